@@ -32,7 +32,7 @@ from streams.broker.child_broker import own_broker
 from streams.broker.kafka_clients import consumer
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.user_errors import UserError
-from streams.up.host import remove_topics
+from streams.tools.up.host_resources import remove_topics
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.topic_table import ASSIGNMENTS, STATUS, TELEMETRY, short_name

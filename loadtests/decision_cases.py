@@ -30,8 +30,8 @@ from loadtests.arrivals import (
 )
 from loadtests.decision_figures import Rate, Truth, smoothed_rates
 from streams.files.shoal_yaml import load_config
-from streams.replay.schedule import schedule
-from streams.replay.traces import load_trace
+from streams.tools.replay.request_schedule import schedule
+from streams.tools.replay.traces import load_trace
 
 GENERATED_CONFIG = Path(__file__).with_name("decision_bench.yaml")
 _NO_SCALE_IN_S = 7 * 86_400.0

@@ -60,11 +60,11 @@ from loadtests.fidelity_stack import (
 )
 from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
-from streams.backtest.workload import Demand, load_workload
 from streams.broker.embedded import EmbeddedBrokerFailed
 from streams.files.user_errors import UserError
-from streams.replay.record import quantile
-from streams.up.real import RealEngines, prepare
+from streams.tools.backtest.backtest_demand import Demand, load_workload
+from streams.tools.replay.replay_report import quantile
+from streams.tools.up.real_engines import RealEngines, prepare
 
 TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz")))
 _MEASURED = "measurements.json"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.experiments.page import rows_of
-from streams.backtest.charts import Series, line_chart
+from streams.tools.backtest.svg_charts import Series, line_chart
 
 CORAL = {"prefill": 0.056, "decode": 0.072}
 """Mean deviations of Coral's simulator from its real system (arXiv 2605.04357, sec. 6.2)."""

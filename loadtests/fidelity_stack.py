@@ -26,9 +26,9 @@ from loadtests.chaos.stack import Stack
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import ensure_topics
 from streams.files.user_errors import UserError
-from streams.up.follow import follow
-from streams.up.picture import Picture
-from streams.up.real import RealEngines
+from streams.tools.up.real_engines import RealEngines
+from streams.tools.up.run_state import Picture
+from streams.tools.up.topic_follower import follow
 
 _SIMULATED = """mode: act
 regions: {{east: {{l40s: {{gpu: L40S, per_node: 1, max: {n}, price: 1.86}}}}}}

@@ -28,8 +28,8 @@ from autoscaler.estimate.forecast.forecasters import strategies
 from autoscaler.estimate.forecast.history import Rates
 from autoscaler.estimate.forecast.selection import AUTO, least, scores
 from streams.files.user_errors import UserError
-from streams.replay.servegen import is_servegen, window_rates
-from streams.replay.traces import load_trace
+from streams.tools.replay.servegen import is_servegen, window_rates
+from streams.tools.replay.traces import load_trace
 
 QUANTILE = 0.9
 HORIZONS_S = (60, 120, 300, 600)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtests.gateway_targets import nginx_config
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RouteGroup, Routes
 from topics.time_base import TimeBase

@@ -43,7 +43,7 @@ from executors.gateway.request import Request
 from executors.gateway.stages import body_of, last_body, outputs_of
 from executors.gateway.wire.pool import Pool
 from loadtests.gateway_processes import cpu_s, said_port
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage

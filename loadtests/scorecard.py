@@ -44,8 +44,8 @@ from loadtests.arrivals import (
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.scorecard_page import write
 from streams.cli.main import main as shoal
-from streams.replay.servegen import is_servegen, load_servegen
-from streams.replay.traces import Trace, load_trace
+from streams.tools.replay.servegen import is_servegen, load_servegen
+from streams.tools.replay.traces import Trace, load_trace
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -11,8 +11,8 @@ from typing import Any
 
 from autoscaler.simulation.policies.registry import POLICIES, VARIANTS
 from loadtests.experiments.page import standalone
-from streams.backtest.charts import Series, line_chart
-from streams.backtest.report import WITHIN
+from streams.tools.backtest.backtest_report import WITHIN
+from streams.tools.backtest.svg_charts import Series, line_chart
 
 Report = dict[str, Any]
 HINDSIGHT = ("fixed-best", "fixed-peak")

@@ -40,12 +40,12 @@ from autoscaler.simulation.virtual_planner import Plan, plan_in_process
 from loadtests.arrivals import Draw, Step, Swing, poisson, resampled_lengths, swinging
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
-from streams.backtest.runs import prepared
-from streams.backtest.workload import DEFAULT_CONFIG, Demand
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.garbage_collection import keep
-from streams.replay.traces import load_trace
+from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand
+from streams.tools.backtest.backtest_runs import prepared
+from streams.tools.replay.traces import load_trace
 
 _LEAD_S = 240.0
 _PARTS = 12

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.workload import LEVELS, Lengths
-from streams.replay.traces import load_trace
+from streams.tools.replay.traces import load_trace
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

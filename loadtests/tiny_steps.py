@@ -24,7 +24,7 @@ import aiohttp
 
 from executors.engines.vllm import tiny
 from executors.engines.vllm.environment import ensure, executable
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 
 _TRIES, _STEPS = 5, 40
 _PREFILL = ((64, 1), (256, 1), (1024, 1), (64, 4), (256, 4))

@@ -20,7 +20,7 @@ from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.user_errors import UserError
-from streams.up.host import remove_topics
+from streams.tools.up.host_resources import remove_topics
 
 
 def _minutes(text: str) -> float:

@@ -11,7 +11,7 @@ import orjson
 
 from loadtests.chaos.run import Chaos, Outcome
 from loadtests.chaos.watch import Request
-from streams.backtest.html import STYLE
+from streams.tools.backtest.html_report import STYLE
 
 _WIDTH, _ROW, _LEFT = 860, 22, 190
 

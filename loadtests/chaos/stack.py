@@ -21,10 +21,10 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from loadtests.chaos.relay import Relay
 from streams.files.shoal_yaml import Config, load_config
-from streams.up import parts
-from streams.up.children import Child, Children
-from streams.up.host import free_port
-from streams.up.real import RealEngines
+from streams.tools.up import process_list
+from streams.tools.up.child_processes import Child, Children
+from streams.tools.up.host_resources import free_port
+from streams.tools.up.real_engines import RealEngines
 from topics.signing import CLUSTER_KEY
 from topics.time_base import TimeBase
 
@@ -155,11 +155,13 @@ class Stack:
         )  # fmt: skip
 
     def _executor(self, name: str) -> Child:
-        run = parts.Run(
+        run = process_list.Run(
             self.config, self.path, self.folder, self.base, 0, 1, self.prefix, real=self._real
         )
         region = name.removeprefix("executor-")
-        found: dict[str, Any] = dict(parts.node_file(run, region, name, self.relays[name].address))
+        found: dict[str, Any] = dict(
+            process_list.node_file(run, region, name, self.relays[name].address)
+        )
         if self._real is None:
             found["engines"] = {
                 engine: {**settings, "startup_s": _STARTUP_S}

@@ -34,7 +34,7 @@ from loadtests.arrivals import Step, lognormal_lengths, poisson
 from loadtests.experiments.cauchy_allocation import WORKLOADS, cluster_of
 from loadtests.experiments.page import bar_chart, put, rows_of
 from streams.files.user_errors import UserError
-from streams.replay.traces import load_trace
+from streams.tools.replay.traces import load_trace
 
 TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz")))
 PAPER = {"DailyMail": (25.57, 21.88), "ShareGPT": (11.16, 10.68), "LongWriter": (36.77, 32.83)}

@@ -30,7 +30,7 @@ from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
 from loadtests.experiments.coral_setup import MODELS, PRICES
 from loadtests.experiments.page import put, rows_of
-from streams.backtest.charts import Series, line_chart
+from streams.tools.backtest.svg_charts import Series, line_chart
 
 PAIRS = ((1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0), (5, 10.0), (6, 12.0), (6, 24.0))
 """Both raised together, as in the paper's Figure 13; the last one leaves memory free."""

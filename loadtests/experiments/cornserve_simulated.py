@@ -34,7 +34,7 @@ from loadtests.experiments.component_queues import (
 )
 from loadtests.experiments.cornserve import GPU, graph, only
 from streams.files.csv_rows import read_rows
-from streams.replay.traces import read_lines
+from streams.tools.replay.traces import read_lines
 from topics.records import Endpoint, RouteGroup
 from topics.routing import Hop, RoutePath, Stage
 

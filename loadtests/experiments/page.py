@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from autoscaler.domain.validation import InvalidValue
-from streams.backtest.charts import HEIGHT, WIDTH, colour, ticks
+from streams.tools.backtest.svg_charts import HEIGHT, WIDTH, colour, ticks
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 170, 16, 40
 _STYLE = (

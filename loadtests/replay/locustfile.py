@@ -25,9 +25,9 @@ from loadtests.replay.client import BrokenAnswer, Client
 from loadtests.replay.report import Late, Outcome, Totals
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
-from streams.replay.record import Limits
-from streams.replay.schedule import Job, schedule
-from streams.replay.traces import load_trace
+from streams.tools.replay.replay_report import Limits
+from streams.tools.replay.request_schedule import Job, schedule
+from streams.tools.replay.traces import load_trace
 
 log = logging.getLogger("replay")
 

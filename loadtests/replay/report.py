@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from streams.replay.record import Limits, Record, quantile
-from streams.replay.schedule import Job
+from streams.tools.replay.replay_report import Limits, Record, quantile
+from streams.tools.replay.request_schedule import Job
 
 Outcome = tuple[str, str, float, float, int, int]
 """(model, why it failed or "", first ms, last ms, input tokens, output tokens)"""

@@ -24,12 +24,6 @@ from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Policy
 from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS, named
-from streams.backtest.html import page
-from streams.backtest.prometheus import ask_range, rebuild
-from streams.backtest.report import Backtest, Row, as_json, table
-from streams.backtest.runs import BACKENDS, Outcome, Run, prepared, run_all
-from streams.backtest.tuning import chosen
-from streams.backtest.workload import DEFAULT_CONFIG, Demand, Workload
 from streams.cli.interrupts import sigterm_unwinds, workers_spared
 from streams.files import units
 from streams.files.csv_rows import cause_of
@@ -38,6 +32,12 @@ from streams.files.prometheus_section import PrometheusServer
 from streams.files.prometheus_section import url as server_url
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, without_login
+from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand, Workload
+from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
+from streams.tools.backtest.backtest_runs import BACKENDS, Outcome, Run, prepared, run_all
+from streams.tools.backtest.html_report import page
+from streams.tools.backtest.policy_tuning import chosen
+from streams.tools.backtest.prometheus_trace import ask_range, rebuild
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _ALL_CORES = -1

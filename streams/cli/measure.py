@@ -1,7 +1,7 @@
 """`shoal profile import` and `measure`: a user's own measurements of one model on a GPU.
 
 Owns their arguments and words. Results are read by `streams.files.benchmark_results`, made by
-`streams.bench`; what they mean is fitted by `autoscaler.performance.user_measurements`.
+`streams.tools.bench`; what they mean is fitted by `autoscaler.performance.user_measurements`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.profile import default_profile
 from autoscaler.performance.profile_sources import without
 from autoscaler.performance.user_measurements import measure
-from streams.bench.sweep import Sweep, sweep
 from streams.files.benchmark_results import Result, read_results
 from streams.files.csv_rows import cause_of
 from streams.files.measurements_file import add_measurement
 from streams.files.model_source import architecture, is_file
 from streams.files.user_errors import UserError
+from streams.tools.bench.sweep import Sweep, sweep
 
 _INTO = Path("measurements.json")
 _DISAGREE = 0.25

@@ -30,12 +30,12 @@ from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, m
 from autoscaler.planning.route_choice import bound_by, shares_words
 from autoscaler.planning.strategies.registry import strategy
 from autoscaler.tick.quality_thresholds import thresholds_words
-from streams.backtest.charts import Series, line_chart
-from streams.backtest.html import STYLE
 from streams.cli import plan_json, plan_view
 from streams.cli.json_output import show_json
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
+from streams.tools.backtest.html_report import STYLE
+from streams.tools.backtest.svg_charts import Series, line_chart
 
 Fleet = tuple[PlanningProblem, Plan]
 

@@ -21,7 +21,7 @@ from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
-from streams.up import parts
+from streams.tools.up import process_list
 from topics.checks import InvalidRecord, name
 
 _LOOPBACK = "127.0.0.1"
@@ -84,8 +84,8 @@ def run_executor(args: argparse.Namespace) -> int:
             name(option, value)
         except InvalidRecord as error:
             raise UserError(str(error)) from None
-    run = parts.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
-    told = parts.node_file(run, region, args.id, broker, nodes)
+    run = process_list.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
+    told = process_list.node_file(run, region, args.id, broker, nodes)
     if (args.engine or ("simulated" if args.region else "vllm")) == "vllm":
         told = {**told, **_real(args, config, told)}
     file = {

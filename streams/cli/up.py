@@ -1,7 +1,7 @@
 """`shoal up`: the whole loop on this machine.
 
 Owns the command line of a run: its options, their checks, signals, and the exit code. The run
-itself is `streams.up.session`.
+itself is `streams.tools.up.session`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.logs import add_log_level
-from streams.replay.traces import load_trace
-from streams.up.children import ChildFailed
-from streams.up.host import check_listen
-from streams.up.real import prepare
-from streams.up.session import Session
-from streams.up.summary import show
-from streams.up.traffic import traffic, with_first_minutes
-from streams.up.view import View
-from streams.up.wishes import Wishes
+from streams.tools.replay.traces import load_trace
+from streams.tools.up.child_processes import ChildFailed
+from streams.tools.up.host_resources import check_listen
+from streams.tools.up.live_view import View
+from streams.tools.up.real_engines import prepare
+from streams.tools.up.run_options import Wishes
+from streams.tools.up.run_summary import show
+from streams.tools.up.session import Session
+from streams.tools.up.trace_facts import traffic, with_first_minutes
 
 # By engine: what runs, what is replayed, and how fast.
 _DEMOS = {
@@ -170,7 +170,9 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
     limit_s = _WORTH_INTERRUPTED_S if signalled else _WORTH_S
     found: list[dict[str, Any]] = []
     try:
-        from streams.up.worth import compare  # a compiler: nobody waits for it at the start
+        from streams.tools.up.counterfactual_cost import (
+            compare,  # a compiler: nobody waits for it at the start
+        )
 
         started_s = time.monotonic()
         for one in compare(

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoscaler.estimate.workload_clustering import workload_types
 from streams.files.workload_section import types_as_yaml
-from streams.replay.traces import load_trace
+from streams.tools.replay.traces import load_trace
 
 
 def add_parser(subparsers: Any) -> None:

@@ -24,7 +24,7 @@ from executors.kafka_client import KafkaClient
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import ensure_topics
 from streams.cli.main import main
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 from tests.acceptance.shoal_up import ONE_MODEL, Run, shoal
 
 pytestmark = pytest.mark.kafka

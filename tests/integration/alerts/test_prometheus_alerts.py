@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 
 DEPLOY = Path("deploy/prometheus")
 CONFIG = """\

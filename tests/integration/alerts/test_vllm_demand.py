@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from streams.ports.promql import rate_of, vllm_query
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 
 SCRAPES_S = 15
 CAPACITY = 12.0  # requests/s of all servers: three with 16 slots of 4 s

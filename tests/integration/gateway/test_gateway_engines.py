@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
 from topics.records import Endpoint, RouteGroup
 

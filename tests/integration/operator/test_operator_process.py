@@ -16,7 +16,7 @@ import pytest
 from streams.cli.controller_client import status
 from streams.cli.main import main
 from streams.files.user_errors import UserError
-from streams.up.host import free_port
+from streams.tools.up.host_resources import free_port
 
 CONFIG = """\
 mode: act

@@ -73,7 +73,7 @@ async def start(
     base = TimeBase(speed, 1_700_000_000_000, time.monotonic_ns())
     start_ms = base.now_ms(time.monotonic_ns()) + int(700 * speed)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "streams.replay", "--url", front.url,
+        sys.executable, "-m", "streams.tools.replay", "--url", front.url,
         "--trace", str(folder / "trace.csv"), "--time-base", base.format(),
         "--start-ms", str(start_ms), "--report", str(folder / "report.json"), *more,
         stdout=PIPE, stderr=PIPE,

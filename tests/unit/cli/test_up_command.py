@@ -10,7 +10,7 @@ import pytest
 
 from streams.cli import up
 from streams.cli.main import main
-from streams.up.session import Session
+from streams.tools.up.session import Session
 
 CONFIG = str(Path(__file__).parent.parent / "files" / "sample.yaml")
 

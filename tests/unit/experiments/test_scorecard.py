@@ -12,7 +12,7 @@ import pytest
 from autoscaler.simulation.policies.registry import VARIANTS
 from loadtests.scorecard import SCENARIOS, _report, _source, _traces, main
 from loadtests.scorecard_page import write
-from streams.replay.traces import load_trace
+from streams.tools.replay.traces import load_trace
 
 
 def policy(name: str, usd: float, share: float, hours: float = 2.0, **more: Any) -> dict[str, Any]:

@@ -1,0 +1,281 @@
+"""The demand of a backtest: trace files made into the arrivals of the declared models.
+
+Owns which file belongs to which model, slices, scaling of rates and what is said of odd requests.
+Knows no policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.workload import Lengths
+from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
+from autoscaler.simulation.scenario import Scenario
+from streams.files.components_section import refuse_components
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
+from streams.tools.backtest.supply_files import load_supply
+from streams.tools.replay.request_schedule import Job, schedule
+from streams.tools.replay.servegen import is_servegen, load_representatives
+from streams.tools.replay.traces import Trace, load_trace
+
+DEFAULT_CONFIG = Path(str(resources.files("streams").joinpath("data/backtest.yaml")))
+PRIOR_S = 300.0
+"""Where no workload is declared, the first minutes of the trace are what an operator expected."""
+LEAD_S = 240.0
+"""From the controller's start to the first possible request: the first fleet comes up."""
+_SPREAD_S = 5.0
+_NO_COMPONENTS = (
+    "backtest: a trace does not say which components its requests need, and the other policies "
+    "plan whole models only"
+)
+_NO_QUALITY = (
+    "backtest: a trace does not say how difficult its requests are, and the other policies do not "
+    "choose between models"
+)
+_MOST = 5_000_000
+_MOST_FLUID = 400_000
+_UNDECLARED = Lengths.expected(1024.0, 256.0)  # what a configuration without workload has
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What was asked for. traces: FILE or MODEL=FILE. config: None = the bundled one. from_s,
+    to_s: the slice, to_s = inf for all of it. supply: FILE or POOL=FILE. fluid: simulated with
+    rates, so that ServeGen's windows need not be made into single requests."""
+
+    traces: tuple[str, ...]
+    config: Path | None = None
+    rate_scale: float = 1.0
+    from_s: float = 0.0
+    to_s: float = math.inf
+    supply: tuple[str, ...] = ()
+    fluid: bool = False
+
+    def named(self) -> tuple[tuple[str, Path], ...]:
+        """(model or "", file) of each trace."""
+        found = []
+        for text in self.traces:
+            name, equals, rest = text.partition("=")
+            plain = not equals or "/" in name or Path(text).exists()
+            found.append(("", Path(text)) if plain else (name, Path(rest)))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A scenario, and what has to be said of how it came about."""
+
+    scenario: Scenario
+    notes: tuple[str, ...]
+
+
+def load_workload(demand: Demand, seed: int) -> Workload:
+    """The scenario of `demand`; UserError, ConfigError or InvalidValue for what does not fit.
+
+    The seed draws which model a request of a trace without models belongs to, how rates are
+    scaled, and the requests of ServeGen's windows.
+    """
+    random = np.random.default_rng(seed)
+    notes: list[str] = []
+    traces = []
+    weights = set()
+    for model, path in demand.named():
+        trace, weight = _slice(demand, path, random)
+        weights.add(weight)
+        if len(trace.arrivals_ms) > _MOST:
+            raise UserError(f"{path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
+        traces.append((model, trace))
+    if len(weights) > 1:
+        raise UserError("--fluid: one of several traces has too many requests; give it alone")
+    weight = weights.pop()
+    if weight > 1.0:
+        notes.append(
+            f"each of {len(traces[0][1].arrivals_ms)} drawn lengths stands for "
+            f"{weight:.0f} requests; their number in a span is drawn by the rate"
+        )
+    config = load_config(demand.config or DEFAULT_CONFIG, cautious=False)
+    refuse_components(config.path, config.graphs, _NO_COMPONENTS)
+    cluster = config.cluster
+    if cluster.routes:
+        name = cluster.routes[0].name
+        raise UserError(f"{demand.config}: models.{name}: {_NO_QUALITY}")
+    if demand.config is None:
+        cluster = _with_names(cluster, [trace for _, trace in traces], notes)
+    cluster = replace(cluster, services=tuple(replace(s, mode=Mode.ACT) for s in cluster.services))
+    owners = _owners(traces, cluster)
+    jobs = [job for model, trace in owners for job in _jobs(model, trace, cluster, seed)]
+    jobs.sort(key=lambda job: job.at_ms)
+    _say_oddities([trace for _, trace in traces], jobs, cluster, notes)
+    last_s = max(trace.duration_s for _, trace in traces)
+    span_s = demand.to_s - demand.from_s
+    duration_s = max(1.0, span_s if math.isfinite(span_s) else last_s + 1e-3)
+    arrivals = [Arrival(j.at_ms / 1000.0, j.model, j.input_tokens, j.output_tokens) for j in jobs]
+    arrivals = [arrival for arrival in arrivals if arrival.at_s < duration_s]
+    used = {arrival.model for arrival in arrivals}
+    if not used:
+        raise UserError(f"{demand.traces[0]}: no requests between --from and --to")
+    idle = [s.model for s in cluster.services if s.model not in used]
+    if idle:
+        notes.append(f"left out, no request is for them: {', '.join(idle)}")
+    services = tuple(s for s in cluster.services if s.model in used)
+    cluster = replace(cluster, services=services)
+    declared = _with_priors(cluster, arrivals, weight, duration_s, notes)
+    script = load_supply(demand.supply, declared, demand.from_s, LEAD_S)
+    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weight=weight, seed=seed)
+    return Workload(scenario, tuple(notes))
+
+
+def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Trace, float]:
+    """What `path` holds of the slice, and how many requests each of it stands for."""
+    if is_servegen(path):
+        most = _MOST_FLUID if demand.fluid else 0
+        span = demand.from_s, demand.to_s
+        return load_representatives(path, *span, demand.rate_scale, random, most)
+    trace = load_trace(path)
+    at_s = np.array(trace.arrivals_ms) / 1000.0
+    inside = np.flatnonzero((at_s >= demand.from_s) & (at_s < demand.to_s))
+    if not len(inside):
+        raise UserError(
+            f"{path}: no requests from {demand.from_s:g} s on; the last is at {at_s[-1]:g} s"
+            if demand.from_s > at_s[-1]
+            else f"{path}: no requests between --from and --to"
+        )
+    chosen, shift = _scaled(len(inside), demand.rate_scale, random)
+    rows = inside[chosen]
+    if not len(rows):
+        raise UserError(f"{path}: --rate-scale {demand.rate_scale:g} leaves no request")
+    times = np.maximum(0.0, at_s[rows] - demand.from_s + shift)
+    order = np.argsort(times, kind="stable")
+    rows, times = rows[order], times[order]
+    cut = replace(
+        trace,
+        arrivals_ms=type(trace.arrivals_ms)("d", (1000.0 * times).tolist()),
+        input_tokens=type(trace.input_tokens)("q", [trace.input_tokens[i] for i in rows]),
+        output_tokens=type(trace.output_tokens)("q", [trace.output_tokens[i] for i in rows]),
+        models=tuple(trace.models[i] for i in rows) if trace.models else (),
+    )
+    return cut, 1.0
+
+
+def _scaled(count: int, scale: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `count` requests to take, some several times, and by how much to shift each.
+
+    Fewer: drawn at random. More: copies within a few seconds of the original, so that the course
+    of the rate stays and bursts grow with it.
+    """
+    if scale == 1.0:
+        return np.arange(count), np.zeros(count)
+    whole = int(scale)
+    times = whole + (random.random(count) < scale - whole)
+    chosen = np.repeat(np.arange(count), times)
+    first = np.concatenate(([True], chosen[1:] != chosen[:-1])) if len(chosen) else chosen > 0
+    shift = np.where(first, 0.0, random.uniform(-_SPREAD_S, _SPREAD_S, len(chosen)))
+    return chosen, shift
+
+
+def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> Cluster:
+    """The bundled cluster under the names that the traces use, the busiest as the smallest."""
+    named = Counter(name for trace in traces for name in trace.models)
+    known = {service.model: service for service in cluster.services}
+    if all(name in known for name in named):
+        return cluster
+    kinds = cluster.services[::-1]
+    services = []
+    for index, (name, _) in enumerate(sorted(named.items(), key=lambda item: (-item[1], item[0]))):
+        like = kinds[index % len(kinds)]
+        services.append(replace(like, model=name))
+        notes.append(f"no --config: {name} is run as {like.architecture.name}")
+    return replace(cluster, services=tuple(services))
+
+
+def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple[str, Trace]]:
+    """Each trace with its model, "" where it is split among all or names them itself."""
+    models = [service.model for service in cluster.services]
+    for name, trace in traces:
+        if name and name not in models:
+            raise UserError(f"--trace {name}={trace.path}: models are {', '.join(models)}")
+    if len(traces) == 1:
+        return list(traces)
+    free = [model for model in models if model not in {name for name, _ in traces}]
+    found = []
+    for name, trace in traces:
+        if name or trace.models:
+            found.append((name, trace))
+        elif free:
+            found.append((free.pop(0), trace))
+        else:
+            raise UserError(
+                f"--trace {trace.path}: {len(traces)} traces for {len(models)} models "
+                f"({', '.join(models)}); at most one per model"
+            )
+    return found
+
+
+def _jobs(model: str, trace: Trace, cluster: Cluster, seed: int) -> list[Job]:
+    services = {s.model: s for s in cluster.services if not model or s.model == model}
+    weights = {name: service.traffic_share for name, service in services.items()}
+    if model:
+        weights, trace = {model: 1.0}, replace(trace, models=())
+    longest = {name: service.max_len_tokens for name, service in services.items()}
+    return schedule(trace, weights, longest, seed, math.inf)
+
+
+def _say_oddities(
+    traces: Sequence[Trace], jobs: Sequence[Job], cluster: Cluster, notes: list[str]
+) -> None:
+    longest = {service.model: service.max_len_tokens for service in cluster.services}
+    empty = sum(t == 0 for trace in traces for t in trace.input_tokens)
+    silent = sum(t == 0 for trace in traces for t in trace.output_tokens)
+    huge = sum(job.input_tokens + job.output_tokens > longest[job.model] for job in jobs)
+    if empty:
+        notes.append(f"{_requests(empty)} with a prompt of 0 tokens counted as 1 token")
+    if silent:
+        notes.append(f"{_requests(silent)} with 0 output tokens counted as 1 token")
+    if huge == 1:
+        notes.append("1 request is longer than its model's max_len: it fails everywhere")
+    elif huge:
+        notes.append(f"{huge} requests are longer than their model's max_len: they fail everywhere")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests"
+
+
+def _with_priors(
+    cluster: Cluster,
+    arrivals: Sequence[Arrival],
+    weight: float,
+    duration_s: float,
+    notes: list[str],
+) -> Cluster:
+    """Models without a declared workload expect what came in the first minutes."""
+    span_s = min(PRIOR_S, duration_s)
+    early = that_fit((a for a in arrivals if a.at_s < span_s), cluster.services)
+    lengths = measured_lengths(early)
+    count = Counter(arrival.model for arrival in early)
+    services = []
+    told = []
+    for service in cluster.services:
+        if service.req_per_s == 0.0 and count[service.model]:
+            told.append(service.model)
+            found = service.lengths
+            if found == _UNDECLARED:
+                found = lengths[service.model]
+            rate = weight * count[service.model] / span_s
+            service = replace(service, req_per_s=rate, lengths=found)
+        services.append(service)
+    if told:
+        notes.append(
+            f"no workload is declared for {', '.join(told)}: every policy starts with the rate of "
+            f"the first {span_s:.0f} s"
+        )
+    return replace(cluster, services=tuple(services))

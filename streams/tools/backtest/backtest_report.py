@@ -1,0 +1,234 @@
+"""What a backtest found, as values and as JSON: one row per policy, curves over its knob.
+
+Owns the names of the JSON (docs/backtest.md lists them). Figures are means over seeds and further
+traces. Nothing here depends on the clock or on the machine: the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from autoscaler.domain.cluster import Service
+from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.policies.registry import POLICIES
+from autoscaler.simulation.policy_score import Score
+from streams.tools.backtest.backtest_demand import Workload
+from streams.tools.backtest.backtest_runs import spread
+
+WITHIN = 0.005
+"""Attainments this close count as equal."""
+FIGURES = (
+    "cost_usd",
+    "gpu_hours",
+    "slo_attainment",
+    "goodput_tokens_per_s",
+    "unserved_fraction",
+    "reaction_s",
+    "reversals_per_h",
+    "starts",
+    "switches",
+)
+_SHOWN_WITH_INTERVAL = ("cost_usd", "slo_attainment", "goodput_tokens_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy at one setting of its knob, one score per trace and seed."""
+
+    policy: str
+    knob: float
+    scores: tuple[Score, ...]
+
+    def mean(self, figure: str) -> float:
+        """The mean of a figure over traces and seeds."""
+        values = [float(getattr(score, figure)) for score in self.scores]
+        return sum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """also: further traces, each judged by itself. workloads: of all of them. rows: as asked for,
+    one per policy. curves: per policy, its knob swept on the same traces. oracle_usd,
+    oracle_attainment: the bound, means over traces and seeds. tuned: per policy, what sweeping its
+    knob on another trace chose."""
+
+    traces: tuple[str, ...]
+    also: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    curves: Mapping[str, tuple[Row, ...]]
+    oracle_usd: float
+    oracle_attainment: float
+    tuned: Mapping[str, float]
+
+    @property
+    def size(self) -> str:
+        """How much was replayed, in words."""
+        counts = (
+            (sum(one.scenario.requests for one in self.workloads), "request"),
+            (len(self.workloads[0].scenario.cluster.services), "model"),
+            (len(self.seeds), "seed"),
+        )
+        requests, models, seeds = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
+        traces = f" in {len(self.workloads)} traces" if self.also else ""
+        return f"{requests} in {self.duration_s / 60:.1f} min{traces}, {models}, {seeds}"
+
+    @property
+    def duration_s(self) -> float:
+        """Of all traces together."""
+        return sum(one.scenario.duration_s for one in self.workloads)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What has to be said of the traces: with the name of the trace where it is not of all."""
+        names = ", ".join(self.traces), *self.also
+        of: dict[str, list[str]] = {}
+        for name, workload in zip(names, self.workloads, strict=True):
+            for note in workload.notes:
+                of.setdefault(note, []).append(name)
+        return tuple(
+            note if len(found) == len(names) else f"{', '.join(found)}: {note}"
+            for note, found in of.items()
+        )
+
+    def undercut_by(self, row: Row) -> tuple[str, ...]:
+        """Policies, other than ours, that attain at least as much (within half a point) for less
+        money than `row`."""
+        return tuple(
+            other.policy
+            for other in self.rows
+            if not other.policy.startswith("shoal")
+            and other.policy != row.policy
+            and other.mean("slo_attainment") >= row.mean("slo_attainment") - WITHIN
+            and other.mean("cost_usd") < row.mean("cost_usd")
+        )
+
+
+def regret(cost_usd: float, oracle_usd: float) -> float | None:
+    """How much more than the oracle's bound, as a fraction of it; None where that is 0."""
+    return cost_usd / oracle_usd - 1.0 if oracle_usd > 0.0 else None
+
+
+def as_json(found: Backtest) -> bytes:
+    """The whole report."""
+    scenario = found.workloads[0].scenario
+    value = {
+        "traces": list(found.traces),
+        "also": list(found.also),
+        "config_hash": scenario.cluster.content_hash,
+        "duration_s": round(found.duration_s, 3),
+        "lead_s": scenario.lead_s,
+        "seeds": list(found.seeds),
+        "notes": list(found.notes),
+        "models": {s.model: _model(found, s) for s in scenario.cluster.services},
+        "policies": [*(_policy(found, row) for row in found.rows), _oracle(found)],
+        "curves": {
+            name: [
+                {
+                    "knob": row.knob,
+                    "cost_usd": row.mean("cost_usd"),
+                    "slo_attainment": row.mean("slo_attainment"),
+                    "intervals": _intervals(row, ("cost_usd", "slo_attainment")),
+                }
+                for row in rows
+            ]
+            for name, rows in found.curves.items()
+        },
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _model(found: Backtest, service: Service) -> dict[str, Any]:
+    requests = inputs = outputs = 0.0
+    for scenario in (workload.scenario for workload in found.workloads):
+        mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]
+        requests += scenario.weight * len(mine)
+        inputs += scenario.weight * sum(a.input_tokens for a in mine)
+        outputs += scenario.weight * sum(a.output_tokens for a in mine)
+    return {
+        "requests": round(requests),
+        "req_per_s": requests / found.duration_s,
+        "mean_input_tokens": inputs / requests,
+        "mean_output_tokens": outputs / requests,
+        "slo": {"ttft_ms": service.slo.ttft_ms, "tpot_ms": service.slo.tpot_ms},
+        "percentile": service.percentile,
+    }
+
+
+def _policy(found: Backtest, row: Row) -> dict[str, Any]:
+    policy = POLICIES[row.policy]
+    return {
+        "name": row.policy,
+        "about": policy.about,
+        "source": policy.source,
+        "simulated": True,
+        "knob": {"name": policy.knob, "value": row.knob, "tuned": row.policy in found.tuned},
+        **{figure: row.mean(figure) for figure in FIGURES},
+        "regret_to_oracle": regret(row.mean("cost_usd"), found.oracle_usd),
+        "undercut_by": list(found.undercut_by(row)),
+        "intervals": _intervals(row, _SHOWN_WITH_INTERVAL),
+        "models": {
+            model: {
+                "requests": sum(score.models[model].requests for score in row.scores),
+                "served": sum(score.models[model].served for score in row.scores),
+                "attained": sum(score.models[model].attained for score in row.scores),
+            }
+            for model in row.scores[0].models
+        },
+    }
+
+
+def _intervals(row: Row, figures: Sequence[str]) -> dict[str, tuple[float, float]]:
+    return {
+        figure: spread([float(getattr(score, figure)) for score in row.scores])
+        for figure in figures
+    }
+
+
+def _oracle(found: Backtest) -> dict[str, Any]:
+    nothing: dict[str, Any] = dict.fromkeys(FIGURES)
+    return {
+        "name": oracle.NAME,
+        "about": oracle.ABOUT,
+        "source": "autoscaler/simulation/policies/oracle.py",
+        "simulated": False,
+        **nothing,
+        "cost_usd": found.oracle_usd,
+        "slo_attainment": found.oracle_attainment,
+        "regret_to_oracle": 0.0,
+    }
+
+
+def table(found: Backtest) -> Sequence[tuple[str, ...]]:
+    """Rows for people: a header, then one line per policy, cheapest first."""
+    header = (
+        "policy", "SLO met", "USD", "GPU h", "tokens/s", "unserved", "reaction", "reversals/h",
+        "starts", "over oracle",
+    )  # fmt: skip
+    lines = [header]
+    for row in sorted(found.rows, key=lambda row: (row.mean("cost_usd"), row.policy)):
+        over = regret(row.mean("cost_usd"), found.oracle_usd)
+        lines.append(
+            (
+                row.policy,
+                f"{100 * row.mean('slo_attainment'):.2f}%",
+                f"{row.mean('cost_usd'):.2f}",
+                f"{row.mean('gpu_hours'):.1f}",
+                f"{row.mean('goodput_tokens_per_s'):.0f}",
+                f"{100 * row.mean('unserved_fraction'):.2f}%",
+                f"{row.mean('reaction_s'):.0f} s",
+                f"{row.mean('reversals_per_h'):.0f}",
+                f"{row.mean('starts'):.0f}",
+                "-" if over is None else f"{100 * over:+.0f}%",
+            )
+        )
+    lines.append(
+        (oracle.NAME, f"({100 * found.oracle_attainment:.0f}%)", f"{found.oracle_usd:.2f}",
+         *("-",) * 6, "+0%")
+    )  # fmt: skip
+    return lines

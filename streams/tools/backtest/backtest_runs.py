@@ -1,0 +1,129 @@
+"""The runs of a backtest: which there are, one of them, and all of them side by side.
+
+Owns the list of (policy, knob, seed, trace) and the hand-over to joblib, on this machine's cores or
+on the user's Dask or Ray cluster. A worker reads the traces itself and keeps what it read last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import joblib
+import orjson
+
+from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.policies.policy import Setting, setting_of
+from autoscaler.simulation.policies.registry import POLICIES
+from autoscaler.simulation.policy_score import Score, score
+from autoscaler.simulation.rate_simulator import simulate_flow
+from autoscaler.simulation.simulator import simulate
+from streams.files.csv_rows import cause_of
+from streams.files.user_errors import UserError
+from streams.garbage_collection import keep
+from streams.tools.backtest.backtest_demand import Demand, Workload, load_workload
+
+BACKENDS = ("local", "dask", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulation. policy: a name in the table, or the oracle. timeline: where to write it."""
+
+    demand: Demand
+    policy: str
+    knob: float
+    seed: int
+    timeline: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run: a score, or the oracle's bound."""
+
+    run: Run
+    score: Score | None = None
+    bound: oracle.Bound | None = None
+
+
+@lru_cache(maxsize=2)
+def prepared(demand: Demand, seed: int) -> tuple[Workload, Setting]:
+    """The workload of `demand` and what policies may know of it."""
+    workload = load_workload(demand, seed)
+    setting = setting_of(workload.scenario)
+    keep()
+    return workload, setting
+
+
+def run(one: Run) -> Outcome:
+    """Simulate, and judge by what was declared. UserError: the timeline cannot be written."""
+    workload, setting = prepared(one.demand, one.seed)
+    if one.policy == oracle.NAME:
+        return Outcome(one, bound=oracle.bound(setting))
+    trial = POLICIES[one.policy].build(setting, one.knob)
+    simulated = simulate_flow if one.demand.fluid else simulate
+    found = simulated(trial.scenario, trial.decider, trial.plan)
+    if one.timeline is not None:
+        try:
+            with one.timeline.open("wb") as out:
+                out.writelines(orjson.dumps(line) + b"\n" for line in found.lines())
+        except OSError as error:
+            raise UserError(f"{one.timeline}: cannot be written ({cause_of(error)})") from None
+    return Outcome(one, score(found, workload.scenario, setting.lengths))
+
+
+def run_all(
+    runs: Sequence[Run], jobs: int, backend: str, done: Callable[[Run], None]
+) -> list[Outcome]:
+    """Every run, in the order of `runs`. jobs: processes, -1 = all cores. done: told of each that
+    is over, in the order in which they end."""
+    found: dict[Run, Outcome] = {}
+    for outcome in _each(runs, jobs, backend):
+        found[outcome.run] = outcome
+        done(outcome.run)
+    return [found[one] for one in runs]
+
+
+def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
+    if backend == "local" and (jobs == 1 or len(runs) == 1):
+        yield from map(run, runs)
+        return
+    with _cluster(backend):
+        # A cluster's backend gives its results at the end.
+        mode = "generator_unordered" if backend == "local" else "list"
+        yield from joblib.Parallel(n_jobs=jobs, return_as=mode)(
+            joblib.delayed(run)(one) for one in runs
+        )
+
+
+@contextmanager
+def _cluster(backend: str) -> Iterator[None]:
+    """joblib's backend; UserError where its packages are missing."""
+    if backend == "local":
+        yield
+        return
+    try:
+        if backend == "dask":
+            from distributed import Client
+        else:
+            from ray.util.joblib import register_ray
+    except ImportError as error:
+        hint = f"pip install 'shoal[{backend}]'"
+        raise UserError(f"--backend {backend}: {error.name} is not installed ({hint})") from None
+    # Dask's scheduler as its own configuration names it, else a local one.
+    with Client() if backend == "dask" else nullcontext():
+        if backend == "ray":
+            register_ray()
+        with joblib.parallel_config(backend=backend):
+            yield
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """The middle 90% of values, by nearest rank: of up to 20, the least and the greatest."""
+    ranked = sorted(values)
+    last = len(ranked) - 1
+    return ranked[math.floor(0.05 * last)], ranked[math.ceil(0.95 * last)]

@@ -1,0 +1,163 @@
+"""The report of a backtest as one HTML page: table, cost against attainment, course over time.
+
+Owns the page. Everything is inside the file; it opens without a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.policies.registry import POLICIES
+from streams.tools.backtest.backtest_report import Backtest, Row, table
+from streams.tools.backtest.backtest_runs import spread
+from streams.tools.backtest.svg_charts import Series, line_chart
+
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;color:#1d2733;max-width:900px;margin:2em auto;padding:0 1em}
+h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;margin-top:2em}
+table{border-collapse:collapse;font-size:.9em;width:100%}th,td{padding:.25em .5em;text-align:right}
+th:first-child,td:first-child{text-align:left}th{border-bottom:2px solid #ccd4dc}
+td{border-bottom:1px solid #e6ebf0}tr.ours td{font-weight:600;background:#eef5fd}
+svg{width:100%;height:auto}.grid{stroke:#e6ebf0}.tick,.legend{font-size:11px;fill:#4a5866}
+.label{font-size:12px;fill:#1d2733}p.small,li{font-size:.9em;color:#4a5866}
+"""
+
+
+_CURVES = (
+    "Each line is one policy with its knob swept on what is judged here; the large point is the "
+    "setting used in the table."
+)
+_POINTS = "Each point is one policy as in the table; its knob was not swept."
+
+
+def page(found: Backtest) -> str:
+    """The whole page."""
+    names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
+    parts = [
+        "<!doctype html><html lang='en'><meta charset='utf-8'>",
+        f"<title>Backtest of {escape(names)}</title><style>{STYLE}</style>",
+        f"<h1>Backtest of {escape(names)}</h1>",
+        f"<p>{found.size}.</p>",
+        _headline(found),
+        _table(found),
+        "<h2>Cost against attainment</h2>",
+        f"<p class='small'>{_CURVES if found.curves else _POINTS} Thin lines are the middle "
+        "90% over traces and seeds, where there are several. Up and to the left is better.</p>",
+        _curves(found),
+        f"<h2>Demand and fleet over time{', first trace' if found.also else ''}</h2>",
+        _demand(found),
+        _spend(found),
+        "<h2>Policies</h2>",
+        _about(found),
+        _notes(found),
+        "<p class='small'>Cost is billed node time from the controller's start, 4 minutes before "
+        "the first possible request, to the end of the trace. A request meets its SLO if its time "
+        "to first token and its mean time per output token are within the model's limits; "
+        "everything that arrived counts. Reaction is the mean time for which demand exceeds what "
+        "the ordered fleet can carry.</p></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _headline(found: Backtest) -> str:
+    rows = {row.policy: row for row in found.rows}
+    ours = rows.get("shoal")
+    others = [row for row in found.rows if not row.policy.startswith("shoal")]
+    if ours is None or not others:
+        return ""
+    goal = ours.mean("slo_attainment") - 0.005
+    equal = [row for row in others if row.mean("slo_attainment") >= goal]
+    text = (
+        f"Shoal: {ours.mean('cost_usd'):.2f} USD, "
+        f"{100 * ours.mean('slo_attainment'):.2f}% of requests met their SLO. "
+    )
+    if not equal:
+        return f"<p>{text}No other policy attains as much (within 0.5 points).</p>"
+    best = min(equal, key=lambda row: row.mean("cost_usd"))
+    return (
+        f"<p>{text}The cheapest other policy that attains as much (within 0.5 points) is "
+        f"{escape(best.policy)} at {best.mean('cost_usd'):.2f} USD.</p>"
+    )
+
+
+def _table(found: Backtest) -> str:
+    header, *lines = table(found)
+    rows = ["<table><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in header) + "</tr>"]
+    for line in lines:
+        mark = " class='ours'" if line[0] == "shoal" else ""
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in line)
+        rows.append(f"<tr{mark}>{cells}</tr>")
+    return "".join([*rows, "</table>"])
+
+
+def _curves(found: Backtest) -> str:
+    series = []
+    for row in found.rows:
+        points = sorted(_point(one) for one in found.curves.get(row.policy, ()))
+        spans = [span for one in (row, *found.curves.get(row.policy, ())) for span in _spans(one)]
+        series.append(Series(row.policy, tuple(points), _point(row), spans=tuple(spans)))
+    shares = [p[1] for one in series for p in (*one.points, one.mark) if p]
+    shares += [end[1] for one in series for span in one.spans for end in span]
+    low = max(0.0, min(shares) - 1.0)
+    return line_chart(series, "USD", "requests that met their SLO, %", (low, 100.0))
+
+
+def _point(row: Row) -> tuple[float, float]:
+    return row.mean("cost_usd"), 100.0 * row.mean("slo_attainment")
+
+
+def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """The middle 90% of cost and of attainment, as a cross; nothing for one run."""
+    if len(row.scores) < 2:
+        return []
+    usd, share = _point(row)
+    low_usd, high_usd = spread([score.cost_usd for score in row.scores])
+    low, high = (100.0 * value for value in spread([s.slo_attainment for s in row.scores]))
+    return [((low_usd, share), (high_usd, share)), ((usd, low), (usd, high))]
+
+
+def _shown(found: Backtest) -> Sequence[Row]:
+    """Ours and at most three others: all of them would hide each other."""
+    wanted = ("shoal", "fixed-best", "knative", "hpa-utilization")
+    rows = [row for name in wanted for row in found.rows if row.policy == name]
+    return rows or found.rows[:4]
+
+
+def _demand(found: Backtest) -> str:
+    course = found.rows[0].scores[0].course
+    points = tuple((point.at_s / 60.0, point.req_per_s) for point in course)
+    return line_chart([Series("requests/s", points, steps=True, fill=True)], "minutes", "demand")
+
+
+def _spend(found: Backtest) -> str:
+    series = [
+        Series(
+            row.policy,
+            tuple((point.at_s / 60.0, point.usd_per_h) for point in row.scores[0].course),
+            steps=True,
+        )
+        for row in _shown(found)
+    ]
+    return line_chart(series, "minutes", "fleet, USD per hour")
+
+
+def _about(found: Backtest) -> str:
+    items = []
+    for row in found.rows:
+        policy = POLICIES[row.policy]
+        how = "tuned on another trace" if row.policy in found.tuned else "default"
+        value = "as declared" if row.knob == 0.0 else f"{row.knob:g}"
+        items.append(
+            f"<li><b>{escape(row.policy)}</b>: {escape(policy.about)}; {escape(policy.knob)} "
+            f"{value} ({how}). Rule: {escape(policy.source)}.</li>"
+        )
+    items.append(f"<li><b>{oracle.NAME}</b>: {escape(oracle.ABOUT)}.</li>")
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def _notes(found: Backtest) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
+    return f"<h2>Notes</h2><ul>{notes}</ul>" if notes else ""

@@ -1,0 +1,102 @@
+"""Which request of a trace goes to which model, and when: all of it drawn before the start.
+
+Owns the seeded draw. Pure: the same trace, weights, limits and seed give the same schedule.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from streams.files.user_errors import UserError
+from streams.tools.replay.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request to send. at_ms: domain ms after the start. Tokens are at least 1. media: None
+    for a completion, else of a chat (`topics.routing.MEDIA`; () is text alone). score: that its
+    client states, None for none."""
+
+    at_ms: float
+    model: str
+    input_tokens: int
+    output_tokens: int
+    media: tuple[str, ...] | None = None
+    score: float | None = None
+
+
+Kinds = tuple[tuple[float, tuple[str, ...]], ...]
+"""Share and media of each kind of a model's requests."""
+
+
+def with_media(jobs: list[Job], kinds: Mapping[str, Kinds], seed: int) -> list[Job]:
+    """`jobs` with media drawn for models of several kinds; a draw of its own, so that whose a
+    request is stays the same."""
+    draw = random.Random(f"media {seed}")  # noqa: S311 - a reproducible split, no secret
+    drawn = []
+    for job in jobs:
+        of = kinds.get(job.model)
+        if of:
+            shares = [share for share, _ in of]
+            job = replace(job, media=draw.choices([media for _, media in of], shares)[0])
+        drawn.append(job)
+    return drawn
+
+
+def schedule(
+    trace: Trace,
+    weights: Mapping[str, float],
+    max_len: Mapping[str, int],
+    seed: int,
+    for_ms: float,
+    scores: Mapping[str, Sequence[float]] | None = None,
+) -> list[Job]:
+    """The jobs of the first `for_ms` of `trace` (inf: all of them), in order of time.
+
+    A trace that names models says itself whose a request is; UserError for a model that `weights`
+    lacks. Else a request is drawn among the models that can hold it (max_len: input and output
+    tokens together; a model without a limit holds anything). One that no model can hold goes to
+    the model with the highest limit, which refuses it: it is seen, and counts as failed. scores: of
+    requests for a name that stands for several models, to draw from.
+    """
+    unknown = sorted(set(trace.models) - set(weights))
+    if unknown:
+        known = ", ".join(sorted(weights))
+        raise UserError(f"{trace.path}: model {unknown[0]!r} is not configured; models: {known}")
+    weights = {model: weight for model, weight in weights.items() if weight > 0.0}
+    draw = random.Random(seed)  # noqa: S311 - a reproducible split, no secret
+    scoring = random.Random(seed + 1)  # noqa: S311 - as above; models and scores do not shift
+    jobs = []
+    rows = zip(trace.arrivals_ms, trace.input_tokens, trace.output_tokens, strict=True)
+    for index, (at_ms, read, written) in enumerate(rows):
+        if at_ms >= for_ms:
+            break
+        read, written = max(1, read), max(1, written)
+        if trace.models:
+            model = trace.models[index]
+            jobs.append(Job(at_ms, model, read, written, score=_score(scores, model, scoring)))
+            continue
+        point = draw.random()  # one number per request: limits do not shift the later ones
+        fitting = {m: w for m, w in weights.items() if read + written <= max_len.get(m, 1 << 62)}
+        model = _chosen(fitting, point) if fitting else max(weights, key=lambda m: max_len[m])
+        jobs.append(Job(at_ms, model, read, written, score=_score(scores, model, scoring)))
+    return jobs
+
+
+def _score(
+    scores: Mapping[str, Sequence[float]] | None, model: str, draw: random.Random
+) -> float | None:
+    known = scores.get(model) if scores else None
+    return draw.choice(known) if known else None
+
+
+def _chosen(weights: Mapping[str, float], point: float) -> str:
+    """The model under `point` (0..1) of the weights laid side by side."""
+    left = point * sum(weights.values())
+    for model, weight in weights.items():
+        left -= weight
+        if left < 0.0:
+            return model
+    return next(reversed(list(weights)))

@@ -1,0 +1,305 @@
+"""ServeGen's published windows as a trace: rates per 10 minutes, and request lengths.
+
+Owns drawing requests from them. Two forms are read, told apart by their header: the rate of a whole
+workload per window (Poisson arrivals), and the rate, burstiness and law of each client per window
+(renewal arrivals with Gamma or Weibull gaps, as ServeGen makes them). Lengths are drawn from the
+histogram that lies beside the file, scaled to the means of its window where those are given. A
+window without a rate is a gap in the record, not silence: the rate before it goes on.
+Source: ServeGen (alibaba/ServeGen); the derived files' columns stand in the code.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from streams.files.csv_rows import Row, finite_cell, read_rows
+from streams.files.user_errors import UserError
+from streams.tools.replay.traces import Trace, read_lines
+
+_RATES = "window_start_s,rate_rps"
+_CLIENTS = "client,window_start_s,rate_rps,cv,pattern,arg1,arg2"
+_NAME = re.compile(r"(.+)_(rate|clients)_10min\.csv(\.gz)?\Z")
+_MOST = 5_000_000
+_LONGEST = 10_000_000
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def is_servegen(path: Path) -> bool:
+    """Whether `path` begins as one of the two forms."""
+    first = next((line for line in read_lines(path) if line.strip()), "").replace(" ", "")
+    return first == _CLIENTS or first.startswith(_RATES)
+
+
+def load_servegen(
+    path: Path, from_s: float, to_s: float, rate_scale: float, random: np.random.Generator
+) -> Trace:
+    """Requests of [from_s, to_s) of the record at rate_scale times its rates, times from from_s.
+
+    UserError: a file that does not fit, or more than 5 million requests.
+    """
+    return load_representatives(path, from_s, to_s, rate_scale, random, most=0)[0]
+
+
+def load_representatives(
+    path: Path,
+    from_s: float,
+    to_s: float,
+    rate_scale: float,
+    random: np.random.Generator,
+    most: int,
+) -> tuple[Trace, float]:
+    """As `load_servegen`, and how many requests each stands for: 1, unless there would be more than
+    `most` (0 = no limit). Those that stand for others follow the rate evenly, and any few hundred
+    of them in a row the law of lengths: chance is left to the caller, who draws as many as there
+    are. Lengths drawn here would wander for all that they stand for."""
+    rows = read_rows(path)
+    rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
+    width_s = _width(rates)
+    last_s = max(at for found in rates.values() for at in found) + width_s
+    to_s = min(to_s, last_s)
+    if from_s >= to_s:
+        raise UserError(f"{path}: nothing from {from_s:g} s on; the record ends at {last_s:g} s")
+    expected = 0.0
+    whole: dict[str, list[tuple[float, float, _Window]]] = {}
+    for client, found in rates.items():
+        spans = _filled(found, width_s, last_s, fill=client == "")
+        cut = [(max(a, from_s), min(b, to_s), w) for a, b, w in spans if a < to_s and b > from_s]
+        expected += sum((b - a) * w.req_per_s * rate_scale for a, b, w in cut)
+        whole[client] = cut
+    weight = max(1.0, expected / most) if most else 1.0
+    if expected > weight * _MOST:
+        raise UserError(
+            f"{path}: about {expected:.3g} requests; allowed: {_MOST:.0e}. "
+            "Take a slice (--from, --to) or lower --rate-scale"
+        )
+    spans = [span for client in sorted(whole) for span in whole[client]]
+    if weight > 1.0:
+        at_s = _even(spans, rate_scale / weight)
+    else:
+        parts = [_arrivals(*span, rate_scale, random) for span in spans]
+        at_s = np.sort(np.concatenate(parts)) if parts else np.zeros(0)
+    if not len(at_s):
+        raise UserError(f"{path}: no requests from {from_s:g} s to {to_s:g} s")
+    inputs, outputs = _lengths(path, at_s, random, even=weight > 1.0)
+    trace = Trace(
+        path,
+        "servegen",
+        array("d", (1000.0 * (at_s - from_s)).tolist()),
+        array("q", inputs.tolist()),
+        array("q", outputs.tolist()),
+    )
+    return trace, weight
+
+
+def window_rates(path: Path) -> dict[float, float]:
+    """Requests/s of each window with a rate, by its start in s. UserError: it does not fit."""
+    rows = read_rows(path)
+    by = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
+    found: dict[float, float] = {}
+    for windows in by.values():
+        for at_s, window in windows.items():
+            found[at_s] = found.get(at_s, 0.0) + window.req_per_s
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    req_per_s: float
+    cv: float = 1.0
+    pattern: str = ""
+
+
+def _by_client(path: Path, rows: Sequence[Row]) -> dict[str, dict[float, _Window]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["client"], []).append(row)
+    return {client: _windows(path, mine, 1) for client, mine in found.items()}
+
+
+def _windows(path: Path, rows: Sequence[Row], clients: int) -> dict[float, _Window]:
+    found: dict[float, _Window] = {}
+    for row in rows:
+        if not row["rate_rps"].strip():
+            continue  # a gap
+        at_s = _number(path, row, "window_start_s", 366 * 86_400.0)
+        rate = _number(path, row, "rate_rps", 1e6)
+        if not clients:
+            found[at_s] = _Window(rate)
+            continue
+        pattern = row["pattern"]
+        if pattern not in ("Gamma", "Weibull"):
+            raise UserError(f"{path}: pattern: {pattern!r} is not allowed; Gamma or Weibull")
+        found[at_s] = _Window(rate, max(0.01, _number(path, row, "cv", 1e3)), pattern)
+    if not found:
+        raise UserError(f"{path}: no window has a rate")
+    return found
+
+
+def _number(path: Path, row: Row, column: str, most: float) -> float:
+    value = finite_cell(row.get(column), 0.0, most)
+    if value is None:
+        raise UserError(f"{path}: {column}: {row.get(column)!r} is not allowed; 0 to {most:g}")
+    return value
+
+
+def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
+    """Seconds of a window: the least distance between two."""
+    starts = sorted({at for found in rates.values() for at in found})
+    gaps = [b - a for a, b in pairwise(starts)]
+    if not gaps:
+        return 600.0
+    return min(gaps)
+
+
+def _filled(
+    found: Mapping[float, _Window], width_s: float, last_s: float, fill: bool
+) -> list[tuple[float, float, _Window]]:
+    """(begin, end, window); with fill, a gap goes on as the window before it."""
+    starts = sorted(found)
+    ends = [*starts[1:], last_s] if fill else [at + width_s for at in starts]
+    return [(a, b, found[a]) for a, b in zip(starts, ends, strict=True)]
+
+
+def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats:
+    """Times that follow `scale` times the rate of all spans together, without chance."""
+    edges = np.unique(np.array([at for begin, end, _ in spans for at in (begin, end)]))
+    rate = np.zeros(len(edges))
+    for begin, end, window in spans:
+        rate[np.searchsorted(edges, begin)] += scale * window.req_per_s
+        rate[np.searchsorted(edges, end)] -= scale * window.req_per_s
+    upto = np.concatenate(([0.0], np.cumsum(np.cumsum(rate)[:-1] * np.diff(edges))))
+    found: Floats = np.interp(np.arange(int(upto[-1])) + 0.5, upto, edges)
+    return found
+
+
+def _arrivals(
+    begin: float, end: float, window: _Window, scale: float, random: np.random.Generator
+) -> Floats:
+    """Times in [begin, end). Scaling a rate by superposition makes renewals less bursty: the gaps
+    of `scale` independent copies, or a thinning."""
+    rate, span = window.req_per_s, end - begin
+    if rate <= 0.0:
+        return np.zeros(0)
+    if not window.pattern:
+        return begin + span * random.random(random.poisson(rate * scale * span))
+    copies = max(1, math.ceil(scale))
+    found = begin + np.concatenate([_renewal(rate, span, window, random) for _ in range(copies)])
+    return found[random.random(len(found)) < scale / copies]
+
+
+def _renewal(rate: float, span: float, window: _Window, random: np.random.Generator) -> Floats:
+    """A renewal process that has run for a while when the span begins: no burst at its start."""
+    run_in = min(20.0 * window.cv * window.cv / rate, 10.0 * span)
+    need = int(1.2 * rate * (span + run_in)) + 64
+    at = 0.0
+    found: list[Floats] = []
+    while at < span + run_in:
+        gaps = _gaps(need, rate, window, random)
+        times = at + np.cumsum(gaps)
+        found.append(times)
+        at = float(times[-1])
+    times = np.concatenate(found) - run_in
+    return times[(times >= 0.0) & (times < span)]
+
+
+def _gaps(count: int, rate: float, window: _Window, random: np.random.Generator) -> Floats:
+    cv = window.cv
+    if window.pattern == "Gamma":
+        shape = 1.0 / (cv * cv)
+        return random.gamma(shape, 1.0 / (rate * shape), count)
+    shape = _weibull_shape(cv)
+    return random.weibull(shape, count) / (rate * math.gamma(1.0 + 1.0 / shape))
+
+
+def _weibull_shape(cv: float) -> float:
+    """The shape of a Weibull law with this coefficient of variation, by bisection."""
+    low, high = 0.1, 50.0
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        one = math.lgamma(1.0 + 1.0 / middle)
+        two = math.lgamma(1.0 + 2.0 / middle)
+        if math.sqrt(max(0.0, math.exp(two - 2.0 * one) - 1.0)) > cv:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def _lengths(
+    path: Path, at_s: Floats, random: np.random.Generator, even: bool
+) -> tuple[Ints, Ints]:
+    """Input and output tokens of each arrival. even: by `_spread_points` instead of by chance."""
+    match = _NAME.match(path.name)
+    beside = path.with_name(f"{match[1]}_token_hist.json.gz") if match else path
+    if not match or not beside.exists():
+        want = f"{match[1]}_token_hist.json.gz" if match else "NAME_token_hist.json.gz"
+        raise UserError(f"{path}: its lengths are missing; expected {want} in the same folder")
+    try:
+        laws = orjson.loads("\n".join(read_lines(beside)))
+        read = [key for key in ("input_tokens", "text_tokens", "image_tokens") if key in laws]
+        asked = [laws[key] for key in (*read, "output_tokens")]
+        shape = len(asked), len(at_s)
+        points = _spread_points(*shape, random) if even else random.random(shape)
+        *drawn, outputs = (_drawn(law, row) for law, row in zip(asked, points, strict=True))
+        inputs = np.array(drawn).sum(axis=0, keepdims=True)[0]
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{beside}: not a histogram of input_tokens, output_tokens ({error})"
+        ) from None
+    means = path.with_name(f"{match[1]}_tokens_by_window.csv.gz")
+    if means.exists():
+        rows = read_rows(means)
+        inputs = _scaled(means, inputs, rows, [f"{key}_mean" for key in read], at_s)
+        outputs = _scaled(means, outputs, rows, ["output_tokens_mean"], at_s)
+    return _whole(inputs), _whole(outputs)
+
+
+def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
+    """The value of `law` at each point in [0, 1) of its distribution function."""
+    values = np.array([float(key) for key in law])
+    weights = np.array(list(law.values()), dtype=float)
+    with np.errstate(over="ignore"):
+        whole = weights.sum()
+    if not (np.isfinite(values).all() and (weights >= 0.0).all() and 0.0 < whole < math.inf):
+        raise ValueError("lengths must be finite, weights finite, at least 0 and not all 0")
+    upto = (weights / whole).cumsum()
+    found: Floats = values[(upto / upto[-1]).searchsorted(points, side="right")]
+    return found
+
+
+def _spread_points(sides: int, count: int, random: np.random.Generator) -> Floats:
+    """(sides, count) points of [0, 1) that fill the cube evenly from any of them on: Roberts' R
+    sequence, whose steps are powers of the root of x^(sides + 1) = x + 1. The seed says where it
+    begins."""
+    root = 2.0
+    for _ in range(60):
+        root = (1.0 + root) ** (1.0 / (sides + 1))
+    steps = root ** -np.arange(1.0, sides + 1.0)[:, None]
+    found: Floats = (random.random((sides, 1)) + steps * np.arange(count)) % 1.0
+    return found
+
+
+def _scaled(
+    path: Path, values: Floats, rows: Sequence[Row], columns: Sequence[str], at_s: Floats
+) -> Floats:
+    """`values`, so that their mean is that of the window of each arrival."""
+    starts = np.array([_number(path, row, "window_start_s", 1e9) for row in rows])
+    means = np.array([sum(_number(path, row, c, _LONGEST) for c in columns) for row in rows])
+    index = np.clip(np.searchsorted(starts, at_s, side="right") - 1, 0, len(starts) - 1)
+    return values * (means[index] / max(1e-9, float(values.mean())))
+
+
+def _whole(values: Floats) -> Ints:
+    return np.clip(np.rint(values), 1, _LONGEST).astype(np.int64)

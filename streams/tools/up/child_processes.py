@@ -1,0 +1,272 @@
+"""Child processes of one run: started, watched, started again, and all gone at the end.
+
+Owns processes and nothing else: what they are is `streams.tools.up.process_list`. A child runs in a session of
+its own, so Ctrl-C in the terminal reaches only us and we end them in order. Every child holds the
+read end of a pipe (SHOAL_SUPERVISION_FD) whose write end only we hold: if we die, it closes and
+they end by themselves. We are also the subreaper, so an engine whose executor died is still ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from streams.files.user_errors import UserError
+
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_AFTER_S = 4.0
+_RESTART_LIMIT = 20
+
+
+class ChildFailed(UserError):
+    """A part of the run could not be started or kept running; the text says which and why."""
+
+
+@dataclass
+class Child:
+    """One part. argv: its command line. on_line: called with each JSON line that it prints."""
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    restart: bool = True
+    on_line: Callable[[Mapping[str, object]], None] | None = None
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    hello: Mapping[str, object] = field(default_factory=dict)
+    restarts: int = 0
+    stopping: bool = False
+    up: bool = False  # it said that it is ready, and its process has not ended since
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is alive."""
+        return self.process is not None and self.process.returncode is None
+
+
+class Children:
+    """All parts of a run, in the order in which they were started. env: on top of our own."""
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._env = env or {}
+        self._children: list[Child] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending = False
+        self._supervision_read, self._supervision_write = -1, -1
+        self.failed: asyncio.Future[str] | None = None
+        self.lost: list[str] = []  # parts that failed under way and are not started again
+        # Told at once of what befalls a part under way: what happened, and whether it is bad.
+        self.on_event: Callable[[str, bool], None] = lambda _text, _bad: None
+
+    def open(self) -> None:
+        """Become the subreaper and make the supervision pipe."""
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._supervision_read, self._supervision_write = os.pipe()
+        os.set_inheritable(self._supervision_read, True)
+        self.failed = asyncio.get_running_loop().create_future()
+
+    async def start(self, child: Child) -> Child:
+        """Start a part and keep it running; returns at once (see `wait_ready`)."""
+        self._children.append(child)
+        await self._spawn(child)
+        self._tasks.append(asyncio.create_task(self._keep(child)))
+        return child
+
+    def all(self) -> tuple[Child, ...]:
+        """Every part that was ever started."""
+        return tuple(self._children)
+
+    def down(self) -> tuple[str, ...]:
+        """Parts that are being started again now."""
+        return tuple(
+            child.name
+            for child in self._children
+            if child.restarts and not child.up and not self._ending
+        )  # fmt: skip
+
+    async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:
+        """What the part said when it was ready; ChildFailed when it is not in time."""
+        assert self.failed is not None  # noqa: S101  open() made it
+        waiter = asyncio.create_task(child.ready.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {waiter, self.failed}
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+        if child.ready.is_set():
+            return child.hello
+        if self.failed.done():
+            raise ChildFailed(self.failed.result())
+        raise ChildFailed(f"{child.name} was not ready within {timeout_s:.0f} s{_tail(child.log)}")
+
+    async def stop(self, child: Child, wait_s: float = _KILL_AFTER_S) -> int | None:
+        """End one part for good: SIGTERM, wait, SIGKILL. Returns its exit code."""
+        child.restart = False
+        child.stopping = True
+        process = child.process
+        if process is None:
+            return None
+        if process.returncode is None:
+            # Not process.terminate(): that looks whether it ended just now, and takes its exit
+            # code away from the watcher that `wait` relies on.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), wait_s)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        return process.returncode
+
+    async def close(self) -> None:
+        """End every part, all at once, then whatever still descends from us."""
+        self._ending = True
+        for child in self._children:
+            child.restart = False
+        await asyncio.gather(*(self.stop(child) for child in reversed(self._children)))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for fd in (self._supervision_read, self._supervision_write):
+            if fd >= 0:
+                os.close(fd)
+        self._supervision_read = self._supervision_write = -1
+        await _sweep()
+
+    async def _spawn(self, child: Child) -> None:
+        with child.log.open("ab") as log:
+            child.process = await asyncio.create_subprocess_exec(
+                *child.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(self._supervision_read,),
+                env={
+                    **os.environ,
+                    **self._env,
+                    "SHOAL_SUPERVISION_FD": str(self._supervision_read),
+                },
+                limit=1 << 20,
+            )
+
+    async def _keep(self, child: Child) -> None:
+        try:
+            await self._watch(child)
+        except Exception as error:
+            # Nobody awaits this task before the end: a part without a watcher must be told now.
+            self._fail(f"{child.name} cannot be kept running: {error}")
+
+    async def _watch(self, child: Child) -> None:
+        while True:
+            assert child.process is not None  # noqa: S101  spawned before
+            started = time.monotonic()
+            await self._read(child)
+            code = await child.process.wait()
+            child.up = False
+            how = _how(code)
+            if not self._wanted(child):
+                if not child.ready.is_set() and not self._ending:
+                    self._fail(f"{child.name} {how}{_tail(child.log)}")
+                elif code and not child.stopping and not self._ending:
+                    self.lost.append(f"{child.name} {how}")
+                    self.on_event(f"{child.name} {how}", True)
+                return
+            if not child.ready.is_set() or child.restarts >= _RESTART_LIMIT:
+                self._fail(f"{child.name} {how}{_tail(child.log)}")
+                return
+            child.restarts += 1
+            self.on_event(f"{child.name} {how}; starting it again", True)
+            await asyncio.sleep(max(0.0, 0.5 - (time.monotonic() - started)))
+            if not self._wanted(child):
+                return
+            await self._spawn(child)
+
+    def _wanted(self, child: Child) -> bool:
+        return child.restart and not self._ending
+
+    async def _read(self, child: Child) -> None:
+        assert child.process is not None and child.process.stdout is not None  # noqa: S101
+        while line := await child.process.stdout.readline():
+            try:
+                said: object = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if not isinstance(said, dict):
+                continue
+            if said.get("ready"):
+                child.hello = said
+                child.ready.set()
+                child.up = True
+                if child.restarts:
+                    self.on_event(f"{child.name} is back", False)
+            elif "error" in said and not child.ready.is_set():
+                self._fail(str(said["error"]))
+            if child.on_line is not None:
+                child.on_line(said)
+
+    def _fail(self, why: str) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(why)
+
+
+def _how(code: int) -> str:
+    """How a process ended, in words."""
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
+
+
+def _tail(log: Path) -> str:
+    """The last line of a part's log, for an error message."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1][:300]} (log: {log})" if lines else f" (log: {log})"
+
+
+def _descendants() -> list[int]:
+    """Every living process that descends from us, by /proc."""
+    parent: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                if fields[0] != "Z":
+                    parent[int(entry.name)] = int(fields[1])
+    found: list[int] = []
+    grew = [os.getpid()]
+    while grew:
+        grew = [pid for pid, above in parent.items() if above in grew]
+        found += grew
+    return found
+
+
+async def _sweep() -> None:
+    """Leave no process behind: ask what is left to end, then make it.
+
+    Everything that we started was waited for, so what still descends from us was orphaned to us.
+    """
+    for sign, wait_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
+        orphans = _descendants()
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, sign)
+        deadline = time.monotonic() + wait_s
+        while _descendants() and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for pid in orphans:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)

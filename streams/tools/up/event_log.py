@@ -1,0 +1,67 @@
+"""What happened in a run, in order: decisions, lost instances, parts that were killed.
+
+Owns the words of one line of it. Pure: records and facts come in, lines go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Pool
+from streams.tools.up.placement_text import change_text
+from topics.records import Decision, InstanceState, Status
+
+_WORDS_ONLY = ("infeasible", "hold", "rebuilt")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the story. at_ms: domain time. bad: something was lost or cannot be met."""
+
+    at_ms: int
+    text: str
+    bad: bool = False
+
+    def line(self, began_ms: int) -> str:
+        """`+12:20 text`, by the clock of the screen."""
+        return f"{clock(self.at_ms - began_ms)} {self.text}"
+
+
+def clock(elapsed_ms: float) -> str:
+    """Domain time since the start of the run: "+12:20", "+1:02:20"."""
+    seconds = max(0, int(elapsed_ms // 1000))
+    minutes, hours = seconds // 60, seconds // 3600
+    if hours:
+        return f"+{hours}:{minutes % 60:02d}:{seconds % 60:02d}"
+    return f"+{minutes:02d}:{seconds % 60:02d}"
+
+
+def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
+    """What was decided: what changes, why, what it costs or saves."""
+    what = change_text(decision.change, pools) or decision.kind
+    if decision.change and decision.kind in ("replace", "replan"):
+        what = f"{decision.kind} {what}"
+    advice = not decision.applied and decision.kind not in _WORDS_ONLY
+    applied = " (recommended, not applied)" if advice else ""
+    if decision.expires_ms:
+        applied = f" (#{decision.number} waits for approval)"
+    who = f"{decision.model} {what}: " if decision.model != "*" else ""
+    text = f"{who}{decision.reason}{applied}"
+    return Event(decision.at_ms, text, decision.kind == "infeasible")
+
+
+def losses(before: Status | None, after: Status) -> list[Event]:
+    """Instances of a node that failed since `before`."""
+    known = {one.instance: one for one in before.instances} if before else {}
+    found = []
+    for one in after.instances:
+        last = known.get(one.instance, one)
+        failed = one.state is InstanceState.FAILED and (
+            last is one or last.state is not InstanceState.FAILED
+        )
+        if failed or one.restarts > last.restarts:
+            why = f": {one.reason}" if one.reason else ""
+            text = f"{one.model} lost an instance on {after.node}{why}"
+            found.append(Event(after.at_ms, text, bad=True))
+    return found

@@ -1,0 +1,83 @@
+"""The live view of a run on a terminal, or as plain lines where there is none.
+
+Owns the terminal. On one it draws on the alternate screen, whole, so that a resize leaves nothing
+behind, and leaves the last picture on the normal screen at the end. Elsewhere it prints a line per
+model now and then and each event once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from streams.tools.up.quality_view import service_parts
+from streams.tools.up.run_state import Picture
+from streams.tools.up.screen_layout import Facts, facts_parts, screen, table, unmet_lines
+
+_PLAIN_EVERY_S = 10.0
+_PLAIN_WIDTH = 120
+_LEAST_WIDTH, _LEAST_HEIGHT = 40, 6
+
+
+class View:
+    """Shows `Picture`s; `start`, `update` often, `stop`."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stdout, highlight=False)
+        self._live: Live | None = None
+        self._last: tuple[Picture, int, Facts] | None = None
+        self._printed = 0
+        self._next_plain_s = 0.0
+        self._heading: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Take the terminal, if there is one."""
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, screen=True, auto_refresh=False)
+            self._live.start()
+
+    def stop(self) -> None:
+        """Give the terminal back, with the last picture on it."""
+        if self._live is None:
+            return
+        self._live.stop()
+        self._live = None
+        if self._last is not None:
+            for line in screen(*self._last, self.console.width):
+                self.console.print(line, soft_wrap=True)
+
+    def update(self, picture: Picture, now_ms: int, facts: Facts) -> None:
+        """Show what is now."""
+        self._last = picture, now_ms, facts
+        if self._live is None:
+            self._plain(picture, now_ms, facts)
+            return
+        size = self.console.size
+        width, height = max(_LEAST_WIDTH, size.width), max(_LEAST_HEIGHT, size.height)
+        self._live.update(Group(*screen(picture, now_ms, facts, width, height)), refresh=True)
+
+    def _plain(self, picture: Picture, now_ms: int, facts: Facts) -> None:
+        heading = (*facts.title, facts.state, *facts.alerts)
+        for line in heading:
+            if line not in self._heading:
+                self._say(line)
+        self._heading = heading
+        for event in picture.story[self._printed :]:
+            self._say(event.line(facts.began_ms))
+        self._printed = len(picture.story)
+        if time.monotonic() < self._next_plain_s:
+            return
+        self._next_plain_s = time.monotonic() + _PLAIN_EVERY_S
+        self._say(" | ".join(text for text, _ in facts_parts(picture, now_ms, facts)))
+        rows = table(picture.rows(now_ms), _PLAIN_WIDTH)
+        services = [" | ".join(service_parts(row)) for row in picture.services(now_ms)]
+        unmet = unmet_lines(picture, now_ms)
+        for line in (*(row.plain.rstrip() for row in rows), *services, *unmet):
+            self._say("  " + line)
+
+    def _say(self, line: str) -> None:
+        self.console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,212 @@
+"""The parts of a run on one machine: which processes there are and how each is started.
+
+Owns command lines and the executors' node files. Knows nothing of how processes are kept
+(`streams.tools.up.child_processes`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.components import ComponentGraph
+from autoscaler.domain.node_names import node_ids
+from autoscaler.domain.workload import Demand
+from autoscaler.planning.links import link_gb_s
+from streams.files.components_section import stage_engines
+from streams.files.shoal_yaml import Config, EngineSpec
+from streams.gateway_models_option import declared_options
+from streams.tools.up.child_processes import Child
+from streams.tools.up.real_engines import RealEngines
+from streams.tools.up.trace_facts import longest_of, weights
+from topics.log_format import DEFAULT_LEVEL
+from topics.time_base import TimeBase
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What all parts of one run share. folder: for logs, node files, state and reports.
+
+    demands: workloads that stand for those which the file does not declare. real: engines that
+    are not simulated. operated: options of the controller, for those who run it.
+    """
+
+    config: Config
+    config_path: Path
+    folder: Path
+    time_base: TimeBase
+    gateway_port: int
+    seed: int
+    prefix: str
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    log_level: str = DEFAULT_LEVEL
+    real: RealEngines | None = None
+    operated: tuple[str, ...] = ()
+
+
+def broker(run: Run) -> Child:
+    """The embedded broker."""
+    return _child(run, "broker", "streams.broker", "--prefix", run.prefix, restart=False)
+
+
+def controller(run: Run, bootstrap: str) -> Child:
+    """The control plane."""
+    options: list[str] = []
+    if run.demands:
+        path = run.folder / "workload.json"
+        path.write_bytes(orjson.dumps({model: _asked(d) for model, d in run.demands.items()}))
+        options = ["--workload", str(path)]
+    return _child(
+        run, "controller", "streams.controller",
+        "--config", str(run.config_path), "--broker", bootstrap,
+        "--time-base", run.time_base.format(), "--controller-id", "controller-1",
+        "--prefix", run.prefix, "--default-mode", "act",
+        "--default-capacity", "predicted", "--log-level", run.log_level,
+        *options, *run.operated,
+    )  # fmt: skip
+
+
+def executors(run: Run, bootstrap: str) -> list[Child]:
+    """One executor per region, for all of the region's virtual nodes."""
+    children = []
+    for region in sorted({pool.region for pool in run.config.cluster.pools}):
+        name = f"executor-{region}"
+        path = run.folder / f"{name}.json"
+        path.write_bytes(orjson.dumps(node_file(run, region, name, bootstrap)))
+        options = ("--config", str(path), "--log-level", run.log_level)
+        children.append(_child(run, name, "executors.node", *options))
+    return children
+
+
+def gateway(run: Run, bootstrap: str) -> Child:
+    """The OpenAI-compatible front."""
+    state = run.folder / "gateway-state"
+    state.mkdir(exist_ok=True)
+    return _child(
+        run, "gateway", "executors.gateway",
+        "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),
+        "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
+        "--drain-s", "0.5",  # the engines end at the same time
+        "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
+        *declared_options(run.config.cluster),
+    )  # fmt: skip
+
+
+def replayer(
+    run: Run, url: str, trace: Path, start_ms: int, for_ms: int | None, report: Path
+) -> Child:
+    """The load: the trace's requests at their recorded times, spread over the models.
+
+    for_ms: of the trace, None = all of it.
+    """
+    services = run.config.cluster.services
+    shares = ",".join(f"{m}={share:g}" for m, share in weights(run.config.cluster).items())
+    longest = [f"{m}={most}" for m, most in longest_of(run.config.cluster).items()]
+    scores = [
+        f"{route.name}={route.source.header}:{run.config.scores[route.name].resolve()}"
+        for route in run.config.cluster.routes
+        if route.source.header
+    ]
+    limits = [f"{s.model}={s.slo.ttft_ms:g}:{s.slo.tpot_ms:g}" for s in services]
+    return _child(
+        run, "replayer", "streams.tools.replay",
+        "--url", url, "--trace", str(trace), "--time-base", run.time_base.format(),
+        "--start-ms", str(start_ms), "--models", shares, "--seed", str(run.seed),
+        *([] if for_ms is None else ["--for-ms", str(for_ms)]), "--report", str(report),
+        "--slo", ",".join(limits), "--max-len", ",".join(longest),
+        "--kinds", ",".join(_kinds(s.model, s.graph) for s in services if s.graph is not None),
+        "--scores", ",".join(scores),
+        restart=False,
+    )  # fmt: skip
+
+
+def _kinds(model: str, graph: ComponentGraph) -> str:
+    """Kinds of requests to replay, by their shares and media."""
+    kinds = [f"{kind.share:.6f}:{'+'.join(sorted(kind.media))}" for kind in graph.types]
+    return f"{model}={'/'.join(kinds)}"
+
+
+def node_file(
+    run: Run, region: str, name: str, bootstrap: str, nodes: Container[str] | None = None
+) -> Mapping[str, object]:
+    """What an executor needs to know of its nodes, models and engines. nodes: None = all of the
+    region."""
+    state = run.folder / f"{name}-state"
+    return {
+        "executor": name,
+        "region": region,
+        "broker": bootstrap,
+        "prefix": run.prefix,
+        "state_dir": str(state),
+        "time_base": run.time_base.format(),
+        "bind": HOST,
+        "nodes": [
+            {
+                "node": node,
+                "pool": pool.id,
+                "gpu": pool.gpu.name,
+                "gpus": pool.per_node,
+                "kv_gb_s": link_gb_s(pool, pool),
+                "provision_s": pool.provision_s,
+            }
+            for pool in run.config.cluster.pools
+            if pool.region == region
+            for node in node_ids(pool)
+            if nodes is None or node in nodes
+        ],
+        "drain_timeout_s": run.config.cluster.policy.drain_timeout_s,
+        "start_timeout_s": longest_start_s(run.config.cluster),
+        "models": {
+            service.model: {
+                "source": service.architecture.name,
+                "max_len": service.max_len_tokens,
+                "weights": str(run.real.weights) if run.real else "",
+            }
+            for service in run.config.cluster.services
+        },
+        "engines": {
+            engine.name: run.real.section(engine) if run.real else _simulated(engine, run.config)
+            for engine in run.config.engines.values()
+        }
+        | stage_engines(run.config.cluster.services),
+    }
+
+
+def longest_start_s(cluster: Cluster) -> float:
+    """Domain s after which an instance has failed to start, wherever it is."""
+    machines = max((pool.provision_s for pool in cluster.pools), default=0.0)
+    return cluster.policy.start_timeout_s + machines
+
+
+def _simulated(engine: EngineSpec, config: Config) -> Mapping[str, object]:
+    return {
+        "kind": "simulated",
+        "quantization": engine.quantization or None,
+        "max_num_seqs": engine.max_num_seqs,
+        "startup_s": None,
+        "measurements": [asdict(one) for one in config.cluster.measurements],
+        "image": engine.image,
+        "args": list(engine.args),
+        "sleep": engine.sleep,
+    }
+
+
+def _asked(demand: Demand) -> dict[str, float]:
+    lengths = demand.lengths
+    return {
+        "req_per_s": demand.req_per_s,
+        "input_tokens": lengths.input_tokens,
+        "output_tokens": lengths.output_tokens,
+    }
+
+
+def _child(run: Run, name: str, module: str, *options: str, restart: bool = True) -> Child:
+    argv = [sys.executable, "-m", module, *options]
+    return Child(name=name, argv=argv, log=run.folder / f"{name}.log", restart=restart)

@@ -1,0 +1,36 @@
+"""What the user asked a run for. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoscaler.domain.workload import Demand
+from streams.files.shoal_yaml import Config
+from streams.tools.up.real_engines import RealEngines
+from streams.tools.up.trace_facts import Traffic
+from topics.log_format import DEFAULT_LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
+
+    demands: of the trace's first minutes, for models that declare no rate; `config` has them.
+    real: engines that are not simulated. operated: options of the controller.
+    """
+
+    config: Config
+    config_path: Path
+    trace: Path
+    traffic: Traffic
+    speed: float
+    for_s: float
+    broker: str
+    gateway_port: int
+    seed: int
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    log_level: str = DEFAULT_LEVEL
+    real: RealEngines | None = None
+    operated: tuple[str, ...] = ()

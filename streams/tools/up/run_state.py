@@ -1,0 +1,326 @@
+"""What is going on, seen through the topics: the values behind the live view and the summary.
+
+Owns folding records into one picture. Pure: records and the domain time come in, values go out;
+it opens nothing and draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.serving.billing import Bill
+from streams.tools.up.event_log import Event, decided, losses
+from streams.tools.up.observed_demand import DemandSeen
+from streams.tools.up.placement_text import Placement, placements
+from streams.tools.up.quality_view import ServiceRow, service_row
+from streams.tools.up.traffic_report import WaysSeen
+from topics.records import (
+    Assignment,
+    Decision,
+    InstanceState,
+    PlanRecord,
+    Routes,
+    Status,
+    Telemetry,
+)
+from topics.sketch import merge, quantile_ms
+
+SHOWN_WINDOW_S = 10
+LATENCY_WINDOW_S = 60
+UNMET_STANDS_MS = 660_000
+"""The controller repeats every ten minutes that demand cannot be met; after that it is over."""
+_SLIVER = 0.03
+_OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
+_LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model as the view shows it. None = no data (which is not zero)."""
+
+    model: str
+    req_per_s: float | None
+    capacity_req_per_s: float
+    where: tuple[Placement, ...]
+    ttft_p95_ms: float | None
+    tpot_p95_ms: float | None
+    ttft_limit_ms: float
+    tpot_limit_ms: float
+    attainment: float | None
+    percentile: float
+    usd_per_h: float
+
+    @property
+    def missed(self) -> bool:
+        """Whether fewer requests than the SLO asks for were within both limits lately."""
+        return self.attainment is not None and self.attainment < self.percentile
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProgress:
+    """How far the wanted instances of some models are. settled: models of which everything that is
+    planned is ready and routed. started: models of which at least one instance is ready. nothing:
+    models of which no instance is wanted."""
+
+    ready: int
+    wanted: int
+    settled: frozenset[str]
+    started: frozenset[str]
+    nothing: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one model's telemetry said lately, by (gateway, end of span)."""
+
+    spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
+    known: set[tuple[str, str, int]] = field(default_factory=set)
+
+
+class Picture:
+    """Everything that was said on the topics so far, as far as people want to see it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pools = {pool.id: pool for pool in cluster.pools}
+        self.story: list[Event] = []
+        self.demand = DemandSeen()
+        self.ways = WaysSeen()
+        self._first_launch_ms = 0
+        names = [service.model for service in cluster.services]
+        self._models = frozenset(names)
+        names += [route.name for route in cluster.routes]
+        self._telemetry = {name: _Seen() for name in names}
+        self._bill = Bill({pool.id: pool.price_usd_per_h for pool in cluster.pools}, 0)
+        self.statuses: dict[str, Status] = {}
+        self.routes: dict[str, Routes] = {}
+        self.decisions: list[Decision] = []
+        self.assigned_ms: list[int] = []
+        self.plan: PlanRecord | None = None
+        self._desired: dict[str, Assignment] = {}
+        self._assigned: set[tuple[str, int, int]] = set()
+        self._numbers: set[tuple[int, int]] = set()
+
+    def add(self, record: object) -> None:
+        """Take one record in; a copy of a known one changes nothing."""
+        if isinstance(record, Telemetry):
+            seen = self._telemetry.get(record.model)
+            key = (record.gateway, record.boot, record.sequence)
+            if seen is not None and key not in seen.known:
+                seen.known.add(key)
+                seen.spans.append(record)
+                if record.model in self._models:
+                    self.demand.add(record)  # what came by another name is in its model's, too
+                self.ways.add(record)
+        elif isinstance(record, Status):
+            latest = self.statuses.get(record.node)
+            if latest is None or record.at_ms >= latest.at_ms:
+                self.story += losses(latest, record)
+                launched = [i.launched_ms for i in record.instances if i.launched_ms]
+                if launched and not self._first_launch_ms:
+                    self._first_launch_ms = min(launched)
+                self.statuses[record.node] = record
+                if record.pool in self._pools:
+                    self._bill.record(record)
+        elif isinstance(record, Routes):
+            self.ways.plan(record)
+            known = self.routes.get(record.model)
+            order = (record.leader_token, record.generation)
+            if known is None or order >= (known.leader_token, known.generation):
+                self.routes[record.model] = record
+        elif isinstance(record, Decision):
+            number = (record.leader_token, record.number)
+            if number not in self._numbers:
+                self._numbers.add(number)
+                self.decisions.append(record)
+                self.story.append(decided(record, self._pools))
+        elif isinstance(record, Assignment):
+            made = (record.node, record.leader_token, record.generation)
+            if made not in self._assigned:
+                self._assigned.add(made)
+                self.assigned_ms.append(record.issued_ms)
+            last = self._desired.get(record.node)
+            if last is None or _order(record) >= _order(last):
+                self._desired[record.node] = record
+        elif isinstance(record, PlanRecord) and _is_newer(record, self.plan):
+            self.plan = record
+
+    def progress(self, models: Iterable[str]) -> FleetProgress:
+        """How far what is wanted of `models` is."""
+        planned = {} if self.plan is None else _groups_planned(self.plan)
+        states = {i.instance: i.state for s in self.statuses.values() for i in s.instances}
+        ready = wanted = 0
+        settled, started, nothing = set(), set(), set()
+        for model in models:
+            desired = [
+                instance
+                for assignment in self._desired.values()
+                for instance in assignment.instances
+                if instance.model == model and not instance.drain
+            ]
+            up = sum(states.get(one.instance) == InstanceState.READY for one in desired)
+            ready, wanted = ready + up, wanted + len(desired)
+            routed = len(self.routes[model].groups) if model in self.routes else 0
+            groups = len({instance.group for instance in desired})
+            if not desired:
+                nothing.add(model)
+            if up and routed:
+                started.add(model)
+            if up == len(desired) and min(groups, routed) >= planned.get(model, 0) > 0:
+                settled.add(model)
+        return FleetProgress(
+            ready, wanted, frozenset(settled), frozenset(started), frozenset(nothing)
+        )
+
+    def unmet(self, now_ms: int) -> dict[str, str]:
+        """Models whose demand or SLO cannot be met, and why: what the controller said last.
+
+        A later plan without a shortfall ends it for demand. What is not said again is over, too.
+        """
+        last = {d.model: d for d in self.decisions if d.kind == "infeasible"}
+        return {
+            model: decision.reason
+            for model, decision in last.items()
+            if now_ms - decision.at_ms < UNMET_STANDS_MS and not self._served_since(decision)
+        }
+
+    def held(self) -> dict[str, str]:
+        """What holds for the whole cluster now, in words by code ("lag", "pause"), as the
+        controller said last."""
+        found: dict[str, str] = {}
+        for decision in self.decisions:
+            if decision.model == "*" and decision.code:
+                code = decision.code.removesuffix("_over")
+                found.pop(code, None)
+                if code == decision.code:
+                    found[code] = decision.reason
+        return found
+
+    def _served_since(self, decision: Decision) -> bool:
+        if self.plan is None or self.plan.at_ms <= decision.at_ms:
+            return False
+        service = next((s for s in self._cluster.services if s.model == decision.model), None)
+        usable = decision.capacity_req_per_s * (service.utilization if service else 1.0)
+        if usable >= decision.demand_req_per_s:
+            return False  # it was about the SLO, of which plans say nothing
+        missing = self.plan.shortfall_req_per_s.get(decision.model, 0.0)
+        return missing <= _SLIVER * decision.demand_req_per_s
+
+    def rows(self, now_ms: int) -> list[ModelRow]:
+        """One row per declared model, in the order of the configuration."""
+        return [self._row(service.model, now_ms) for service in self._cluster.services]
+
+    def services(self, now_ms: int) -> list[ServiceRow]:
+        """One row per service that stands for several models."""
+        found = []
+        for route in self._cluster.routes:
+            shown, recent = self._lately(route.name, now_ms)
+            found.append(service_row(route, self.routes.get(route.name), shown, recent))
+        return found
+
+    def usd(self, now_ms: int) -> float:
+        """What was spent until now."""
+        return sum((span.usd for span in self._bill.until(now_ms / 1000.0)), 0.0)
+
+    def gpu_hours(self, now_ms: int) -> dict[str, float]:
+        """Billed until now by GPU type, of whole nodes, those that cost nothing included."""
+        found: dict[str, float] = {}
+        for span in self._bill.until(now_ms / 1000.0):
+            pool = self._pools[span.pool]
+            found[pool.gpu.name] = found.get(pool.gpu.name, 0.0) + span.hours * pool.per_node
+        return found
+
+    @property
+    def first_launch_ms(self) -> int:
+        """Domain ms at which the first instance was launched; 0 where none was."""
+        return self._first_launch_ms
+
+    def usd_per_h(self) -> dict[Market, float]:
+        """What the nodes in use cost now, by market; owned ones cost nothing."""
+        found = {Market.ON_DEMAND: 0.0, Market.SPOT: 0.0}
+        for status in self._in_use():
+            pool = self._pools.get(status.pool)
+            if pool is not None and pool.market in found:
+                found[pool.market] += pool.price_usd_per_h
+        return found
+
+    def endpoints(self) -> list[str]:
+        """Addresses of all engines that answer."""
+        return [
+            instance.endpoint
+            for status in self.statuses.values()
+            for instance in status.instances
+            if instance.endpoint and instance.state in (InstanceState.READY, InstanceState.DRAINING)
+        ]
+
+    def reactions_s(self) -> list[float]:
+        """Per scale-out: domain seconds from the first second over the threshold to its first
+        assignment (the first one issued at or after the decision)."""
+        found = []
+        issued = sorted(self.assigned_ms)
+        for decision in self.decisions:
+            if decision.kind == "scale_out" and decision.over_since_ms:
+                after = next((at for at in issued if at >= decision.at_ms), None)
+                if after is not None:
+                    found.append(max(0, after - decision.over_since_ms) / 1000.0)
+        return found
+
+    def _in_use(self) -> Iterable[Status]:
+        return (status for status in self.statuses.values() if _live(status))
+
+    def _lately(self, name: str, now_ms: int) -> tuple[list[Telemetry], list[Telemetry]]:
+        """What rates are read off, and what latencies are."""
+        spans = self._telemetry[name].spans
+        recent = [t for t in spans if t.end_ms > now_ms - LATENCY_WINDOW_S * 1000]
+        return [t for t in recent if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000], recent
+
+    def _row(self, model: str, now_ms: int) -> ModelRow:
+        shown, recent = self._lately(model, now_ms)
+        covered_s = sum(t.span_ms for t in shown) / 1000.0
+        ended = sum(t.completions + t.failures + t.refused for t in recent)
+        service = self._cluster.service(model)
+        routes = self.routes.get(model)
+        usd = 0.0
+        for status in self._in_use():
+            live = [i for i in status.instances if i.state in _LIVE_STATES]
+            gpus = sum(len(i.gpus) for i in live)
+            mine = [i for i in live if i.model == model]
+            price = self._pools[status.pool].price_usd_per_h if status.pool in self._pools else 0.0
+            usd += price * sum(len(i.gpus) for i in mine) / gpus
+        return ModelRow(
+            model=model,
+            req_per_s=sum(t.arrivals for t in shown) / covered_s if covered_s else None,
+            capacity_req_per_s=sum(g.weight for g in routes.groups) if routes else 0.0,
+            where=placements(self.statuses.values(), self._pools, model),
+            ttft_p95_ms=quantile_ms(merge(t.ttft_ms for t in recent), 0.95),
+            tpot_p95_ms=quantile_ms(merge(t.tpot_ms for t in recent), 0.95),
+            ttft_limit_ms=service.slo.ttft_ms,
+            tpot_limit_ms=service.slo.tpot_ms,
+            attainment=sum(t.attained for t in recent) / ended if ended else None,
+            percentile=service.percentile,
+            usd_per_h=usd,
+        )
+
+
+def _order(record: Assignment) -> tuple[int, int]:
+    return record.leader_token, record.generation
+
+
+def _is_newer(record: PlanRecord, than: PlanRecord | None) -> bool:
+    if than is None:
+        return True
+    return (record.leader_token, record.number) >= (than.leader_token, than.number)
+
+
+def _groups_planned(plan: PlanRecord) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for target in plan.targets:
+        found[target.model] = found.get(target.model, 0) + target.count
+    return found
+
+
+def _live(status: Status) -> bool:
+    return any(instance.state in _LIVE_STATES for instance in status.instances)

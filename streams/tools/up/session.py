@@ -1,0 +1,302 @@
+"""One run of the whole loop on this machine, from the first process to the summary.
+
+Owns the order of things: broker, topics, the parts side by side, the first fleet, then the load;
+at the end the load first, then everything else. Clean-up runs whatever happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiokafka.errors import KafkaError
+
+from autoscaler.domain.cluster import Mode
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.user_errors import UserError
+from streams.plain_text import several
+from streams.ports.record_signing import read_keys
+from streams.tools.up import process_list
+from streams.tools.up.child_processes import Child, ChildFailed, Children
+from streams.tools.up.host_resources import check_port, free_port, remove_topics
+from streams.tools.up.live_view import View
+from streams.tools.up.request_overhead import harness_overhead_ms
+from streams.tools.up.run_options import Wishes
+from streams.tools.up.run_state import Picture
+from streams.tools.up.run_summary import Ended, summarize
+from streams.tools.up.status_view import Shown
+from streams.tools.up.topic_follower import follow
+from topics.signing import CLUSTER_KEY
+from topics.time_base import TimeBase
+from topics.topic_table import PREFIX
+
+_START_TIMEOUT_S = 60.0
+_FIRST_FLEET_REAL_S = 60.0
+_SETTLED_S = 0.5
+
+
+class Session:
+    """Run with `await Session(wishes).run()`; `interrupt()` ends it early but cleanly."""
+
+    def __init__(self, wishes: Wishes, view: View) -> None:
+        self._wishes = wishes
+        self._children = Children(_keys())
+        self.picture = Picture(wishes.config.cluster)
+        self._shown = Shown(wishes, view, self.picture, self._children)
+        self._interrupted = asyncio.Event()
+        self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
+        self._bootstrap = ""
+        self._following: asyncio.Task[None] | None = None
+        self._drawing: asyncio.Task[None] | None = None
+        self.ended_ms = 0  # domain time at which the run was over and the parts were told to end
+        self.logs: Path | None = None  # kept where something failed
+
+    @property
+    def lost(self) -> str:
+        """Parts that failed under way and could not be started again, "" where all is well."""
+        return ", ".join(self._children.lost)
+
+    def interrupt(self) -> None:
+        """End the run now: no more load, everything down, summary."""
+        self._interrupted.set()
+        self._shown.silent = True
+        self._shown.stand("stopping...")
+
+    async def run(self) -> dict[str, Any]:
+        """The whole run; returns the summary. Raises UserError when it cannot be started."""
+        wishes = self._wishes
+        if wishes.gateway_port:
+            check_port(wishes.gateway_port)
+        started = time.monotonic()
+        for_s = wishes.for_s or float("inf")
+        # Real engines take as long to start as they take: the time counts from the first one on.
+        deadline = float("inf") if wishes.real else started + for_s
+        folder = Path(tempfile.mkdtemp(prefix="shoal-up-"))
+        time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
+        self._shown.time_base = time_base
+        port = wishes.gateway_port or free_port()
+        embedded = not wishes.broker
+        prefix = PREFIX if embedded else f"shoal-up-{folder.name.rsplit('-', 1)[1]}."
+        run = process_list.Run(
+            wishes.config, wishes.config_path, folder, time_base, port, wishes.seed, prefix,
+            wishes.demands, wishes.log_level, wishes.real, wishes.operated,
+        )  # fmt: skip
+        self._children.open()
+        self._children.on_event = self._shown.say
+        self.logs = folder
+        report: dict[str, Any] = {}
+        fine = False
+        try:
+            if await self._unless_interrupted(self._broker(run)):
+                following = follow(self._bootstrap, prefix, self.picture)
+                self._following = asyncio.create_task(following)
+                self._shown.begin()
+                self._drawing = asyncio.create_task(self._shown.draw())
+                serving = self._serve(run, self._bootstrap)
+                if await self._unless_interrupted(serving) and await self._first_fleet(deadline):
+                    self._shown.serves(port, time.monotonic() - started)
+                    if wishes.real:
+                        deadline = time.monotonic() + for_s
+                    report = await self._load(run, self._url(run), deadline)
+                self._overhead = await harness_overhead_ms(self._url(run), self.picture.endpoints())
+            fine = True
+        except UserError as error:
+            fine = not isinstance(error, ChildFailed)
+            raise
+        finally:
+            self.ended_ms = self._shown.stop()
+            if self._following is not None:
+                await _cancelled(self._following)
+            await self._children.close()
+            if self._drawing is not None:
+                await _cancelled(self._drawing)
+            self._shown.end()
+            if self._bootstrap and not embedded:
+                await remove_topics(self._bootstrap, prefix)
+            if fine and not self.lost:
+                shutil.rmtree(folder, ignore_errors=True)
+                self.logs = None
+        return summarize(
+            report,
+            self.picture,
+            self.ended_ms,
+            self._overhead,
+            wishes.speed,
+            time.monotonic() - started,
+            {child.name: child.restarts for child in self._children.all()},
+            Ended(
+                wishes.traffic,
+                wishes.for_s,
+                self._interrupted.is_set(),
+                {} if report else self._shown.told(),
+            ),
+        )
+
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Whether `work` was done before somebody ended the run; it is cancelled if not."""
+        task = asyncio.ensure_future(work)
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        either: set[asyncio.Future[Any]] = {task, interrupted}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if not task.done():
+            await _cancelled(task)
+            return False
+        task.result()
+        return True
+
+    async def _broker(self, run: process_list.Run) -> None:
+        bootstrap = self._wishes.broker
+        if not bootstrap:
+            child = await self._children.start(process_list.broker(run))
+            hello = await self._children.wait_ready(child, _START_TIMEOUT_S)
+            bootstrap = str(hello["bootstrap"])
+        try:
+            await ensure_topics(bootstrap, run.prefix)
+        except (BrokerUnreachable, TopicsUnusable) as error:
+            raise UserError(f"--broker {bootstrap}: {error}") from error
+        self._bootstrap = bootstrap
+
+    async def _serve(self, run: process_list.Run, bootstrap: str) -> None:
+        """Start controller, executors and gateway side by side."""
+        self._shown.state = "starting the controller, the executors and the gateway"
+        children = [process_list.gateway(run, bootstrap), process_list.controller(run, bootstrap)]
+        children += process_list.executors(run, bootstrap)
+        for child in children:
+            await self._children.start(child)
+        for child in children:
+            await self._children.wait_ready(child, _START_TIMEOUT_S)
+
+    def _url(self, run: process_list.Run) -> str:
+        return f"http://{process_list.HOST}:{run.gateway_port}"
+
+    async def _first_fleet(self, deadline: float) -> bool:
+        """Wait until what is first wanted of every model with a floor or a declared rate is ready,
+        or cannot be had; False if the run ends before.
+
+        The wait has a limit. When it strikes the load starts, unless some model has nothing at all.
+        """
+        cluster = self._wishes.config.cluster
+        awaited = {
+            s.model
+            for s in cluster.services
+            if s.mode is Mode.ACT and (s.min_instances or s.req_per_s > 0.0)
+        }
+        limit_s = _FIRST_FLEET_REAL_S + process_list.longest_start_s(cluster) / self._wishes.speed
+        give_up = time.monotonic() + limit_s
+        settled_at = float("inf")
+        while True:
+            if self._interrupted.is_set() or time.monotonic() >= deadline:
+                return False
+            self._raise_if_failed()
+            unplanned, members = self._routed()
+            awaited |= members
+            progress = self.picture.progress(awaited)
+            unmet = self.picture.unmet(self._shown.now_ms())
+            done = f"{progress.ready} of {several(progress.wanted, 'instance')} ready"
+            so_far = f": {done}" if progress.wanted else ""
+            self._shown.state = f"waiting for the first fleet{so_far}"
+            now = time.monotonic()
+            if not unplanned and awaited <= progress.settled | (unmet.keys() & progress.nothing):
+                # What is decided arrives over several topics; look twice.
+                settled_at = min(settled_at, now)
+                if now - settled_at >= _SETTLED_S:
+                    return True
+            else:
+                settled_at = float("inf")
+            if now >= give_up:
+                missing = ", ".join(sorted((awaited | unplanned) - progress.started - unmet.keys()))
+                if missing:
+                    raise ChildFailed(f"no instance of {missing} was ready within {limit_s:.0f} s")
+                self._shown.say(f"first fleet incomplete after {limit_s:.0f} s: {done}", bad=True)
+                return True
+            await asyncio.sleep(0.1)
+
+    def _routed(self) -> tuple[set[str], set[str]]:
+        """Services of several models without thresholds yet, and the models to which the others
+        send requests."""
+        known = self.picture.routes
+        names = {route.name for route in self._wishes.config.cluster.routes}
+        splits = [routes.split for name in names if (routes := known.get(name)) and routes.split]
+        members = {
+            model
+            for split in splits
+            for model, share in zip(split.models, split.shares, strict=False)
+            if share > 0.0
+        }
+        return names - known.keys(), members
+
+    async def _load(self, run: process_list.Run, url: str, deadline: float) -> dict[str, Any]:
+        """Replay the trace; returns the replayer's report."""
+        wishes = self._wishes
+        start_mono_ns = time.monotonic_ns() + 1_500_000_000  # it imports and reads the trace
+        for_ms: int | None = None
+        if deadline != float("inf"):
+            left_s = max(0.5, deadline - start_mono_ns / 1e9 - _tail_s(wishes.for_s))
+            if left_s * wishes.speed <= wishes.traffic.duration_s:
+                for_ms = int(left_s * wishes.speed * 1000)
+        start_ms = run.time_base.now_ms(start_mono_ns)
+        self._shown.trace_began_ms = start_ms
+        report = run.folder / "replay.json"
+        child = process_list.replayer(run, url, wishes.trace, start_ms, for_ms, report)
+        done = asyncio.Event()
+
+        def on_line(said: Mapping[str, object]) -> None:
+            progress = said.get("progress")
+            if isinstance(progress, dict):
+                self._shown.progress = progress
+            if said.get("done"):
+                done.set()
+
+        child.on_line = on_line
+        await self._children.start(child)
+        await self._until_over(child, done, deadline)
+        await self._children.stop(child, wait_s=6.0)
+        if not report.exists():
+            return {}
+        found: dict[str, Any] = orjson.loads(report.read_bytes())
+        return found
+
+    async def _until_over(self, child: Child, done: asyncio.Event, deadline: float) -> None:
+        while not done.is_set() and not self._interrupted.is_set():
+            if time.monotonic() >= deadline - 2.0 or not child.running:
+                return
+            self._raise_if_failed()
+            await asyncio.sleep(0.1)
+
+    def _raise_if_failed(self) -> None:
+        if self._children.failed is not None and self._children.failed.done():
+            raise ChildFailed(self._children.failed.result())
+        if self._drawing is not None and self._drawing.done():
+            self._drawing.result()
+        if self._following is not None and self._following.done():
+            try:
+                self._following.result()
+            except (KafkaError, OSError) as error:
+                why = str(error) or type(error).__name__
+                raise ChildFailed(f"what happens cannot be read from Kafka: {why}") from error
+
+
+async def _cancelled(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _keys() -> Mapping[str, str]:
+    """A key of this run's own for signatures, unless the user has named one."""
+    if read_keys():
+        return {}
+    return {CLUSTER_KEY: secrets.token_hex(32)}
+
+
+def _tail_s(for_s: float) -> float:
+    """Real seconds at the end of a bounded run without new requests, so that the last can end."""
+    return min(12.0, max(4.0, 0.08 * for_s))

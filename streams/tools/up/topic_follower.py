@@ -1,0 +1,51 @@
+"""Follow the topics of a run and fold them into a picture.
+
+Owns one consumer. A record that cannot be read is skipped here: the controller writes the dead
+letter, and a screen must not stop for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+
+from streams.broker.kafka_clients import consumer as new_consumer
+from streams.tools.up.run_state import Picture
+from topics.checks import InvalidRecord
+from topics.codec import decode
+from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, ROUTES, STATUS, TELEMETRY
+
+_FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
+
+
+async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
+    """Read everything on the topics with this prefix into `picture`, until cancelled."""
+    short = {topic.wire_name(prefix): topic.name for topic in _FOLLOWED}
+    consumer = new_consumer(
+        bootstrap, "shoal-up", max_poll_records=2000, isolation_level="read_committed"
+    )
+    try:
+        await consumer.start()
+        consumer.assign(
+            [
+                TopicPartition(topic.wire_name(prefix), partition)
+                for topic in _FOLLOWED
+                for partition in range(topic.partitions)
+            ]
+        )
+        await consumer.seek_to_beginning()
+        while True:
+            with contextlib.suppress(KafkaError):
+                batches = await consumer.getmany(timeout_ms=200)
+                for messages in batches.values():
+                    for message in messages:
+                        if message.value is None:
+                            continue
+                        with contextlib.suppress(InvalidRecord):
+                            picture.add(decode(short[message.topic], message.value))
+            await asyncio.sleep(0.02)
+    finally:
+        await consumer.stop()

@@ -1,0 +1,94 @@
+"""What a run knows of its trace before it starts: how many requests, where it is silent, and what
+its first minutes ask of each model.
+
+Pure: a trace comes in, values go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.workload import Demand, Lengths
+from streams.tools.replay.request_schedule import schedule
+from streams.tools.replay.traces import Trace
+
+FIRST_S = 300.0
+"""A model without a declared rate is planned for the first five minutes of the trace."""
+_GAP_S = 60.0
+_GAP_MEANS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without any request, in seconds of the trace."""
+
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A trace in short. duration_s: until its last request."""
+
+    requests: int
+    duration_s: float
+    gaps: tuple[Gap, ...] = ()
+
+
+def traffic(trace: Trace) -> Traffic:
+    """What `trace` holds."""
+    return Traffic(len(trace.arrivals_ms), trace.duration_s, gaps(trace.arrivals_ms))
+
+
+def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:
+    """Where nothing arrives for a minute or more, and for far longer than usual (30 times the
+    mean gap), from the start of the trace on. In a Poisson stream that happens once in e^30."""
+    usual_ms = arrivals_ms[-1] / max(1, len(arrivals_ms))
+    least_ms = max(_GAP_S * 1000.0, _GAP_MEANS * usual_ms)
+    return tuple(
+        Gap(before / 1000.0, after / 1000.0)
+        for before, after in pairwise((0.0, *arrivals_ms))
+        if after - before >= least_ms
+    )
+
+
+def weights(cluster: Cluster) -> dict[str, float]:
+    """Shares of the trace, by name that requests may be for."""
+    found = {service.model: service.traffic_share for service in cluster.services}
+    return found | {route.name: route.traffic_share for route in cluster.routes}
+
+
+def longest_of(cluster: Cluster) -> dict[str, int]:
+    """Tokens that a request for each name may have; any model that it stands for must hold it."""
+    found = {service.model: service.max_len_tokens for service in cluster.services}
+    return found | {r.name: min(found[model] for model in r.models) for r in cluster.routes}
+
+
+def with_first_minutes(cluster: Cluster, trace: Trace, seed: int) -> dict[str, Demand]:
+    """Demand of the trace's first minutes, of models that declare no rate and get requests.
+
+    The rate is that of the five minutes after the first request, the lengths are their means.
+    """
+    start_ms = trace.arrivals_ms[0]
+    span_s = min(FIRST_S, max(1.0, trace.duration_s - start_ms / 1000.0))
+    first_ms = start_ms + FIRST_S * 1000.0
+    longest = longest_of(cluster)
+    jobs = [  # without those that the gateway refuses
+        job
+        for job in schedule(trace, weights(cluster), longest, seed, first_ms)
+        if job.input_tokens + job.output_tokens <= longest[job.model]
+    ]
+    found = {}
+    for service in cluster.services:
+        mine = [job for job in jobs if job.model == service.model]
+        if service.req_per_s > 0.0 or not mine:
+            continue
+        lengths = Lengths.expected(
+            sum(job.input_tokens for job in mine) / len(mine),
+            sum(job.output_tokens for job in mine) / len(mine),
+        )
+        found[service.model] = Demand(service.model, len(mine) / span_s, lengths)
+    return found

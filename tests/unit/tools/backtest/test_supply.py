@@ -1,0 +1,83 @@
+"""Prices and availability from files: what a simulation makes of them, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoscaler.simulation.fixed_fleet import FixedFleet
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.simulator import World
+from autoscaler.simulation.supply_script import NodesLimited, PriceChanged
+from streams.files.user_errors import UserError
+from streams.tools.backtest.supply_files import load_supply
+from tests.unit.simulation.worlds import OD, ONE, cluster, evenly
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "supply.csv"
+    path.write_text(text)
+    return str(path)
+
+
+def test_rows_in_any_order_become_events_and_the_past_holds_from_the_start(tmp_path: Path) -> None:
+    text = f"time,pool,price,nodes\n90,{OD},,3\n10,{OD},2.5,\n50,{OD},4,1\n5,{OD},2,\n"
+    found = load_supply([written(tmp_path, text)], cluster(), 20.0, 240.0)
+    assert found == (
+        PriceChanged(0.0, OD, 2.5),
+        PriceChanged(270.0, OD, 4.0),
+        NodesLimited(270.0, OD, 1),
+        NodesLimited(310.0, OD, 3),
+    )
+
+
+def test_a_file_of_steps_belongs_to_the_pool_that_it_is_named_with(tmp_path: Path) -> None:
+    path = written(tmp_path, "0,4\n60,4\n60,2\n")
+    found = load_supply([f"{OD}={path}"], cluster(), 0.0, 0.0)
+    assert found == (NodesLimited(0.0, OD, 4), NodesLimited(60.0, OD, 4), NodesLimited(60.0, OD, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "columns time, pool"),
+        ("time,pool\n", "columns time, pool"),
+        (f"time,pool,price\n-1,{OD},2\n", ":2: time: '-1'"),
+        (f"time,pool,price\n1,{OD},nan\n", ":2: price: 'nan'"),
+        (f"time,pool,nodes\n1,{OD},2.5\n", "not a whole number"),
+        ("time,pool,nodes\n1,moon,2\n", "pool: 'moon' is not one of"),
+        (f"time,pool,nodes\n1,{OD}\n", ":2: 2 columns, expected 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        load_supply([written(tmp_path, text)], cluster(), 0.0, 0.0)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_newest_nodes_above_the_limit_are_told_then_taken_and_not_billed() -> None:
+    where = cluster()
+    script = (NodesLimited(100.0, OD, 1, notice_s=60.0),)
+    world = World(Scenario(where, [], 200.0, 0.0, script), FixedFleet({ONE: 3}, where, {}))
+    world.advance(120.0)
+    told = [status.node for status in world.statuses.values() if status.reclaim_ms]
+    assert len(told) == 2
+    assert all(world.nodes[name].up for name in told)
+    world.advance(170.0)
+    assert not any(world.nodes[name].up for name in told)
+    world.advance(200.0)
+    spans = {span.node: span.to_s for span in world.finish().nodes}
+    assert sorted(spans.values()) == [160.0, 160.0, 200.0]
+    assert {node for node, end_s in spans.items() if end_s == 160.0} == set(told)
+
+
+def test_launches_beyond_the_limit_fail() -> None:
+    where = cluster()
+    script = (NodesLimited(0.0, OD, 1),)
+    world = World(
+        Scenario(where, evenly(0, 0.1), 60.0, 0.0, script), FixedFleet({ONE: 2}, where, {})
+    )
+    world.advance(60.0)
+    assert len({span.node for span in world.finish().nodes}) == 1

@@ -1,0 +1,233 @@
+"""What becomes of trace files: whose requests they are, slices, rates, odd rows, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams.files.user_errors import UserError
+from streams.tools.backtest.backtest_demand import Demand, load_workload
+from streams.tools.replay.servegen import load_representatives, load_servegen
+
+CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
+
+
+def plain(folder: Path, rows: list[str], header: str = "time,model,input_tokens,output_tokens",
+          name: str = "trace.csv") -> str:  # fmt: skip
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return str(path)
+
+
+def rows(count: int, every_s: float = 1.0, model: str = "mini") -> list[str]:
+    return [f"{i * every_s},{model},100,20" for i in range(count)]
+
+
+def test_a_plain_csv_names_its_models(tmp_path: Path) -> None:
+    trace = plain(tmp_path, ["3,mini,10,5", "1.5,mini,20,6", "1.5,mini,30,7"])
+    arrivals = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
+    assert [(a.at_s, a.input_tokens) for a in arrivals] == [(1.5, 20), (1.5, 30), (3.0, 10)]
+
+
+def test_columns_come_in_any_order_and_dates_count_from_the_first(tmp_path: Path) -> None:
+    trace = plain(
+        tmp_path,
+        ["7,mini,2024-05-01 10:00:02,3", "9,mini,2024-05-01 10:00:00.5,4"],
+        "input_tokens,model,time,output_tokens",
+    )
+    arrivals = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
+    assert [(a.at_s, a.output_tokens) for a in arrivals] == [(0.0, 4), (1.5, 3)]
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("time,model,input_tokens,output_tokens", "{},mini,3,4"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "{},3,4"),
+    ],
+)
+def test_dates_with_an_offset_are_the_instants_that_they_name(
+    tmp_path: Path, header: str, row: str
+) -> None:
+    """A night in which clocks are set back; the hours read the same twice."""
+    dates = ["2023-10-29T02:59:58+02:00", "2023-10-29T02:00:01+01:00", "2023-10-29T01:00:03Z"]
+    trace = plain(tmp_path, [row.format(date) for date in dates], header)
+    arrivals = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
+    assert [a.at_s for a in arrivals] == [0.0, 3.0, 5.0]
+
+
+def test_a_trace_of_more_than_a_year_is_refused_with_its_ends(tmp_path: Path) -> None:
+    trace = plain(tmp_path, ["5,mini,1,1", "9e7,mini,1,1"])
+    with pytest.raises(UserError, match="requests from 0 s to 90000000 s; allowed: 366 days"):
+        load_workload(Demand((trace,), CONFIG), 1)
+
+
+def test_without_a_configuration_unknown_models_get_one(tmp_path: Path) -> None:
+    trace = plain(tmp_path, [*rows(30, model="big"), *rows(60, model="small")])
+    found = load_workload(Demand((trace,)), 1)
+    assert {s.model for s in found.scenario.cluster.services} == {"big", "small"}
+    assert any("small is run as openai/gpt-oss-20b" in note for note in found.notes)
+
+
+def test_several_traces_are_several_models(tmp_path: Path) -> None:
+    head = "timestamp_ms,input_tokens,output_tokens"
+    one = plain(tmp_path, ["0,11,1", "10,11,1"], head, "one.csv")
+    two = plain(tmp_path, ["5,22,2"], head, "two.csv")
+    found = load_workload(Demand((f"code={one}", two)), 1).scenario
+    assert [(a.model, a.input_tokens) for a in found.arrivals] == [
+        ("code", 11), ("chat", 22), ("code", 11),
+    ]  # fmt: skip
+
+
+def test_a_slice_starts_at_zero_and_lasts_as_long_as_it_is(tmp_path: Path) -> None:
+    trace = plain(tmp_path, rows(100))
+    found = load_workload(Demand((trace,), CONFIG, from_s=20.0, to_s=50.0), 1).scenario
+    assert (len(found.arrivals), found.arrivals[0].at_s, found.duration_s) == (30, 0.0, 30.0)
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.5, 3.0])
+def test_rates_scale_and_keep_their_course(tmp_path: Path, scale: float) -> None:
+    trace = plain(tmp_path, [*rows(1000, 0.1), *[f"{100 + i},mini,100,20" for i in range(1000)]])
+    found = load_workload(Demand((trace,), CONFIG, rate_scale=scale), 1).scenario.arrivals
+    assert len(found) == pytest.approx(2000 * scale, rel=0.06)
+    early = sum(a.at_s < 100.0 for a in found)
+    assert early == pytest.approx(1000 * scale, rel=0.1)
+    assert [a.at_s for a in found] == sorted(a.at_s for a in found)
+
+
+def test_odd_requests_are_kept_and_said(tmp_path: Path) -> None:
+    """A gap of an hour, prompts of 0 tokens, equal times and a million-token outlier."""
+    trace = plain(tmp_path, ["0,mini,0,5", "0,mini,9,0", "3600,mini,1000000,5", "3600,mini,8,8"])
+    found = load_workload(Demand((trace,), CONFIG), 1)
+    assert [a.input_tokens for a in found.scenario.arrivals] == [1, 9, 1_000_000, 8]
+    assert [n.split(" request ")[0] for n in found.notes if " request " in n][:3] == ["1", "1", "1"]
+
+
+def test_requests_come_in_any_order_and_several_at_once(tmp_path: Path) -> None:
+    trace = plain(tmp_path, ["9,mini,3,1", "0,mini,1,1", "9,mini,4,1", "2,mini,2,1"])
+    found = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
+    assert [(a.at_s, a.input_tokens) for a in found] == [(0, 1), (2, 2), (9, 3), (9, 4)]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("x,mini,1,1", "time: 'x'"),
+        ("nan,mini,1,1", "time: 'nan'"),
+        ("-1,mini,1,1", "time: '-1'"),
+        ("1,mini,-5,1", "input_tokens: '-5'"),
+        ("1,mini,12.0,1", "allowed: a whole number from 0 to"),
+        ("1,mini,1,1e99", "output_tokens: '1e99'"),
+        ("1,,1,1", "model: is empty"),
+        ("1,mini,1", "3 columns, expected 4"),
+        ("1,else,1,1", "model 'else' is not configured; models: mini"),
+    ],
+)
+def test_bad_rows_are_refused_in_one_line(tmp_path: Path, row: str, said: str) -> None:
+    trace = plain(tmp_path, [row])
+    with pytest.raises(UserError) as error:
+        load_workload(Demand((trace,), CONFIG), 1)
+    assert said in str(error.value)
+    assert trace in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "time,model,input_tokens,output_tokens\n"])
+def test_an_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "empty.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"empty|no requests"):
+        load_workload(Demand((str(path),), CONFIG), 1)
+
+
+def test_more_traces_than_models_are_refused(tmp_path: Path) -> None:
+    head = "timestamp_ms,input_tokens,output_tokens"
+    files = [plain(tmp_path, ["0,1,1"], head, f"{i}.csv") for i in range(2)]
+    with pytest.raises(UserError, match="2 traces for 1 models"):
+        load_workload(Demand(tuple(files), CONFIG), 1)
+    with pytest.raises(UserError, match="models are mini"):
+        load_workload(Demand((f"nobody={files[0]}",), CONFIG), 1)
+
+
+def servegen(folder: Path, rates: list[str], name: str = "w_rate_10min.csv") -> Path:
+    path = folder / name
+    head = "window_start_s,rate_rps,active_clients"
+    if "clients" in name:
+        head = "client,window_start_s,rate_rps,cv,pattern,arg1,arg2"
+    path.write_text("\n".join([head, *rates]) + "\n")
+    law = {"input_tokens": {"100": 0.5, "300": 0.5}, "output_tokens": {"10": 1.0}}
+    (folder / "w_token_hist.json.gz").write_bytes(json.dumps(law).encode())
+    return path
+
+
+def test_servegen_windows_become_requests(tmp_path: Path) -> None:
+    """A gap goes on with the rate before it; lengths follow the histogram beside the file."""
+    path = servegen(tmp_path, ["0,2.0,1", "600,4.0,1", "1200,,1", "1800,1.0,1"])
+    trace = load_servegen(path, 0.0, 2400.0, 1.0, np.random.default_rng(1))
+    at_s = np.array(trace.arrivals_ms) / 1000.0
+    found = np.histogram(at_s, [0, 600, 1200, 1800, 2400])[0] / 600.0
+    assert found == pytest.approx([2.0, 4.0, 4.0, 1.0], rel=0.15)
+    assert set(trace.input_tokens) == {100, 300}
+    part = load_servegen(path, 600.0, 1200.0, 0.5, np.random.default_rng(1))
+    assert len(part.arrivals_ms) == pytest.approx(1200, rel=0.15)
+    assert part.arrivals_ms[-1] < 600_000
+
+
+@pytest.mark.parametrize(
+    "law",
+    [{}, {"10": 0.0, "20": 0.0}, {"10": -1.0, "20": 2.0}, {"10": 1e308, "20": 1e308}, {"nan": 1.0},
+     {"inf": 1.0}, [10, 20], {"ten": 1.0}],
+)  # fmt: skip
+def test_a_histogram_that_is_none_is_refused(tmp_path: Path, law: object) -> None:
+    path = servegen(tmp_path, ["0,2.0,1", "600,2.0,1"])
+    laws = {"input_tokens": law, "output_tokens": {"5": 1.0}}
+    (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(laws).encode())
+    with pytest.raises(UserError, match="not a histogram of input_tokens, output_tokens"):
+        load_servegen(path, 0.0, 600.0, 1.0, np.random.default_rng(1))
+
+
+def test_few_arrivals_can_stand_for_many_and_follow_the_rate_evenly(tmp_path: Path) -> None:
+    path = servegen(tmp_path, ["0,200.0,1", "600,400.0,1"])
+    span = 0.0, 1200.0, 1.0, np.random.default_rng(1)
+    trace, weight = load_representatives(path, *span, most=900)
+    assert (len(trace.arrivals_ms), weight) == (900, 400.0)
+    counts = np.histogram(np.array(trace.arrivals_ms) / 1000.0, np.arange(0, 1201, 60))[0]
+    assert counts.tolist() == [30] * 10 + [60] * 10
+    assert load_representatives(path, *span, most=10**9)[1] == 1.0
+
+
+def test_the_lengths_of_those_that_stand_for_many_follow_their_law_evenly(tmp_path: Path) -> None:
+    """A few in a row have its means, and inputs say nothing of outputs; seeds begin elsewhere."""
+    path = servegen(tmp_path, ["0,200.0,1"])
+    law = {"input_tokens": {"100": 0.9, "2000": 0.1}, "output_tokens": {"10": 0.5, "90": 0.5}}
+    (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(law).encode())
+    one, other = (
+        load_representatives(path, 0.0, 600.0, 1.0, np.random.default_rng(seed), most=4000)[0]
+        for seed in (1, 2)
+    )
+    inputs = np.array(one.input_tokens).reshape(-1, 400)
+    outputs = np.array(one.output_tokens).reshape(-1, 400)
+    assert inputs.mean(axis=1) == pytest.approx(290.0, rel=0.03)  # by chance: 10% apart
+    assert outputs.mean(axis=1) == pytest.approx(50.0, rel=0.03)
+    assert (inputs * outputs).mean(axis=1) == pytest.approx(290.0 * 50.0, rel=0.1)
+    assert one.input_tokens != other.input_tokens
+
+
+@pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])
+def test_servegen_clients_are_as_bursty_as_they_say(tmp_path: Path, pattern: str) -> None:
+    lines = [f"0,{600 * i},5.0,3.0,{pattern},0,0" for i in range(60)]
+    path = servegen(tmp_path, lines, "w_clients_10min.csv")
+    trace = load_servegen(path, 0.0, 36_000.0, 1.0, np.random.default_rng(2))
+    counts = np.histogram(np.array(trace.arrivals_ms) / 1000.0, np.arange(0, 36_001, 100))[0]
+    assert counts.mean() == pytest.approx(500.0, rel=0.1)
+    assert 5.0 < counts.var() / counts.mean() < 14.0  # 9 in the limit
+
+
+def test_servegen_without_lengths_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w_rate_10min.csv"
+    path.write_text("window_start_s,rate_rps\n0,1\n")
+    with pytest.raises(UserError, match="lengths are missing"):
+        load_servegen(path, 0.0, 600.0, 1.0, np.random.default_rng(1))

@@ -1,0 +1,52 @@
+"""A replay that cannot go on says so; it does not end as if the trace were over."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+
+import aiohttp
+import pytest
+
+from streams.tools.replay.replay_report import Record
+from streams.tools.replay.request_schedule import Job
+from streams.tools.replay.request_sender import Sender, connection_words
+from topics.time_base import TimeBase
+
+
+class Broken(Sender):
+    """Every exchange meets a bug of ours."""
+
+    async def _exchange(self, job: Job, due_ns: int) -> None:
+        raise ValueError("a bug")
+
+
+async def test_a_request_that_met_a_bug_counts_as_failed_with_its_reason() -> None:
+    """Dropped is what was still unanswered at the end, nothing else."""
+    record = Record({"m": None})
+    base = TimeBase(1.0, 0, time.monotonic_ns())
+    sender = Broken("http://127.0.0.1:1", base, 0, record, 10.0)
+    await sender.run([Job(0.0, "m", 1, 1)], asyncio.Event(), 1.0)
+    assert record.requests() == {"sent": 1, "served": 0, "failed": 1, "dropped": 0}
+    assert record.reasons == {"ValueError": 1}
+
+
+async def test_a_generator_that_fails_ends_the_replay_with_its_error() -> None:
+    """A run that ends early must not look like one whose trace was over."""
+    record = Record({"m": None})
+    base = TimeBase(1.0, 0, time.monotonic_ns())
+    sender = Broken("http://127.0.0.1:1", base, 0, record, 10.0)
+    jobs = [Job(float("nan"), "m", 1, 1)]
+    with pytest.raises(ValueError, match="NaN"):
+        await sender.run(jobs, asyncio.Event(), 1.0)
+
+
+def test_a_connection_that_failed_has_words() -> None:
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
+    for error, said in (
+        (refused, "connection refused"),
+        (aiohttp.ClientOSError(errno.ECONNRESET, "x"), "connection reset by peer"),
+        (aiohttp.ServerDisconnectedError(), "closed before the end of the answer"),
+    ):
+        assert connection_words(error) == said

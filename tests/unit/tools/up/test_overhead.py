@@ -1,0 +1,32 @@
+"""The harness' own overhead, from the text of metrics pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from streams.tools.up.request_overhead import combine
+
+GATEWAY = """# TYPE shoal:gateway_overhead_quantile_ms gauge
+shoal:gateway_overhead_quantile_ms{quantile="0.5"} 1.0
+shoal:gateway_overhead_quantile_ms{quantile="0.99"} 8.0
+"""
+
+
+def engine(p50: float, p99: float, count: int) -> str:
+    return (
+        "# TYPE shoal:sim_late_ms summary\n"
+        f'shoal:sim_late_ms{{model_name="m",quantile="0.5"}} {p50}\n'
+        f'shoal:sim_late_ms{{model_name="m",quantile="0.99"}} {p99}\n'
+        f'shoal:sim_late_ms_sum{{model_name="m"}} 1.0\n'
+        f'shoal:sim_late_ms_count{{model_name="m"}} {count}\n'
+    )
+
+
+def test_engines_count_by_how_often_they_wrote_and_the_latest_sets_p99() -> None:
+    found = combine(GATEWAY, [engine(1.0, 5.0, 300), engine(5.0, 9.0, 100), engine(99.0, 99.0, 0)])
+    assert found["p50"] == pytest.approx(1.0 + 2.0)
+    assert found["p99"] == pytest.approx(8.0 + 9.0)
+
+
+def test_a_gateway_that_does_not_answer_is_no_figure() -> None:
+    assert combine("", [engine(1.0, 5.0, 3)]) == {"p50": None, "p99": None}

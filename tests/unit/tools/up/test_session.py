@@ -1,0 +1,242 @@
+"""The start of a run: the load begins with the whole first fleet, or says what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+from rich.console import Console
+
+from autoscaler.domain.cluster import Mode
+from streams.files.shoal_yaml import Config, load_config
+from streams.tools.up import session as session_module
+from streams.tools.up import status_view as shown_module
+from streams.tools.up.child_processes import ChildFailed
+from streams.tools.up.live_view import View
+from streams.tools.up.run_options import Wishes
+from streams.tools.up.run_state import Picture
+from streams.tools.up.session import Session
+from streams.tools.up.trace_facts import Traffic
+from topics.records import (
+    Assignment,
+    Decision,
+    DesiredInstance,
+    Endpoint,
+    InstanceState,
+    ObservedInstance,
+    PlannedCombo,
+    PlanRecord,
+    RouteGroup,
+    Routes,
+    Status,
+)
+from topics.time_base import TimeBase
+
+SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"
+POOL = "eu-west/l4/spot"
+SPEED = 10.0
+
+
+class FakeTime:
+    """A monotonic clock that only sleeping moves, and what happens at some of its seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.script: list[tuple[float, Callable[[], None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+    def at(self, second: float, event: Callable[[], None]) -> None:
+        self.script.append((second, event))
+
+    def pass_(self, seconds: float) -> None:
+        self.now_s += seconds
+        while self.script and self.script[0][0] <= self.now_s:
+            self.script.pop(0)[1]()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    for module in (session_module, shown_module):
+        monkeypatch.setattr(module, "time", fake)
+    real_sleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        fake.pass_(seconds)
+        await real_sleep(0)
+
+    monkeypatch.setattr(session_module.asyncio, "sleep", sleep)
+    return fake
+
+
+def config(**modes: Mode) -> Config:
+    """The sample with floors of 1 for mini and chat, nothing wanted at first of the others."""
+    found = load_config(SAMPLE, Mode.ACT)
+    services = tuple(
+        replace(
+            service,
+            min_instances=int(service.model in ("mini", "chat")),
+            req_per_s=0.0,
+            mode=modes.get(service.model, Mode.ACT),
+        )
+        for service in found.cluster.services
+    )
+    return replace(found, cluster=replace(found.cluster, services=services))
+
+
+def wishes(found: Config) -> Wishes:
+    """A minute of traffic, ten times as fast."""
+    return Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
+
+
+class Start:
+    """A session before its load, its picture, and how its wait ends."""
+
+    def __init__(self, found: Config) -> None:
+        self.session = Session(wishes(found), View(Console(file=io.StringIO())))
+        self.session._shown.time_base = TimeBase(SPEED, 0, 0)
+        self.picture: Picture = self.session.picture
+        timeout_s = found.cluster.policy.start_timeout_s
+        self.limit_s = session_module._FIRST_FLEET_REAL_S + timeout_s / SPEED
+
+    async def wait(self, deadline: float = float("inf")) -> bool:
+        return await self.session._first_fleet(deadline)
+
+    def plan(self, **counts: int) -> None:
+        targets = tuple(PlannedCombo(m, f"{m}:a1@{POOL}", n, 1.0, 1.0) for m, n in counts.items())
+        self.picture.add(PlanRecord(1, 1, 0, "urgent", 1.0, -1.0, targets))
+        for model, count in counts.items():
+            for number in range(count):
+                name = f"{model}-{number}"
+                desired = DesiredInstance(name, model, "aggregated", f"g:{name}", (0,))
+                self.picture.add(Assignment(f"n-{name}", POOL, 1, 1, 0, (desired,)))
+
+    def ready(self, model: str, count: int) -> None:
+        names = [f"{model}-{number}" for number in range(count)]
+        for name in names:
+            seen = ObservedInstance(
+                name, model, "aggregated", f"g:{name}", InstanceState.READY, (0,), "127.0.0.1:1"
+            )
+            self.picture.add(Status(f"n-{name}", POOL, "e", 1, 0, (seen,)))
+        groups = tuple(RouteGroup(f"g:{n}", 1.0, (Endpoint(n, "127.0.0.1:1"),)) for n in names)
+        self.picture.add(Routes(model, count, 1, 0, 500, 30, groups))
+
+    def infeasible(self, model: str) -> None:
+        self.picture.add(Decision(1, 1, model, "infeasible", 0, False, "no room"))
+
+
+async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeTime) -> None:
+    """Models without a floor and a declared rate are not waited for."""
+    start = Start(config())
+    clock.at(1.0, lambda: start.plan(mini=2, chat=1))
+    clock.at(2.0, lambda: start.ready("mini", 1))
+    clock.at(3.0, lambda: start.ready("chat", 1))
+    headlines: list[str] = []
+    clock.at(4.0, lambda: headlines.append(start.session._shown.state))
+    clock.at(5.0, lambda: start.ready("mini", 2))
+    assert await start.wait()
+    assert headlines == ["waiting for the first fleet: 2 of 3 instances ready"]
+    assert 5.0 < clock.now_s < 6.0
+    assert start.picture.story == []
+
+
+async def test_models_that_may_not_act_or_cannot_be_had_are_not_waited_for(
+    clock: FakeTime,
+) -> None:
+    start = Start(config(chat=Mode.RECOMMEND))
+    clock.at(1.0, lambda: start.infeasible("mini"))
+    assert await start.wait()
+    assert clock.now_s < 2.0
+
+
+async def test_a_model_with_a_promise_that_cannot_be_kept_is_waited_for_all_the_same(
+    clock: FakeTime,
+) -> None:
+    start = Start(config())
+    start.infeasible("mini")
+    start.plan(mini=1, chat=1)
+    start.ready("chat", 1)
+    clock.at(5.0, lambda: start.ready("mini", 1))
+    assert await start.wait()
+    assert clock.now_s > 5.0
+
+
+async def test_after_the_limit_the_load_starts_with_what_is_ready_and_says_so(
+    clock: FakeTime,
+) -> None:
+    start = Start(config())
+    start.plan(mini=2, chat=1)
+    start.ready("mini", 1)
+    start.ready("chat", 1)
+    assert await start.wait()
+    assert clock.now_s == pytest.approx(start.limit_s, abs=0.2)
+    said = f"first fleet incomplete after {start.limit_s:.0f} s: 2 of 3 instances ready"
+    assert [event.text for event in start.picture.story if event.bad] == [said]
+
+
+async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None:
+    start = Start(config())
+    start.plan(mini=1, chat=1)
+    start.ready("chat", 1)
+    said = f"no instance of mini was ready within {start.limit_s:.0f} s"
+    with pytest.raises(ChildFailed, match=said):
+        await start.wait()
+
+
+async def test_the_run_may_end_before(clock: FakeTime) -> None:
+    """By its own deadline, or because somebody ended it."""
+    start = Start(config())
+    assert not await start.wait(deadline=3.0)
+    assert clock.now_s == pytest.approx(3.0, abs=0.2)
+    start.session.interrupt()
+    assert not await start.wait()
+
+
+def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
+    clock: FakeTime,
+) -> None:
+    """Parts take seconds to end, which at ten times the speed would go on the bill."""
+    out = io.StringIO()
+    session = Session(wishes(config()), View(Console(file=out, force_terminal=True, width=100)))
+    shown = session._shown
+    clock.pass_(10.0)
+    shown.time_base = TimeBase(SPEED, 0, 0)
+    shown._visible = True
+    shown._view.start()
+    assert shown.stop() == 100_000
+    clock.pass_(4.0)
+    shown.end()
+    assert "+01:40" in out.getvalue() and "+02:20" not in out.getvalue()
+    assert shown.now_ms() == 100_000
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "raised", "said"),
+    [
+        ("_following", KafkaConnectionError("no broker"), ChildFailed, "no broker"),
+        ("_drawing", ZeroDivisionError("a row"), ZeroDivisionError, "a row"),
+    ],
+)
+async def test_a_screen_that_stopped_ends_the_wait_with_its_reason(
+    clock: FakeTime, task: str, error: Exception, raised: type[Exception], said: str
+) -> None:
+    """It says what failed, not that no instance was ready."""
+
+    async def fail() -> None:
+        raise error
+
+    start = Start(config())
+    setattr(start.session, task, asyncio.create_task(fail()))
+    with pytest.raises(raised, match=said):
+        await start.wait()
+    assert clock.now_s < 1.0

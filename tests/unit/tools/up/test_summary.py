@@ -1,0 +1,109 @@
+"""What a run says at its end: what it was worth, why requests failed, whether it ended early."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from streams.tools.replay.replay_report import Limits, Record
+from streams.tools.up.run_state import Picture
+from streams.tools.up.run_summary import Ended, show, summarize
+from streams.tools.up.trace_facts import Gap, Traffic
+from tests.unit.tools.up.seen import NOW_MS
+
+NOTHING = {"p50": None, "p99": None}
+
+
+def report(failed: dict[str, int]) -> dict[str, Any]:
+    """A replayer's report: three served, two of them in time, and those that failed."""
+    record = Record({"mini": Limits(500.0, 50.0)})
+    model = record.models["mini"]
+    model.sent = 3 + sum(failed.values())
+    for first_ms in (100.0, 200.0, 900.0):
+        model.serve(first_ms, first_ms + 400.0, 10, 21)
+    for reason, count in failed.items():
+        for _ in range(count):
+            record.fail("mini", reason)
+    return record.report()
+
+
+def printed(
+    picture: Picture,
+    found: dict[str, Any],
+    ended: Ended,
+    otherwise: tuple[dict[str, Any], ...] = (),
+) -> str:
+    summary = summarize(found, picture, NOW_MS, NOTHING, 10.0, 8.0, {}, ended)
+    summary["otherwise"] = list(otherwise)
+    said = io.StringIO()
+    show(summary, Console(width=200, file=said))
+    assert "None" not in said.getvalue()
+    return said.getvalue()
+
+
+def test_the_first_line_is_what_it_was_worth(picture: Picture) -> None:
+    others = (
+        {"what": "sized for the peak", "usd": 11.204, "unserved": 0.0},
+        {"what": "one GPU type", "usd": 9.8, "unserved": 0.25, "gpu": "L40S"},
+        {"what": "each model alone", "usd": 8.1, "unserved": 0.001},
+    )
+    text = printed(picture, report({}), Ended(Traffic(3, 9.0), 0.0, False), others)
+    assert text.splitlines()[1] == (
+        "0.00 USD, 66.7% attained; sized for the peak 11.20; "
+        "one GPU type (L40S) 9.80 (serves 75%); each model alone 8.10"
+    )
+
+
+def test_failed_requests_have_a_reason(picture: Picture) -> None:
+    ended = Ended(Traffic(7, 9.0), 0.0, False)
+    assert "\n4 failed: 503, no instance yet\n" in printed(
+        picture, report({"503, no instance yet": 4}), ended
+    )
+    several = printed(picture, report({"timeout": 1, "503, no instance yet": 3}), ended)
+    assert "\n4 failed: 3 503, no instance yet; 1 timeout\n" in several
+    assert "failed:" not in printed(picture, report({}), ended)
+
+
+@pytest.mark.parametrize(
+    ("ended", "key", "said"),
+    [
+        (Ended(Traffic(3, 9.0), 0.0, False), "whole trace", ""),
+        (Ended(Traffic(9, 9.0), 60.0, False), "time given", "the time of --for was over"),
+        (Ended(Traffic(9, 9.0), 60.0, True), "interrupted", "it was interrupted"),
+        (Ended(Traffic(9, 9.0), 0.0, False), "load lost", "the load generator was lost"),
+    ],
+)
+def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str, said: str) -> None:
+    text = printed(picture, report({}), ended)
+    line = f"3 of the 9 requests of the trace were sent: {said}"
+    assert (line in text) == bool(said)
+    summary = summarize(report({}), picture, NOW_MS, NOTHING, 10.0, 8.0, {}, ended)
+    assert summary["ended"] == key
+    assert summary["trace"]["requests"] == ended.traffic.requests
+
+
+def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Picture) -> None:
+    """A full disk, or a load generator that was killed; what was in flight has no answer."""
+    told = {"sent": 5, "served": 2, "failed": 1}
+    text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
+    assert "attainment not known" in text
+    assert "5 requests sent, 2 served, 1 failed, 2 dropped" in text
+    assert "1 failed: the load generator ended before it reported why" in text
+    assert "TTFT p50" not in text
+    assert "5 of the 9 requests of the trace were sent: the load generator was lost" in text
+
+
+def test_a_gap_in_the_trace_is_said(picture: Picture) -> None:
+    ended = Ended(Traffic(3, 3000.0, (Gap(1020.0, 1740.0),)), 0.0, False)
+    text = printed(picture, report({}), ended)
+    assert "the trace itself has no requests from +17:00 to +29:00" in text
+
+
+def test_a_run_without_requests_says_why(picture: Picture) -> None:
+    """Zero served of zero sent is no success: the line says that there was no time for it."""
+    text = printed(picture, {}, Ended(Traffic(3, 9.0), 5.0, False))
+    assert "no request was sent" in text
+    assert "the time of --for was over" in text
