@@ -58,7 +58,7 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/lint-imports
 
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
-	@environment="$$($(BIN)/python -m executors.engines.vllm.environment)" && \
+	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \
 	  SHOAL_TEST_VLLM="$$environment" $(BIN)/pytest $(or $(ARGS),tests/contract/engines)
 
 lock: $(VENV)/.dev            ## pin every dependency again, with hashes and without registry addresses

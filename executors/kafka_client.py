@@ -20,7 +20,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from executors.kafka_reach import reached, security_options
+from executors.broker_reach import reached, security_options
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.leadership import token_of

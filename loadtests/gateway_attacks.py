@@ -35,7 +35,7 @@ from pathlib import Path
 
 import uvloop
 
-from executors.gateway.wire.pool import Broken, Pool
+from executors.gateway.wire.engine_pool import Broken, Pool
 from loadtests.gateway_load import _PLAIN, ask
 from loadtests.gateway_processes import Target, children, forget_peak, peak_mib, started
 

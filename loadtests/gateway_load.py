@@ -28,7 +28,7 @@ from pathlib import Path
 
 import uvloop
 
-from executors.gateway.wire.pool import Pool
+from executors.gateway.wire.engine_pool import Pool
 from loadtests.gateway_processes import Target, cpu_s, rss_mib, started
 from loadtests.gateway_targets import EVENTS
 

@@ -16,10 +16,10 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-from executors.gateway.wire.budget import Budget
-from executors.gateway.wire.exchange import Exchange
-from executors.gateway.wire.limits import Limits
-from executors.gateway.wire.server import Server
+from executors.gateway.wire.body_memory import Budget
+from executors.gateway.wire.client_exchange import Exchange
+from executors.gateway.wire.client_limits import Limits
+from executors.gateway.wire.http_server import Server
 
 EVENTS = 64  # of a stream
 GAP_S = 0.004  # between two of them: 250 tokens/s

@@ -34,14 +34,14 @@ from typing import Any
 import uvloop
 
 from autoscaler.serving.component_paths import Way
-from executors.engines.exposition import load
+from executors.engines.metrics_text import load
 from executors.gateway.__main__ import main as gateway
 from executors.gateway.admission import Slot
-from executors.gateway.meter import Outcome
-from executors.gateway.relay import Relay
-from executors.gateway.request import Request
-from executors.gateway.stages import body_of, last_body, outputs_of
-from executors.gateway.wire.pool import Pool
+from executors.gateway.inflight_request import Request
+from executors.gateway.model_meter import Outcome
+from executors.gateway.proxy import Relay
+from executors.gateway.stage_bodies import body_of, last_body, outputs_of
+from executors.gateway.wire.engine_pool import Pool
 from loadtests.gateway_processes import cpu_s, said_port
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode

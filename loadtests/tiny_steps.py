@@ -22,8 +22,8 @@ from pathlib import Path
 
 import aiohttp
 
-from executors.engines.vllm import tiny
-from executors.engines.vllm.environment import ensure, executable
+from executors.engines.vllm import tiny_model
+from executors.engines.vllm.cpu_environment import ensure, executable
 from streams.tools.up.host_resources import free_port
 
 _TRIES, _STEPS = 5, 40
@@ -89,8 +89,8 @@ def main() -> None:
         core = max(os.sched_getaffinity(0))
         argv = [
             "taskset", "-c", str(core), str(executable(ensure())), "serve",
-            str(tiny.write(Path(folder) / "tiny")), "--served-model-name=tiny",
-            f"--port={port}", "--host=127.0.0.1", *tiny.ARGS,
+            str(tiny_model.write(Path(folder) / "tiny")), "--served-model-name=tiny",
+            f"--port={port}", "--host=127.0.0.1", *tiny_model.ARGS,
         ]  # fmt: skip
         env = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         server = subprocess.Popen(

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from executors.engines import exposition
-from executors.engines.protocol import Contact, Load
+from executors.engines import metrics_text
+from executors.engines.engine_protocol import Contact, Load
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class HttpApi:
         """Whether its metrics say that it is awake; an engine without them is taken at its word."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/metrics") as response:
-                return exposition.awake(await response.text())
+                return metrics_text.awake(await response.text())
         except (*_UNREACHABLE, ValueError):
             return True
 
@@ -86,7 +86,7 @@ class HttpApi:
         """What /metrics says."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/metrics") as response:
-                return exposition.load(await response.text())
+                return metrics_text.load(await response.text())
         except _UNREACHABLE:
             return None
         except (ValueError, UnicodeDecodeError) as error:

@@ -16,13 +16,13 @@ import orjson
 import uvloop
 
 from autoscaler.serving.routing_policies import Between, Inside, Policy
-from executors.gateway.keys import BadKeys
-from executors.gateway.server import Gateway
-from executors.gateway.settings import Clock, Settings
-from executors.gateway.unrouted import declared_names
-from executors.gateway.workers import Workers
+from executors.gateway.api_keys import BadKeys
+from executors.gateway.gateway_server import Gateway
+from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.pending_routes import declared_names
+from executors.gateway.worker_processes import Workers
 from executors.kafka_client import KafkaClient
-from executors.keys import read_keys
+from executors.key_files import read_keys
 from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import watch_supervisor
 from topics.checks import InvalidRecord, count

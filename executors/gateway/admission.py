@@ -11,9 +11,9 @@ import asyncio
 from autoscaler.serving.component_paths import Way
 from autoscaler.serving.routing import Pick, Router
 from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
-from executors.gateway.request import Request
-from executors.gateway.settings import Clock, Settings
-from executors.gateway.table import RouteTable
+from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.inflight_request import Request
+from executors.gateway.route_table import RouteTable
 from topics.records import Endpoint
 
 

@@ -15,8 +15,8 @@ import zmq
 import zmq.asyncio
 
 from autoscaler.serving.routing import Router
-from executors.gateway.metrics import Metrics
-from executors.gateway.table import RouteTable
+from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.route_table import RouteTable
 from executors.load_feed import MAX_BYTES, EngineLoad, decode, parse_feed
 from topics.records import Endpoint
 

@@ -19,20 +19,20 @@ from pathlib import Path
 import aiohttp
 
 from executors.kafka_client import KafkaClient
-from executors.keys import read_keys
+from executors.key_files import read_keys
 from executors.logs import add_log_level, log_to_stderr
-from executors.node import metrics as metrics_server
-from executors.node.asking import Asking
-from executors.node.config import ExecutorConfig, load_config
-from executors.node.engines_here import EnginesHere
+from executors.node import executor_metrics as metrics_server
+from executors.node.engine_ports import Ports
+from executors.node.engine_probes import Patience
+from executors.node.engine_processes import EnginesHere
 from executors.node.executor import Executor
+from executors.node.executor_config import ExecutorConfig, load_config
+from executors.node.executor_metrics import Metrics
 from executors.node.load_publisher import LoadPublisher
-from executors.node.metrics import Metrics
-from executors.node.occupancy import Occupancy
-from executors.node.ports import Ports
-from executors.node.probes import Patience
-from executors.node.store import StateFolderUnusable, Store
-from executors.node.worker import NodeWorker, rules_at
+from executors.node.node_lock import Occupancy
+from executors.node.node_worker import NodeWorker, rules_at
+from executors.node.probe_schedule import Asking
+from executors.node.state_store import StateFolderUnusable, Store
 from executors.supervision import end_event, supervision_fds
 from topics.checks import InvalidRecord
 from topics.fleet import Status

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from executors.engines.protocol import LaunchLine
+from executors.engines.engine_protocol import LaunchLine
 
 RUNTIMES = ("docker", "podman")
 VARIABLE = "SHOAL_CONTAINER"

@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
-from executors.node import reclaim
-from executors.node.config import ExecutorConfig
-from executors.node.metrics import Metrics
+from executors.node import reclaim_hook
+from executors.node.executor_config import ExecutorConfig
+from executors.node.executor_metrics import Metrics
+from executors.node.node_worker import NodeWorker
 from executors.node.reconcile import expiry_ms
-from executors.node.store import Store
-from executors.node.worker import NodeWorker
+from executors.node.state_store import Store
 from topics.broker_clock import BrokerClock
 from topics.fleet import Assignment, InstanceState, Status
 from topics.topic_table import ASSIGNMENTS
@@ -119,7 +119,9 @@ class Executor:
         """Step every node until `end`."""
         loop = asyncio.get_running_loop()
         notices = [
-            asyncio.create_task(reclaim.watch(self._config.reclaim_command, node, worker.notice))
+            asyncio.create_task(
+                reclaim_hook.watch(self._config.reclaim_command, node, worker.notice)
+            )
             for node, worker in self.workers.items()
             if self._config.reclaim_command
         ]

@@ -15,9 +15,9 @@ import aiohttp
 import zmq
 import zmq.asyncio
 
-from executors.engines.protocol import Contact, EngineKind
+from executors.engines.engine_protocol import Contact, EngineKind
 from executors.load_feed import EngineLoad, encode, feed_text
-from executors.node.state import Held
+from executors.node.node_state import Held
 from topics.fleet import InstanceState
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from executors.engines.protocol import rendezvous
-from executors.node import life, standby
-from executors.node.state import Command, Held, Launch, NodeState, Rules, Seen
+from executors.engines.engine_protocol import rendezvous
+from executors.node import instance_lifecycle, warm_standby
+from executors.node.node_state import Command, Held, Launch, NodeState, Rules, Seen
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance
 from topics.instance_ranks import GangRank
 
@@ -71,17 +71,21 @@ def reconcile(
     assignment = state.assignment
     late = expired(state, now_ms)
     held = [
-        life.observe(item, seen[item.instance], now_ms, rules) if item.instance in seen else item
+        instance_lifecycle.observe(item, seen[item.instance], now_ms, rules)
+        if item.instance in seen
+        else item
         for item in state.held
     ]
     # Past its expiry an assignment starts nothing and stops nothing: what runs goes on.
     if assignment is not None and not late:
         held = _compare(held, assignment, now_ms)
-        held = standby.evict(held, assignment, now_ms, rules, commands)
-    stays = standby.kept(held, state.pool, rules)
+        held = warm_standby.evict(held, assignment, now_ms, rules, commands)
+    stays = warm_standby.kept(held, state.pool, rules)
     drain_ms = (assignment.drain_timeout_ms if assignment else 0) or rules.drain_timeout_ms
     held = [
-        life.end(item, seen.get(item.instance), now_ms, drain_ms, rules, commands, stays)
+        instance_lifecycle.end(
+            item, seen.get(item.instance), now_ms, drain_ms, rules, commands, stays
+        )
         for item in held
     ]
     held = _launch(held, now_ms, rules, late, blocked_gpus, commands)
@@ -136,7 +140,7 @@ def _compare(held: list[Held], assignment: Assignment, now_ms: int) -> list[Held
     kept = []
     for item in held:
         wanted = desired.get(item.instance)
-        compared = life.wish(item, wanted, now_ms)
+        compared = instance_lifecycle.wish(item, wanted, now_ms)
         over = compared.state in (InstanceState.STOPPED, InstanceState.FAILED)
         if wanted is None and over and not compared.process:
             continue
@@ -186,7 +190,7 @@ def _launch(
         if gang is not None and not (gang.leads or gang.rendezvous):
             result.append(replace(item, reason="waits for rank 0"))
             continue
-        item, sleeper = standby.woken(item, held, now_ms, rules, commands)
+        item, sleeper = warm_standby.woken(item, held, now_ms, rules, commands)
         if sleeper:
             taken.add(sleeper)
             result.append(item)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from executors.gateway.metrics import Metrics
-from executors.gateway.table import RouteTable
+from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.route_table import RouteTable
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
 from loadtests.invariants.nodes import EngineProcess, Vouched

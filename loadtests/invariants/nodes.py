@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from executors.node import reconcile
-from executors.node.state import Command, Launch, NodeState, Rules, Seen, Terminate
+from executors.node.node_state import Command, Launch, NodeState, Rules, Seen, Terminate
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
 from topics.broker_clock import BrokerClock

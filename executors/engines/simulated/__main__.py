@@ -18,11 +18,11 @@ import orjson
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_setup import EngineSetup, InvalidValue, Measurement, engine_setup
 from autoscaler.serving.pipeline_stages import BatcherLanes
-from executors.engines.architecture import architecture
-from executors.engines.protocol import API_KEY
-from executors.engines.simulated.engine import Engine, Identity
-from executors.engines.simulated.gang import Ranks, follow
-from executors.engines.simulated.server import Server, Serving, fetch_kv, first_of, watch_end
+from executors.engines.engine_protocol import API_KEY
+from executors.engines.model_source import architecture
+from executors.engines.simulated.engine_server import Server, Serving, fetch_kv, first_of, watch_end
+from executors.engines.simulated.rank_links import Ranks, follow
+from executors.engines.simulated.simulated_engine import Engine, Identity
 from topics.checks import InvalidRecord
 from topics.codec import read_value
 from topics.fleet import PHASES

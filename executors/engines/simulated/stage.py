@@ -22,11 +22,11 @@ from typing import Any
 
 import orjson
 
-from executors.engines.simulated.answer import Answer
-from executors.engines.simulated.api import parse
-from executors.engines.simulated.http import Connection, Request, Responder
-from executors.engines.simulated.parameters import ApiError, malformed
-from executors.engines.simulated.server import first_of, watch_end
+from executors.engines.simulated.answer_stream import Answer
+from executors.engines.simulated.completions_api import parse
+from executors.engines.simulated.engine_server import first_of, watch_end
+from executors.engines.simulated.request_parameters import ApiError, malformed
+from executors.engines.simulated.small_http import Connection, Request, Responder
 from topics.checks import InvalidRecord, number
 from topics.time_base import TimeBase
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from executors.engines.protocol import LaunchLine, LaunchSpec
-from executors.engines.simulated.process import SimulatedProcess, launch_line
+from executors.engines.engine_protocol import LaunchLine, LaunchSpec
+from executors.engines.simulated.launch_options import SimulatedProcess, launch_line
 from topics.checks import InvalidRecord, number, object_fields
 
 

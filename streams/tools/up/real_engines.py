@@ -43,8 +43,8 @@ class RealEngines:
 
 def prepare(folder: Path) -> RealEngines:
     """Build what is missing, with progress on stderr; UserError where that is not possible."""
-    environment = _ask("executors.engines.vllm.environment")
-    weights = _ask("executors.engines.vllm.tiny", str(folder / "tiny"))
+    environment = _ask("executors.engines.vllm.cpu_environment")
+    weights = _ask("executors.engines.vllm.tiny_model", str(folder / "tiny"))
     return RealEngines(Path(environment), Path(weights))
 
 

@@ -24,15 +24,15 @@ from pathlib import Path
 
 import aiohttp
 
-from executors.engines.exposition import values
-from executors.engines.protocol import LaunchLine, LaunchSpec, rendezvous
-from executors.engines.simulated.kind import SimulatedKind
-from executors.engines.vllm import tiny
-from executors.engines.vllm.environment import executable
-from executors.engines.vllm.kind import KvTransfer, VllmKind
-from executors.node.environment import Tag, engine_environment
-from executors.node.ports import Ports
-from executors.node.processes import EngineProcess, of_folder, start
+from executors.engines.engine_protocol import LaunchLine, LaunchSpec, rendezvous
+from executors.engines.metrics_text import values
+from executors.engines.simulated.simulated_kind import SimulatedKind
+from executors.engines.vllm import tiny_model
+from executors.engines.vllm.cpu_environment import executable
+from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind
+from executors.node.engine_environment import Tag, engine_environment
+from executors.node.engine_ports import Ports
+from executors.node.os_processes import EngineProcess, of_folder, start
 from topics.fleet import DesiredInstance
 from topics.instance_ranks import GangRank, GangStage
 from topics.time_base import TimeBase
@@ -109,7 +109,7 @@ class Pool:
         self._launched: dict[str, Launched] = {}
         self._all: list[Launched] = []
         self._begun: set[str] = set()
-        self._tiny = tiny.write(folder / "tiny")
+        self._tiny = tiny_model.write(folder / "tiny")
 
     def start(self, name: str) -> Launched:
         """`name`, running or just started."""
@@ -184,7 +184,7 @@ def _vllm(wanted: Wanted, model: Path, gang: GangRank | None) -> VllmKind:
     return VllmKind(
         executable=str(executable(Path(REAL))),
         weights=(str(model),),
-        args=tiny.ARGS if gang is None else tiny.PIPELINE_ARGS,
+        args=tiny_model.ARGS if gang is None else tiny_model.PIPELINE_ARGS,
         pipelines="same-slice",
         max_num_seqs=wanted.slots,
         kv_transfer=KvTransfer("cpu", wanted.policy, wanted.lease_s),

@@ -19,9 +19,9 @@ import openai
 import pytest
 
 from autoscaler.serving.routing_policies import Inside, Policy
-from executors.engines.exposition import load
-from executors.gateway.server import Gateway
-from executors.gateway.settings import Clock, Settings
+from executors.engines.metrics_text import load
+from executors.gateway.gateway_server import Gateway
+from executors.gateway.gateway_settings import Clock, Settings
 from tests.contract.engines.harness import KEY, REAL, EngineUnderTest, prompt
 from tests.integration.gateway.gateway_bench import Bench, FakeLink
 from topics.records import Endpoint, RouteGroup

@@ -10,9 +10,9 @@ import json
 
 import pytest
 
-from executors.engines.exposition import load, values
+from executors.engines.engine_protocol import Contact
 from executors.engines.http_api import HttpApi
-from executors.engines.protocol import Contact
+from executors.engines.metrics_text import load, values
 from tests.contract.engines.harness import REAL, prompt
 
 pytestmark = pytest.mark.timeout(300 if REAL else 60)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from executors.kafka_client import KafkaClient
-from executors.node.environment import Tag, tag_of
+from executors.node.engine_environment import Tag, tag_of
 from executors.node.procfs import everyone
 from topics.records import Assignment, DesiredInstance, Leadership, ObservedInstance, Status
 from topics.time_base import TimeBase

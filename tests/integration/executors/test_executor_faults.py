@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import aiohttp
 
-from executors.node.store import Store
+from executors.node.state_store import Store
 from tests.integration.executors.conftest import Harness, alive, stop, wish
 from topics.signing import Keys, signed
 

@@ -11,13 +11,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from executors.engines.engine_protocol import LaunchLine, LaunchSpec, RoleSwitch
 from executors.engines.http_api import HttpApi
-from executors.engines.protocol import LaunchLine, LaunchSpec, RoleSwitch
-from executors.keys import read_keys
+from executors.key_files import read_keys
 from executors.node.__main__ import run
-from executors.node.config import load_config
-from executors.node.probes import Patience
-from executors.node.store import StateFolderUnusable, Store
+from executors.node.engine_probes import Patience
+from executors.node.executor_config import load_config
+from executors.node.state_store import StateFolderUnusable, Store
 
 ENGINE = str(Path(__file__).with_name("tree_engine.py"))
 

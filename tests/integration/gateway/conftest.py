@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors.gateway.server import Gateway
-from executors.gateway.settings import Clock, Settings
+from executors.gateway.gateway_server import Gateway
+from executors.gateway.gateway_settings import Clock, Settings
 from tests.integration.gateway.gateway_bench import Bench, FakeLink, MakeBench
 from topics.time_base import TimeBase
 

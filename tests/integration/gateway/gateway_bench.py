@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from executors.gateway.server import Gateway
+from executors.gateway.gateway_server import Gateway
 from topics.records import Endpoint, RouteGroup, Routes, Telemetry
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executors.engines.simulated.http import Connection
+from executors.engines.simulated.small_http import Connection
 from executors.engines.simulated.stage import Stage
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.gateway.keys import BadKeys, read_keys
+from executors.gateway.api_keys import BadKeys, read_keys
 from tests.integration.gateway.gateway_bench import Bench, MakeBench
 from topics.checks import InvalidRecord
 from topics.records import RouteGroup

@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors.gateway.metrics import Metrics
-from executors.gateway.table import RouteTable
+from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.route_table import RouteTable
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
 from topics.records import RouteGroup, Routes

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from executors.gateway import reporter
-from executors.gateway.meter import Meter
-from executors.gateway.spool import Spool
+from executors.gateway import telemetry_reporter
+from executors.gateway.model_meter import Meter
+from executors.gateway.telemetry_spool import Spool
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import RouteGroup, Routes
 
@@ -70,7 +70,7 @@ async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
     bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On disk in the meantime, sent by the next life, under the names of the first."""
-    monkeypatch.setattr(reporter, "_SPOOL_AT", 10)
+    monkeypatch.setattr(telemetry_reporter, "_SPOOL_AT", 10)
     b = await bench(speed=100.0, state_dir=tmp_path)
     b.route()
     b.link.away = True
@@ -141,7 +141,7 @@ async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBenc
 async def test_a_full_buffer_drops_the_oldest_and_says_so(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter, "_MOST_KEPT", 5)
+    monkeypatch.setattr(telemetry_reporter, "_MOST_KEPT", 5)
     b = await bench(speed=50.0)
     b.link.away = True
     b.route()
@@ -172,9 +172,9 @@ async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
     """A loop that woke up a little early ends its second all the same."""
     b = await bench(speed=1.0)
     b.route()
-    reporter = b.gateway.reporter
-    reporter.span_ended(b.gateway._clock.now_ms() + 50)
-    assert await reporter.flush()
+    telemetry_reporter = b.gateway.reporter
+    telemetry_reporter.span_ended(b.gateway._clock.now_ms() + 50)
+    assert await telemetry_reporter.flush()
     assert b.link.records[-1].age_ms == 0
 
 

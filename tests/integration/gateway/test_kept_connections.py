@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from executors.gateway.engine import Engines, EngineUnreached
-from executors.gateway.settings import Settings
+from executors.gateway.engine_exchange import Engines, EngineUnreached
+from executors.gateway.gateway_settings import Settings
 from topics.records import Endpoint
 
 BODY = b'{"model":"chat"}'

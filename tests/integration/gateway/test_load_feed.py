@@ -10,13 +10,13 @@ import aiohttp
 import pytest
 import zmq
 
-from executors.engines.protocol import Contact, Load
+from executors.engines.engine_protocol import Contact, Load
+from executors.gateway.gateway_metrics import Metrics
 from executors.gateway.load_subscriber import LoadSubscriber
-from executors.gateway.metrics import Metrics
-from executors.gateway.table import RouteTable
+from executors.gateway.route_table import RouteTable
 from executors.load_feed import EngineLoad, Feed, decode, encode, feed_text, parse_feed
 from executors.node.load_publisher import LoadPublisher
-from executors.node.state import Held
+from executors.node.node_state import Held
 from topics.fleet import DesiredInstance, InstanceState
 from topics.records import Endpoint, RouteGroup, Routes
 

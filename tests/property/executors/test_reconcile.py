@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executors.node.node_state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from executors.node.reconcile import accept, observed, reconcile
-from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules()

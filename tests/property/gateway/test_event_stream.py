@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.gateway.events import BrokenStream, EventStream
+from executors.gateway.event_stream import BrokenStream, EventStream
 
 texts = st.lists(
     st.one_of(

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from executors.node.config import parse_config
+from executors.node.executor_config import parse_config
 from streams.cli import run_executor
 from streams.cli.main import main
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from executors.engines.vllm import tiny
+from executors.engines.vllm import tiny_model
 from streams.cli.main import main
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
@@ -79,7 +79,7 @@ def test_a_real_result_of_vllm_bench_serve_changes_the_plan_and_the_plan_says_so
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Made with vLLM 0.32 on a CPU; it stands in for an L4 here."""
-    tiny.write(tmp_path)
+    tiny_model.write(tmp_path)
     path, kept = tmp_path / "shoal.yaml", tmp_path / "measurements.json"
     config = CONFIG.replace("SOURCE", "./config.json").replace("max_len: 8192", "max_len: 2048")
     path.write_text(config.replace("measurements: measurements.json", ""))

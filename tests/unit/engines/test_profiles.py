@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.engines.registry import parse_engines
+from executors.engines.engine_registry import parse_engines
 from streams.files.shoal_yaml import load_config
 from topics.checks import InvalidRecord
 from topics.engine_profiles import wire_name

@@ -8,10 +8,10 @@ import pytest
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import architecture
 from autoscaler.serving.engine_setup import Measurement, engine_setup
-from executors.engines.protocol import LaunchSpec
-from executors.engines.registry import parse_engine
+from executors.engines.engine_protocol import LaunchSpec
+from executors.engines.engine_registry import parse_engine
 from executors.engines.simulated.__main__ import measured_in
-from executors.engines.simulated.kind import SimulatedKind
+from executors.engines.simulated.simulated_kind import SimulatedKind
 from topics.checks import InvalidRecord
 from topics.time_base import TimeBase
 

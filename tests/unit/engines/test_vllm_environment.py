@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from executors.engines.vllm import environment, tiny
-from executors.engines.vllm.environment import CannotBuild
+from executors.engines.vllm import cpu_environment, tiny_model
+from executors.engines.vllm.cpu_environment import CannotBuild
 
-LOCK = Path(environment.__file__).with_name("requirements.lock")
+LOCK = Path(cpu_environment.__file__).with_name("requirements.lock")
 
 
 class Builder:
@@ -32,21 +32,21 @@ class Builder:
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
     made = Builder()
-    monkeypatch.setattr(environment, "_run", made)
-    monkeypatch.setattr(environment, "_NEEDED_GB", 0.0)
-    monkeypatch.setattr(environment.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(cpu_environment, "_run", made)
+    monkeypatch.setattr(cpu_environment, "_NEEDED_GB", 0.0)
+    monkeypatch.setattr(cpu_environment.platform, "machine", lambda: "x86_64")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return made
 
 
 def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
     """Every package with its hash; vLLM reads its own version from what is added."""
-    target = environment.ensure()
+    target = cpu_environment.ensure()
     assert target.parent == tmp_path / "shoal"
     assert "--require-hashes" in builder.runs[1]
     (metadata,) = target.glob("lib/python*/site-packages/vllm-*.dist-info/METADATA")
     assert "Name: vllm\n" in metadata.read_text()
-    assert environment.ensure() == target
+    assert cpu_environment.ensure() == target
     assert len(builder.runs) == 2
 
 
@@ -54,23 +54,23 @@ def test_a_half_made_one_is_never_used(builder: Builder) -> None:
     """What was cut off is removed and built again."""
     builder.fails = True
     with pytest.raises(CannotBuild):
-        environment.ensure()
-    left = environment.folder()
+        cpu_environment.ensure()
+    left = cpu_environment.folder()
     (left / "debris").touch()
     builder.fails = False
-    assert environment.ensure() == left
+    assert cpu_environment.ensure() == left
     assert not (left / "debris").exists()
 
 
 def test_another_machine_and_a_full_disk_are_said(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "_NEEDED_GB", 1e9)
+    monkeypatch.setattr(cpu_environment, "_NEEDED_GB", 1e9)
     with pytest.raises(CannotBuild, match="GB free"):
-        environment.ensure()
-    monkeypatch.setattr(environment.platform, "machine", lambda: "riscv64")
+        cpu_environment.ensure()
+    monkeypatch.setattr(cpu_environment.platform, "machine", lambda: "riscv64")
     with pytest.raises(CannotBuild, match="x86-64"):
-        environment.ensure()
+        cpu_environment.ensure()
     assert builder.runs == []
 
 
@@ -84,7 +84,9 @@ def test_the_lock_pins_every_package_with_hashes_and_names_no_registry() -> None
 
 
 def test_the_tiny_model_has_a_token_for_every_byte(tmp_path: Path) -> None:
-    vocabulary = json.loads((tiny.write(tmp_path) / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary = json.loads((tiny_model.write(tmp_path) / "tokenizer.json").read_text())["model"][
+        "vocab"
+    ]
     assert len(vocabulary) == len(set(vocabulary.values())) == 256 + 3
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["vocab_size"] >= len(vocabulary)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from executors.engines.protocol import LaunchSpec, RoleSwitch
-from executors.engines.registry import parse_engine
-from executors.engines.vllm.kind import KvTransfer, VllmKind, allowed_weights
+from executors.engines.engine_protocol import LaunchSpec, RoleSwitch
+from executors.engines.engine_registry import parse_engine
+from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind, allowed_weights
 from topics.checks import InvalidRecord
 from topics.instance_ranks import GangRank, GangStage
 from topics.time_base import TimeBase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.engines.protocol import LaunchLine
+from executors.engines.engine_protocol import LaunchLine
 from executors.node.containers import Container, contained
 
 LINE = LaunchLine(("vllm", "serve", "/srv/m", "--port=8000"), (("VLLM_API_KEY", "secret"),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from executors.node.node_state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from executors.node.reconcile import accept, launched, observed, reconcile
-from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 from topics.instance_ranks import GangRank, GangStage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from executors.node.metrics import Metrics, serve
+from executors.node.executor_metrics import Metrics, serve
 
 
 @pytest.mark.parametrize(

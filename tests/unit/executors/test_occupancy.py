@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.node.occupancy import Occupancy
+from executors.node.node_lock import Occupancy
 from tests.unit.executors.test_worker import POOL
 from topics.fleet import Status
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from executors.engines.protocol import Contact, EngineKind, Load
-from executors.node.probes import Patience, Watch
+from executors.engines.engine_protocol import Contact, EngineKind, Load
+from executors.node.engine_probes import Patience, Watch
 
 
 class Engine:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from executors.node.reclaim import ask
+from executors.node.node_state import NodeState, Rules, Seen, Terminate
+from executors.node.reclaim_hook import ask
 from executors.node.reconcile import accept, reconcile
-from executors.node.state import NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance
 from topics.records import InstanceState
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from executors.node.node_state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from executors.node.reconcile import accept, launched, observed, reconcile
-from executors.node.state import Kill, Launch, NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from executors.node.node_state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate
 from executors.node.reconcile import accept, launched, observed, reconcile
-from executors.node.state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules()

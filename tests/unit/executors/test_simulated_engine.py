@@ -9,10 +9,10 @@ import pytest
 
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_requests import Limits
-from executors.engines.simulated.answer import Answer
-from executors.engines.simulated.api import Job, RemoteKv
-from executors.engines.simulated.engine import Engine, Identity
-from executors.engines.simulated.http import Connection, Request, Responder
+from executors.engines.simulated.answer_stream import Answer
+from executors.engines.simulated.completions_api import Job, RemoteKv
+from executors.engines.simulated.simulated_engine import Engine, Identity
+from executors.engines.simulated.small_http import Connection, Request, Responder
 from topics.time_base import TimeBase
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from executors.node.node_state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate, Wake
 from executors.node.reconcile import accept, launched, observed, reconcile
-from executors.node.state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate, Wake
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules(sleeping=frozenset({"default"}))

@@ -12,21 +12,21 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from executors.engines.protocol import LaunchLine
+from executors.engines.engine_protocol import LaunchLine
 from executors.node.__main__ import run
-from executors.node.asking import Asking
-from executors.node.config import ExecutorConfig, parse_config
-from executors.node.engines_here import EnginesHere
-from executors.node.environment import Tag
+from executors.node.engine_environment import Tag
+from executors.node.engine_ports import Ports
+from executors.node.engine_probes import Patience
+from executors.node.engine_processes import EnginesHere
 from executors.node.executor import Executor
-from executors.node.metrics import Metrics
-from executors.node.occupancy import Occupancy
-from executors.node.ports import Ports
-from executors.node.probes import Patience
-from executors.node.processes import start
+from executors.node.executor_config import ExecutorConfig, parse_config
+from executors.node.executor_metrics import Metrics
+from executors.node.node_lock import Occupancy
+from executors.node.node_worker import NodeWorker, rules_at
+from executors.node.os_processes import start
+from executors.node.probe_schedule import Asking
 from executors.node.reconcile import expired as expired_at
-from executors.node.store import StateFolderUnusable, Store
-from executors.node.worker import NodeWorker, rules_at
+from executors.node.state_store import StateFolderUnusable, Store
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.signing import Keys
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.gateway.meter import Ending, Meter, Outcome
+from executors.gateway.model_meter import Ending, Meter, Outcome
 from topics.records import Telemetry
 from topics.sketch import bucket_of, quantile_ms
 

@@ -8,8 +8,8 @@ import time
 import orjson
 import pytest
 
-from executors.gateway.fields import BadRequest
-from executors.gateway.openai import (
+from executors.gateway.allowed_fields import BadRequest
+from executors.gateway.openai_format import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,

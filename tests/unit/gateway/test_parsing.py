@@ -6,8 +6,8 @@ import asyncio
 
 import orjson
 
-from executors.gateway.openai import EMBEDDINGS, is_heavy
-from executors.gateway.parsing import Parser
+from executors.gateway.body_parsing import Parser
+from executors.gateway.openai_format import EMBEDDINGS, is_heavy
 
 
 async def test_many_prompts_of_token_ids_at_once_are_all_parsed() -> None:

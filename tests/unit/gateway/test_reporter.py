@@ -6,8 +6,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from executors.gateway.metrics import Metrics
-from executors.gateway.reporter import Reporter
+from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.telemetry_reporter import Reporter
 
 
 class Away:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executors.gateway.unrouted import declared_names
+from executors.gateway.pending_routes import declared_names
 
 
 def test_other_names_stand_for_a_model_unless_they_are_ambiguous() -> None:

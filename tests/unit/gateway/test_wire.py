@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from executors.gateway.wire.blocks import Gathering
-from executors.gateway.wire.budget import Budget
-from executors.gateway.wire.connection import Connection
-from executors.gateway.wire.exchange import Exchange
-from executors.gateway.wire.limits import Limits
-from executors.gateway.wire.pool import Pool, _Line
-from executors.gateway.wire.server import Server
-from executors.gateway.wire.turns import Turns
+from executors.gateway.wire.body_blocks import Gathering
+from executors.gateway.wire.body_memory import Budget
+from executors.gateway.wire.client_connection import Connection
+from executors.gateway.wire.client_exchange import Exchange
+from executors.gateway.wire.client_limits import Limits
+from executors.gateway.wire.engine_pool import Pool, _Line
+from executors.gateway.wire.fair_scheduler import Turns
+from executors.gateway.wire.http_server import Server
 
 
 def test_one_step_is_taken_in_an_iteration_and_what_has_no_turn_waits_for_one_at_most() -> None:

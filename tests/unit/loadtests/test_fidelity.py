@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.simulation.arrivals import Arrival
-from executors.engines.vllm import tiny
+from executors.engines.vllm import tiny_model
 from loadtests.fidelity import main, play, simulated
 from loadtests.fidelity_figures import (
     Latency,
@@ -90,7 +90,7 @@ def test_the_simulated_fleet_is_fixed_and_answers_every_request(
 
 
 def test_a_trace_is_cut_to_what_the_small_model_takes(tmp_path: Path) -> None:
-    (tmp_path / "shoal.yaml").write_text(one_vllm(tiny.write(tmp_path / "tiny")))
+    (tmp_path / "shoal.yaml").write_text(one_vllm(tiny_model.write(tmp_path / "tiny")))
     long, short = shortened([Arrival(0.0, "small", 9000, 5000), Arrival(1.0, "small", 1, 1)])
     cluster = load_config(tmp_path / "shoal.yaml").cluster
     assert 2 * long.input_tokens + long.output_tokens <= cluster.services[0].max_len_tokens

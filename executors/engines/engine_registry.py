@@ -1,0 +1,68 @@
+"""Engine kinds by the name that a configuration gives them.
+
+Holds reading and refusing one engine's section. Adding a kind is one line in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from autoscaler.serving.engine_setup import Measurement
+from executors.engines.engine_protocol import EngineKind
+from executors.engines.simulated.simulated_kind import SimulatedKind
+from executors.engines.simulated.stage_kind import parse_stage
+from executors.engines.vllm.vllm_config import parse_vllm
+from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text, texts
+from topics.codec import read_value
+from topics.engine_profiles import wire_name
+
+
+def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
+    """The declared engines by their names on the wire, which carry the hash of their profile."""
+    if not isinstance(raw, dict):
+        raise InvalidRecord(where, raw, "a JSON object")
+    found = {}
+    for key, section in raw.items():
+        name(where, key)
+        kind = parse_engine(f"{where}.{key}", section)
+        found[wire_name(key, section.get("image", ""), section.get("args", ()))] = kind
+    return found
+
+
+def parse_engine(where: str, raw: Any) -> EngineKind:
+    """The engine that `raw` declares; InvalidRecord names what is wrong with it."""
+    if not isinstance(raw, dict):
+        raise InvalidRecord(where, raw, "a JSON object")
+    kind = raw.get("kind")
+    one_of(f"{where}.kind", kind, tuple(_KINDS))
+    return _KINDS[str(kind)](where, raw)
+
+
+def _simulated(where: str, raw: Any) -> EngineKind:
+    # The arguments are in the name on the wire; they change no simulation.
+    profile: dict[str, Any] = {"image": "", "args": []}
+    defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None, **profile}
+    defaults["measurements"] = []
+    defaults["sleep"] = False
+    item = object_fields(where, raw, ("kind",), defaults)
+    if item["quantization"] is not None:
+        one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
+    if item["max_num_seqs"] is not None:
+        number(f"{where}.max_num_seqs", item["max_num_seqs"], 1, 100_000)
+    if item["startup_s"] is not None:
+        number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
+    text(f"{where}.image", item["image"])
+    texts(f"{where}.args", item["args"])
+    flag(f"{where}.sleep", item["sleep"])
+    measured = read_value(tuple[Measurement, ...], item["measurements"])
+    return SimulatedKind(
+        item["quantization"], item["max_num_seqs"], item["startup_s"], measured, item["image"],
+        item["sleep"],
+    )  # fmt: skip
+
+
+_KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType(
+    {"simulated": _simulated, "simulated-stage": parse_stage, "vllm": parse_vllm}
+)

@@ -1,0 +1,211 @@
+"""Paths of a simulated engine and its life: start-up, serving, the ways to end.
+
+Owns the listener and the signals. Knows nothing of batching. As with vLLM 0.32: connections are
+refused until ready; SIGTERM with a shutdown time-out of 0 ends what is in flight with the finish
+reason "abort", with N lets it finish for N domain seconds while new requests get 500, and what is
+left then hangs until its client leaves. A request that the core does not survive takes the engine
+along. The exit code is 0 each time. SIGUSR1 wedges it (healthy, but nothing moves, as if its core
+was stopped), SIGUSR2 lets it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+
+import orjson
+
+from executors.engines.simulated import sleep_api
+from executors.engines.simulated.answer_stream import Answer
+from executors.engines.simulated.completions_api import FatalRequest, RemoteKv, parse
+from executors.engines.simulated.request_parameters import ApiError
+from executors.engines.simulated.simulated_engine import Engine, Identity
+from executors.engines.simulated.small_http import Connection, Request, Responder
+from executors.supervision import watch_supervisor
+from topics.time_base import TimeBase
+
+_KV_PATH = "/simulated/kv/"
+_FETCH_TIMEOUT_S = 5.0
+_DEATH_S = 0.5  # real s from the core's death to the process's end
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_VERSION = orjson.dumps({"version": "simulated"})
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the server needs to know. max_len: tokens of one request. Times in domain s.
+
+    dev_mode: pause and sleep can be asked for. api_key: that /v1 asks for, "" for none.
+    """
+
+    identity: Identity
+    max_len: int
+    time_base: TimeBase
+    shutdown_timeout_s: float
+    dev_mode: bool = False
+    api_key: str = ""
+
+
+class Server:
+    """Routes requests to the engine; `run` lives from ready to the end."""
+
+    def __init__(self, engine: Engine, serving: Serving) -> None:
+        self._engine = engine
+        self._serving = serving
+        self._connections: set[Connection] = set()
+        self._ending = False
+        self._dead = asyncio.Event()
+        self._answers = 0
+        self._dev = sleep_api.Dev(engine) if serving.dev_mode else None
+
+    async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
+        """Listen until `stop` (end with manners), `gone` (end at once) or a fatal request;
+        OSError: port taken.
+        """
+        loop = asyncio.get_running_loop()
+        identity = self._serving.identity
+        loop.add_signal_handler(signal.SIGUSR1, self._engine.pause)
+        loop.add_signal_handler(signal.SIGUSR2, self._engine.resume)
+        listener = await loop.create_server(
+            lambda: Connection(self._handle, self._connections),
+            identity.host,
+            identity.port,
+            backlog=512,
+        )
+        try:
+            await first_of(stop, gone, self._dead)
+            if self._dead.is_set():
+                listener.close()
+                self._engine.break_off("EngineCore encountered an issue.")
+                await asyncio.sleep(_DEATH_S)
+            elif self._serving.shutdown_timeout_s > 0 and not gone.is_set():
+                self._ending = True
+                timeout_s = self._serving.time_base.real_s(self._serving.shutdown_timeout_s)
+                try:
+                    await asyncio.wait_for(first_of(self._engine.idle, gone), timeout_s)
+                except TimeoutError:  # the core is killed, the rest waits for its clients
+                    listener.close()
+                    self._engine.pause()
+                    await first_of(self._engine.idle, gone)
+        finally:
+            listener.close()
+            self._engine.cut()
+            for connection in list(self._connections):
+                connection.close()
+            await asyncio.sleep(0)  # the bytes above leave with the next turn of the loop
+
+    def _handle(self, request: Request, responder: Responder) -> None:
+        try:
+            self._route(request, responder)
+        except ApiError as error:
+            responder.respond(error.status, error.body())
+
+    def _route(self, request: Request, responder: Responder) -> None:
+        path, method = request.path, request.method
+        if path in ("/v1/completions", "/v1/chat/completions") or path.startswith(_KV_PATH):
+            wanted = "POST"
+        elif path in ("/health", "/metrics", "/version", "/v1/models"):
+            wanted = "GET"
+        elif self._dev is not None and path in sleep_api.METHODS:
+            wanted = sleep_api.METHODS[path]
+        else:
+            responder.respond(404, b'{"detail":"Not Found"}')
+            return
+        if path.startswith("/v1") and not self._may(request):
+            responder.respond(401, b'{"error":"Unauthorized"}')
+        elif method != wanted:
+            responder.respond(405, b'{"detail":"Method Not Allowed"}')
+        elif path.startswith("/v1/") and method == "POST":
+            self._generate(request, responder, chat=path.endswith("chat/completions"))
+        elif path.startswith(_KV_PATH):
+            self._give_kv(request, responder, path.removeprefix(_KV_PATH))
+        elif path == "/health":
+            responder.respond(200, b"")
+        elif path == "/metrics":
+            responder.respond(200, self._engine.metrics_text(), _TEXT)
+        elif path == "/version":
+            responder.respond(200, _VERSION)
+        elif path == "/v1/models":
+            responder.respond(200, self._models())
+        elif self._dev is not None:
+            self._dev.handle(request, responder)
+
+    def _may(self, request: Request) -> bool:
+        """Like vLLM's --api-key: it guards /v1, and nothing else."""
+        key = self._serving.api_key
+        return not key or request.headers.get("authorization", "") == f"Bearer {key}"
+
+    def _generate(self, request: Request, responder: Responder, chat: bool) -> None:
+        identity = self._serving.identity
+        if self._ending:
+            raise ApiError(500, "the engine is shutting down")
+        try:
+            job = parse(request.body, chat, identity.model, self._serving.max_len)
+        except FatalRequest:
+            self._dead.set()
+            raise ApiError(500, "EngineCore encountered an issue.") from None
+        self._answers += 1
+        kind = "chatcmpl" if chat else "cmpl"
+        name = f"{kind}-{identity.engine_id}-{self._answers}"
+        created = (self._serving.time_base.origin_ms + int(self._engine.now_ms())) // 1000
+        self._engine.submit(job, Answer(job, responder, identity.model, name, created))
+
+    def _give_kv(self, request: Request, responder: Responder, name: str) -> None:
+        engine_id, _, number = name.rpartition("-")
+        try:
+            transfer_ms = float(orjson.loads(request.body)["transfer_ms"])
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            raise ApiError(400, "transfer_ms must be a number") from None
+        if engine_id != self._serving.identity.engine_id or not number.isdigit():
+            raise ApiError(404, "no such KV was ever held here")
+        self._engine.give_kv(int(number), min(max(transfer_ms, 0.0), 1e7))
+        responder.respond(200, b"{}")
+
+    def _models(self) -> bytes:
+        card = {
+            "id": self._serving.identity.model,
+            "object": "model",
+            "owned_by": "shoal",
+            "max_model_len": self._serving.max_len,
+        }
+        return orjson.dumps({"object": "list", "data": [card]})
+
+
+async def fetch_kv(remote: RemoteKv, transfer_ms: float) -> bool:
+    """Ask the engine at `remote` for its KV; False when it is not there or another one is."""
+    body = orjson.dumps({"transfer_ms": transfer_ms})
+    head = (
+        f"POST {_KV_PATH}{remote.request} HTTP/1.1\r\nHost: {remote.host}\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        async with asyncio.timeout(_FETCH_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(remote.host, remote.port)
+            try:
+                writer.write(head.encode() + body)
+                status = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+    return status.split(b" ")[1:2] == [b"200"]
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of `events` is set."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def watch_end(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.Event]:
+    """(stop, gone): asked to end, and the supervisor is gone."""
+    stop, gone = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    watch_supervisor(loop, gone.set)
+    return stop, gone

@@ -1,0 +1,378 @@
+"""The simulated engine: drives the batching machine by the clock and answers requests.
+
+Owns requests between HTTP and the machine, coalesced writes, KV hand-over and the metrics. Knows
+no socket: `server.py` listens. Time inside is domain ms since the time base's origin; the
+machine has a clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler.serving.batching import Batcher
+from autoscaler.serving.engine_requests import (
+    Event,
+    Finished,
+    FirstToken,
+    LeaseExpired,
+    Part,
+    Tokens,
+    Work,
+)
+from autoscaler.serving.engine_setup import InvalidValue
+from autoscaler.serving.pipeline_stages import BatcherLanes
+from executors.engines.simulated.answer_stream import Answer
+from executors.engines.simulated.batching_clock import MachineClock
+from executors.engines.simulated.completions_api import Job, RemoteKv
+from executors.engines.simulated.request_parameters import ApiError
+from executors.engines.simulated.vllm_metrics import Gauges, Metrics
+from topics.time_base import TimeBase
+
+_MIN_WRITE_GAP_S = 0.015
+
+FetchKv = Callable[[RemoteKv, float], Awaitable[bool]]
+"""Ask the engine that holds a KV to give it within so many domain ms; False if it is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One request of a client with all its choices. entering: it is still being read and tokenised;
+    fetching: its KV is asked for. Neither is in the machine yet."""
+
+    answer: Answer
+    arrived_ms: float
+    flights: set[int] = field(default_factory=set)
+    entering: asyncio.TimerHandle | None = None
+    fetching: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """One choice in the machine. pending: tokens not written yet."""
+
+    call: _Call
+    choice: int
+    first_ms: float = 0.0
+    last_ms: float = 0.0
+    pending: int = 0
+    written_s: float = 0.0
+
+    def write(self) -> None:
+        self.call.answer.write(self.choice, self.pending)
+        self.pending = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this engine is to others: for kv_transfer_params and response ids."""
+
+    model: str
+    engine_id: str
+    host: str
+    port: int
+    tensor_parallel: int
+
+
+class Engine:
+    """Requests in, tokens out.
+
+    first_token_ms: domain ms that a request spends outside of iterations before its first token, as
+    `StepTimes` has it; here all of it before the machine, and for a pair at its prefill. flush_s:
+    real seconds between writes of running streams. recompute: a prompt whose KV cannot be had is
+    computed here instead of failing its request.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher | BatcherLanes,
+        time_base: TimeBase,
+        identity: Identity,
+        transfer_ms: Callable[[int], float],
+        fetch_kv: FetchKv,
+        flush_s: float = 0.03,
+        recompute: bool = False,
+        first_token_ms: float = 0.0,
+    ) -> None:
+        self.metrics = Metrics()
+        self._batcher = batcher
+        self._time_base = time_base
+        self._identity = identity
+        self._transfer_ms = transfer_ms
+        self._fetch_kv = fetch_kv
+        self._flush_s = max(flush_s, _MIN_WRITE_GAP_S)
+        self._recompute = recompute
+        self._entry_s = time_base.real_s(first_token_ms / 1e3)
+        self._loop = asyncio.get_running_loop()
+        self._clock = MachineClock(time_base, self._loop.time)
+        self._calls: set[_Call] = set()
+        self._flights: dict[int, _Flight] = {}
+        self._parked: list[tuple[_Call, Job]] = []
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ids = itertools.count(1)
+        self._next_flush_s = 0.0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were accepted and not yet answered."""
+        return len(self._calls)
+
+    @property
+    def paused(self) -> bool:
+        """Whether new requests wait for `resume`."""
+        return self._paused
+
+    def now_ms(self) -> float:
+        """Domain ms since the origin."""
+        return self._clock.now_ms()
+
+    def submit(self, job: Job, answer: Answer) -> None:
+        """Take a request; its answer comes through `answer`."""
+        call = _Call(answer, self.now_ms())
+        self._calls.add(call)
+        self.idle.clear()
+        answer.responder.on_disconnect = lambda: self._disconnected(call)
+        if self._paused:
+            self._parked.append((call, job))
+        else:
+            self._begin(call, job)
+
+    def give_kv(self, request: int, transfer_ms: float) -> bool:
+        """A decode instance fetches the KV of prefill `request`: hold it so long, then drop it.
+
+        False when it is not held any more. vLLM's decode instance reads the blocks all the same,
+        whatever they hold by then: so the answer is good, and only counted as late.
+        """
+        self._step()
+        held = self._batcher.extend(request, self._clock.machine_ms() + transfer_ms)
+        if held:
+            real_s = self._time_base.real_s(transfer_ms / 1e3)
+            self._loop.call_later(real_s, self._drop_kv, request)
+        else:
+            self.metrics.kv_late += 1
+        return held
+
+    def pause(self, stand: bool = True) -> None:
+        """Park what comes; with `stand` what runs makes no progress either."""
+        self._paused = True
+        if stand:
+            self._step()
+            self._clock.stand()
+            self._set_timer()
+
+    def resume(self) -> None:
+        """Go on, with what was parked meanwhile too."""
+        self._clock.go()
+        self._paused = False
+        parked, self._parked = self._parked, []
+        for call, job in parked:
+            if call in self._calls:
+                self._begin(call, job)
+        self._step()
+
+    async def drained(self) -> None:
+        """Until nothing is in the machine (what is parked does not count)."""
+        while any(call.flights or call.entering or call.fetching for call in self._calls):
+            await asyncio.sleep(0.01)
+
+    def cut(self) -> None:
+        """End everything in flight as it is: finish reason "abort", status 200, as vLLM does."""
+        for call in list(self._calls):
+            flights = [self._flights.pop(request) for request in sorted(call.flights)]
+            for request in call.flights:
+                self._batcher.abort(request)
+            if not flights:  # not a token of it exists
+                self._fail(call, ApiError(500, "the engine is shutting down"))
+                continue
+            self._calls.discard(call)
+            for flight in flights:
+                self.metrics.finished["abort"] += 1
+                call.answer.finish(flight.choice, flight.pending, "abort")
+        self._maybe_idle()
+
+    def break_off(self, message: str) -> None:
+        """Fail everything in flight."""
+        for call in list(self._calls):
+            self._fail(call, ApiError(500, message))
+
+    def metrics_text(self) -> bytes:
+        """The exposition of /metrics now."""
+        self._step()
+        batcher = self._batcher
+        gauges = Gauges(
+            running=batcher.running,
+            waiting=batcher.waiting,
+            deferred=batcher.loading + sum(call.fetching is not None for call in self._calls),
+            kv_usage=batcher.kv_usage,
+            held=batcher.held,
+        )
+        return self.metrics.text(self._identity.model, gauges, batcher.preemptions)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _begin(self, call: _Call, job: Job) -> None:
+        if job.remote is None:
+            part = Part.PREFILL if job.hold_kv else Part.WHOLE
+            call.entering = self._loop.call_later(self._entry_s, self._enter, call, job, part)
+            return
+        call.fetching = self._loop.create_task(self._fetch(call, job, job.remote))
+
+    def _enter(self, call: _Call, job: Job, part: Part, transfer_ms: float = 0.0) -> None:
+        call.entering = None
+        self._step()
+        for choice in range(job.samples):
+            request, prompt = next(self._ids), job.prompts[choice // job.n]
+            try:
+                self._batcher.submit(Work(request, prompt, job.output_tokens, part, transfer_ms))
+            except InvalidValue as error:
+                self._fail(call, ApiError(400, str(error)))
+                return
+            call.flights.add(request)
+            self._flights[request] = _Flight(call, choice)
+            self.metrics.prompt_tokens += prompt
+        self._step()
+
+    async def _fetch(self, call: _Call, job: Job, remote: RemoteKv) -> None:
+        began_ms, transfer_ms = self.now_ms(), self._transfer_ms(remote.tokens)
+        who = self._identity
+        to_itself = (remote.host, remote.port) == (who.host, who.port)  # vLLM refuses that
+        there = not to_itself and await self._fetch_kv(remote, transfer_ms)
+        call.fetching = None
+        if there:
+            self.metrics.transferred_tokens += sum(job.prompts) * job.n
+            # Asking took real time, which at a high speed is a lot of domain time: the KV was on
+            # its way meanwhile.
+            rest_ms = max(0.0, transfer_ms - (self.now_ms() - began_ms))
+            self._enter(call, job, Part.DECODE, rest_ms)
+            return
+        self.metrics.kv_failed += 1
+        if self._recompute:
+            self._enter(call, job, Part.WHOLE)
+        else:
+            self._fail(call, ApiError(500, "KV load failed: the prefill instance does not hold it"))
+
+    def _drop_kv(self, request: int) -> None:
+        self._batcher.release(request)
+        self._step()
+
+    def _disconnected(self, call: _Call) -> None:
+        """The client left. vLLM frees its slots and counts no abort."""
+        self._drop(call)
+        self._step()  # those behind it may be served sooner than the timer was set to
+        self._maybe_idle()
+
+    def _fail(self, call: _Call, error: ApiError) -> None:
+        self.metrics.finished["error"] += 1
+        self._drop(call)
+        call.answer.fail(error)
+        self._maybe_idle()
+
+    def _drop(self, call: _Call) -> None:
+        self._calls.discard(call)
+        for coming in (call.entering, call.fetching):
+            if coming is not None:
+                coming.cancel()
+        if call.flights:
+            self._step()
+        for request in call.flights:
+            self._batcher.abort(request)
+            self._flights.pop(request, None)
+        call.flights.clear()
+
+    def _maybe_idle(self) -> None:
+        if self.in_flight == 0:
+            self.idle.set()
+
+    def _step(self) -> None:
+        """Bring the machine up to now, write what came out, set the next timer."""
+        now_s = self._loop.time()
+        for event in self._batcher.advance(self._clock.machine_ms()):
+            self._deliver(event, now_s)
+        if now_s >= self._next_flush_s:
+            self._flush(now_s)
+            self._next_flush_s = now_s + self._flush_s
+        self._set_timer()
+
+    def _flush(self, now_s: float) -> None:
+        for flight in self._flights.values():
+            if flight.pending and now_s - flight.written_s >= _MIN_WRITE_GAP_S:
+                flight.write()
+                flight.written_s = now_s
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at_ms = self._batcher.next_event_ms()
+        if at_ms == float("inf") or self._clock.stands:
+            return
+        at_s = self._clock.real_s(at_ms)
+        if any(flight.call.answer.job.stream for flight in self._flights.values()):
+            at_s = min(at_s, self._next_flush_s)
+        self._timer = self._loop.call_at(at_s, self._step)
+
+    def _deliver(self, event: Event, now_s: float) -> None:
+        if isinstance(event, LeaseExpired):
+            self.metrics.kv_expired += 1
+            return
+        flight = self._flights.get(event.id)
+        if flight is None:
+            return
+        at_ms = self._clock.domain_ms(event.at_ms)
+        if isinstance(event, FirstToken):
+            self.metrics.ttft.observe((at_ms - flight.call.arrived_ms) / 1e3)
+            self.metrics.generation_tokens += 1
+            flight.first_ms = flight.last_ms = at_ms
+            flight.pending = 1
+            if flight.call.answer.job.output_tokens > 1:
+                flight.write()
+                flight.written_s = now_s
+                self._late(event.at_ms, now_s)
+        elif isinstance(event, Tokens):
+            gap_ms = (at_ms - flight.last_ms) / event.count
+            self.metrics.inter_token.observe(gap_ms / 1e3, event.count)
+            self.metrics.generation_tokens += event.count
+            flight.last_ms = at_ms
+            flight.pending += event.count
+        else:
+            self._finish(event, flight, at_ms, now_s)
+
+    def _finish(self, event: Finished, flight: _Flight, at_ms: float, now_s: float) -> None:
+        del self._flights[event.id]
+        call = flight.call
+        call.flights.discard(event.id)
+        job = call.answer.job
+        kv = self._kv_params(event.id, job) if job.hold_kv else None
+        call.answer.finish(flight.choice, flight.pending, job.finish_reason, kv)
+        self._late(event.at_ms, now_s)
+        self.metrics.finished[job.finish_reason] += 1
+        self.metrics.e2e.observe((at_ms - call.arrived_ms) / 1e3)
+        if job.output_tokens > 1:
+            per_token_ms = (at_ms - flight.first_ms) / (job.output_tokens - 1)
+            self.metrics.per_output_token.observe(per_token_ms / 1e3)
+        if not call.flights:
+            self._calls.discard(call)
+            self._maybe_idle()
+
+    def _late(self, at_ms: float, now_s: float) -> None:
+        self.metrics.late.observe((now_s - self._clock.real_s(at_ms)) * 1e3)
+
+    def _kv_params(self, request: int, job: Job) -> dict[str, Any]:
+        who = self._identity
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [[request]],
+            "remote_engine_id": who.engine_id,
+            "remote_request_id": f"{who.engine_id}-{request}",
+            "remote_host": who.host,
+            "remote_port": who.port,
+            "tp_size": who.tensor_parallel,
+            "remote_num_tokens": job.prompts[-1],
+        }

@@ -1,0 +1,212 @@
+"""vLLM behind the executor's Protocol: its launch line, of closed types and an operator's profile.
+
+Everything that the executor must know (addresses, ports, parallel sizes, KV transfer) comes from
+typed fields; the operator's own arguments come behind them and may not touch those. Free text of a
+request, a topic or a model's name never reaches argv. Facts about vLLM 0.32 and 0.33.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoscaler.serving.engine_setup import engine_startup_s
+from executors.engines.engine_protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
+from executors.engines.http_api import HttpApi
+from executors.engines.model_source import architecture
+from topics.instance_ranks import GangRank
+
+_INTERNAL_PORTS = 2  # vLLM searches upwards from VLLM_PORT for torch.distributed
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class KvTransfer:
+    """The hand-over of KV through NIXL, both ways, so that an instance serves any phase.
+
+    device: where the buffers are, `cuda` or `cpu`. policy: what a decode instance does when it
+    cannot have the KV, `fail` or `recompute`. lease_s: how long a prefill instance holds it.
+    """
+
+    device: str = "cuda"
+    policy: str = "fail"
+    lease_s: int = 30
+
+    def config(self) -> str:
+        """The value of --kv-transfer-config."""
+        return json.dumps(
+            {
+                "kv_connector": "NixlConnector",
+                "kv_role": "kv_both",
+                "kv_buffer_device": self.device,
+                "kv_load_failure_policy": self.policy,
+                "kv_connector_extra_config": {"kv_lease_duration": self.lease_s},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VllmKind(HttpApi):
+    """One declared vLLM.
+
+    executable: the `vllm` to start. weights: repositories and folders that may be loaded (a folder
+    stands for everything in it). args, env: the operator's profile. pipeline_parallel: stages; the
+    GPUs of an instance are divided by it. layers: of each stage, () = evenly. max_num_seqs and
+    declared_startup_s None = vLLM's own and as predicted. cpu: it runs without GPUs, on one core.
+    image: of the container that has the executable. pipelines: whether its instances may span
+    nodes, "none", "same-slice" or "same-size" (one tensor-parallel size for all stages). sleeps:
+    those on one node may sleep instead of being stopped, which opens the paths of vLLM's
+    development mode to whoever reaches its port.
+    """
+
+    executable: str = "vllm"
+    weights: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    quantization: str | None = None
+    pipeline_parallel: int = 1
+    layers: tuple[int, ...] = ()
+    max_num_seqs: int | None = None
+    kv_transfer: KvTransfer | None = None
+    declared_startup_s: float | None = None
+    declared_stop_s: float = 60.0
+    cpu: bool = False
+    image: str = ""
+    pipelines: str = "none"
+    sleeps: bool = False
+
+    @property
+    def ports(self) -> int:
+        """HTTP, NIXL's side channel, and those of torch.distributed."""
+        return 2 + _INTERNAL_PORTS
+
+    @property
+    def role_switch(self) -> RoleSwitch:
+        """With KV transfer both ways an instance serves any phase as it is."""
+        return RoleSwitch.ROUTING if self.kv_transfer else RoleSwitch.RELAUNCH
+
+    @property
+    def stop_s(self) -> float:
+        """As declared."""
+        return self.declared_stop_s
+
+    def startup_s(self, spec: LaunchSpec) -> float:
+        """As declared, else predicted by the formula that the planner uses too."""
+        if self.declared_startup_s is not None:
+            return self.declared_startup_s
+        model = architecture(spec.source)
+        layers = spec.gang.stages[spec.gang.rank].layers if spec.gang else 0
+        return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization, layers)
+
+    def launch_line(self, spec: LaunchSpec) -> LaunchLine:
+        """`vllm serve ...`; ValueError says what in `spec` this engine cannot do."""
+        gang = spec.gang
+        if gang is not None:
+            self._check(gang, spec.phase)
+        elif spec.phase != "aggregated" and self.kv_transfer is None:
+            raise ValueError(f"phase {spec.phase}: this engine declares no kv_transfer")
+        weights = allowed_weights(spec.weights or spec.source, self.weights)
+        options = {
+            "--served-model-name": spec.model,
+            "--host": spec.host,
+            "--port": str(spec.port),
+            "--max-model-len": str(spec.max_len),
+            # Domain time and real time are one where real engines run.
+            "--shutdown-timeout": str(max(0, round(spec.shutdown_timeout_s))),
+            **(self._parallel(len(spec.gpus)) if gang is None else self._ranks(gang)),
+        }
+        if self.max_num_seqs is not None:
+            options["--max-num-seqs"] = str(self.max_num_seqs)
+        if self.kv_transfer is not None and gang is None:
+            options["--kv-transfer-config"] = self.kv_transfer.config()
+        # One word each: a value that begins with a dash stays a value.
+        words = [f"{key}={value}" for key, value in options.items()]
+        if gang is not None and not gang.leads:
+            words.append("--headless")  # it serves no HTTP
+        if self.sleeps and gang is None:
+            words.append("--enable-sleep-mode")
+        argv = (self.executable, "serve", weights, *words, *self.args)
+        return LaunchLine(argv, self._environment(spec, Path(weights).is_absolute()))
+
+    def _parallel(self, gpus: int) -> dict[str, str]:
+        if gpus % self.pipeline_parallel:
+            raise ValueError(f"{gpus} GPUs cannot be divided by {self.pipeline_parallel} stages")
+        if self.cpu:
+            return {}
+        return {
+            "--tensor-parallel-size": str(gpus // self.pipeline_parallel),
+            "--pipeline-parallel-size": str(self.pipeline_parallel),
+        }
+
+    def _check(self, gang: GangRank, phase: str) -> None:
+        """Refuse what vLLM cannot run as one instance over several nodes."""
+        sizes = {stage.gpus for stage in gang.stages}
+        if self.pipelines == "none":
+            raise ValueError("an instance over several nodes: this engine declares no pipelines")
+        if self.pipeline_parallel > 1:
+            raise ValueError("an instance over several nodes: pipeline_parallel is for one node")
+        if phase != "aggregated":
+            allowed = "vLLM hands no KV over from pipelines; declare disaggregate: false"
+            raise ValueError(f"phase {phase} over several nodes: {allowed}")
+        if len(sizes) > 1:
+            raise ValueError(f"stages of {sorted(sizes)} GPUs: vLLM has one size for all stages")
+
+    def _ranks(self, gang: GangRank) -> dict[str, str]:
+        """One stage on each node: global ranks count through a node's GPUs, then the next node."""
+        address, _, port = gang.rendezvous.rpartition(":")
+        return {
+            "--tensor-parallel-size": "1" if self.cpu else str(gang.stages[0].gpus),
+            "--pipeline-parallel-size": str(gang.size),
+            "--nnodes": str(gang.size),
+            "--node-rank": str(gang.rank),
+            "--master-addr": address,
+            "--master-port": port,
+        }
+
+    def _environment(self, spec: LaunchSpec, local: bool) -> tuple[tuple[str, str], ...]:
+        own = {
+            "VLLM_HOST_IP": spec.advertise,
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+        }
+        if spec.gang is None:  # a gang's sockets between nodes are on ports that the system chooses
+            own["VLLM_PORT"] = str(spec.ports[2])
+        if local:
+            own["HF_HUB_OFFLINE"] = "1"
+        if spec.api_key:
+            own[API_KEY] = spec.api_key
+        layers = tuple(s.layers for s in spec.gang.stages) if spec.gang else self.layers
+        if layers:
+            own["VLLM_PP_LAYER_PARTITION"] = ",".join(map(str, layers))
+        if self.kv_transfer is not None and spec.gang is None:
+            own["VLLM_NIXL_SIDE_CHANNEL_HOST"] = spec.advertise
+            own["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(spec.ports[1])
+        if self.sleeps and spec.gang is None:
+            own["VLLM_SERVER_DEV_MODE"] = "1"
+        if self.cpu:
+            own |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+            own |= {"UCX_TLS": "tcp,self,sm"}
+            if spec.advertise.startswith("127."):
+                own |= {"UCX_NET_DEVICES": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+        return (*own.items(), *self.env)
+
+
+def allowed_weights(wanted: str, allowed: tuple[str, ...]) -> str:
+    """`wanted`, if the operator allows it: a listed repository, a listed folder or one inside.
+
+    ValueError for anything else; a link out of an allowed folder does not count as inside.
+    """
+    if wanted.startswith(("/", ".", "~")):
+        path = Path(wanted).expanduser().resolve()
+        roots = [Path(root).expanduser().resolve() for root in allowed if not _is_repository(root)]
+        if any(path == root or root in path.parents for root in roots):
+            return str(path)
+    elif _is_repository(wanted) and wanted in allowed:
+        return wanted
+    raise ValueError(f"weights {wanted!r} are not among the allowed ones: {', '.join(allowed)}")
+
+
+def _is_repository(name: str) -> bool:
+    return _REPOSITORY.match(name) is not None and not name.startswith(("/", ".", "~"))

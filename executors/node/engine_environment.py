@@ -1,0 +1,97 @@
+"""The closed environment of an engine, and the tag by which its processes are found again.
+
+Holds the list of variables that engines may inherit. Secrets of the executor (Kafka passwords, keys
+of signatures, proxies with passwords in them) never reach an engine unless the operator names them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from executors import supervision
+from executors.engines.engine_protocol import LaunchLine
+from executors.node import procfs
+from topics.checks import InvalidRecord
+from topics.codec import read_value
+from topics.fleet import DesiredInstance
+
+_INHERITED = frozenset(
+    {
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR",
+        "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "XDG_CACHE_HOME",
+        "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+        "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "DO_NOT_TRACK",
+        "NUMBA_CACHE_DIR", "OMP_NUM_THREADS", supervision.VARIABLE,
+    }
+)  # fmt: skip
+_STATE, _NODE, _LAUNCH = "SHOAL_STATE_DIR", "SHOAL_NODE", "SHOAL_LAUNCH"
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What the processes of one launch carry in their environment.
+
+    launch: an id that no other launch has. ports: that it listens on. launched_ms: domain time.
+    """
+
+    launch: str
+    node: str
+    desired: DesiredInstance
+    ports: tuple[int, ...]
+    launched_ms: int
+
+
+def engine_environment(
+    line: LaunchLine,
+    tag: Tag,
+    state_dir: str,
+    passed: Collection[str] = (),
+    ours: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """All variables of one engine. passed: names that the operator lets through as well."""
+    kept = {
+        name: value
+        for name, value in ours.items()
+        if name in _INHERITED or name.startswith("LC_") or name in passed
+    }
+    shown = {
+        "launch": tag.launch, "desired": tag.desired, "ports": tag.ports, "at": tag.launched_ms,
+    }  # fmt: skip
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": _visible(tag.desired.gpus, ours.get("CUDA_VISIBLE_DEVICES", "")),
+        # Engines rename their processes; without this the new name overwrites the variables below.
+        "SPT_NOENV": "1",
+        **dict(line.env),
+        _STATE: state_dir,
+        _NODE: tag.node,
+        _LAUNCH: orjson.dumps(shown).decode(),
+    }
+
+
+def tag_of(pid: int, state_dir: str) -> Tag | str | None:
+    """The tag of a process of this state folder; the node's name alone where the rest cannot be
+    read; None for everybody else's processes."""
+    variables = procfs.environment(pid)
+    if variables.get(_STATE) != state_dir or not variables.get(_NODE):
+        return None
+    node = variables[_NODE]
+    try:
+        raw = orjson.loads(variables[_LAUNCH])
+        desired = read_value(DesiredInstance, raw["desired"])
+        ports = tuple(int(port) for port in raw["ports"])
+        return Tag(str(raw["launch"]), node, desired, ports, int(raw["at"]))
+    except (KeyError, TypeError, ValueError, InvalidRecord):
+        return node
+
+
+def _visible(gpus: tuple[int, ...], ours: str) -> str:
+    """Indices of the node as this machine counts them: a container may see GPUs 4-7 only."""
+    names = [name.strip() for name in ours.split(",") if name.strip()]
+    return ",".join(names[gpu] if gpu < len(names) else str(gpu) for gpu in gpus)

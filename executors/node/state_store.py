@@ -1,0 +1,213 @@
+"""What an executor remembers of its nodes across its own restarts.
+
+Holds the state folder: its lock, and one file per node, written whole and renamed into place. The
+folder must be there when an executor starts; one that fills up or turns read-only later is a fault
+that is told while serving goes on, and what was not written is tried again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from executors.node import procfs
+from executors.node.engine_logs import EngineLogs, file_name
+from executors.node.node_state import Held, NodeState
+from executors.node.os_processes import EngineProcess
+from topics.checks import InvalidRecord
+from topics.codec import decode_as, encode, read_value
+from topics.fleet import Assignment, DesiredInstance, InstanceState
+
+log = logging.getLogger(__name__)
+
+_NUMBERS: tuple[str, ...] = (
+    "since_ms", "launched_ms", "restarts", "failures", "retry_ms", "drain_ms", "terminated_ms",
+    "killed_ms", "switch_ms", "sleep_ms", "in_flight", "held_kv",
+)  # fmt: skip
+_TEXTS = ("phase", "from_phase", "refused_phase", "endpoint", "reason")
+
+
+class StateFolderUnusable(Exception):
+    """The folder cannot be used from the start; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What names a process that was written down: it is adopted only if all of it fits."""
+
+    pid: int
+    started: int
+    launch: str
+
+
+@dataclass(slots=True)
+class Store:
+    """The folder of one executor. fault: why the last write failed, "" if it did not."""
+
+    folder: Path
+    fault: str = ""
+    logs: EngineLogs = field(init=False)
+    _lock: int = -1
+
+    def __post_init__(self) -> None:
+        self.folder = Path(os.path.abspath(self.folder))  # noqa: PTH100  no link is followed
+        self.logs = EngineLogs(self.folder / "logs")
+
+    def open(self) -> None:
+        """Take the folder for this process alone; StateFolderUnusable when that cannot be.
+
+        A folder that was used before and is full or read-only now is taken all the same: the
+        engines written down there need somebody.
+        """
+        path = self.folder / "lock"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            except OSError:
+                self._lock = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise StateFolderUnusable(
+                f"state folder {self.folder}: {error.strerror}; name another one with --state-dir"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            other = os.read(self._lock, 20).decode(errors="replace").strip() or "unknown"
+            self.close()
+            raise StateFolderUnusable(
+                f"state folder {self.folder}: in use by another executor (pid {other})"
+            ) from None
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            self._failed(path, error)
+
+    def close(self) -> None:
+        """Give the folder back."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def place(self) -> str:
+        """Names this machine and folder among all executors."""
+        where = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
+        return f"{socket.gethostname()}:{_machine_id()}:{where}"
+
+    def path(self, node: str) -> Path:
+        """The file of a node."""
+        return self.folder / f"{file_name(node)}.json"
+
+    def save(self, state: NodeState, processes: Mapping[str, EngineProcess]) -> bool:
+        """Write the node; False (reported once) when the folder cannot be written."""
+        value = {
+            "boot_id": procfs.boot_id(),
+            "assignment": orjson.Fragment(encode(state.assignment)) if state.assignment else None,
+            "expires_ms": state.expires_ms,
+            "refused": dict(state.refused),
+            "instances": [_dump(item, processes.get(item.instance)) for item in state.held],
+        }
+        path = self.path(state.node)
+        try:
+            draft = path.with_suffix(".tmp")
+            draft.write_bytes(orjson.dumps(value))
+            draft.replace(path)
+        except OSError as error:
+            self._failed(path, error)
+            return False
+        self.fault = ""
+        return True
+
+    def restore(self, state: NodeState) -> tuple[NodeState, dict[str, Recorded]]:
+        """`state` with what was written of it, and the processes written down, by instance.
+
+        Of another boot of the machine no process is left, whatever its number.
+        """
+        path = self.path(state.node)
+        try:
+            raw = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            return state, {}
+        except (OSError, orjson.JSONDecodeError) as error:
+            log.error("cannot read %s: %s", path, error)
+            return state, {}
+        try:
+            return _restored(state, raw)
+        except (InvalidRecord, KeyError, TypeError, ValueError) as error:
+            log.error("%s is not understood: %r", path, error)
+            return state, {}
+
+    def _failed(self, path: Path, error: OSError) -> None:
+        why = f"cannot write {path}: {error.strerror}; a restart may forget changes"
+        if not self.fault:
+            log.error("%s", why)
+        self.fault = why
+
+
+def _restored(state: NodeState, raw: dict[str, Any]) -> tuple[NodeState, dict[str, Recorded]]:
+    rows = raw["instances"]
+    held = tuple(_load(row) for row in rows)
+    recorded = {}
+    if raw["boot_id"] == procfs.boot_id():
+        recorded = {
+            item.instance: Recorded(int(row["pid"]), int(row["started"]), str(row["launch"]))
+            for item, row in zip(held, rows, strict=True)
+            if row["pid"]
+        }
+    assignment = raw["assignment"]
+    if assignment is not None:
+        assignment = decode_as(Assignment, orjson.dumps(assignment))
+        if assignment.node != state.node:
+            raise ValueError(f"it is of node {assignment.node}")
+    refused = {str(why): int(count) for why, count in raw["refused"].items()}
+    # An earlier version wrote none: nothing new starts until the leader says it again.
+    expires_ms = int(raw.get("expires_ms", 1))
+    found = replace(state, assignment=assignment, expires_ms=expires_ms, held=held, refused=refused)
+    return found, recorded
+
+
+def _dump(item: Held, process: EngineProcess | None) -> dict[str, Any]:
+    return {
+        "desired": item.desired,
+        "state": item.state,
+        "process": item.process,
+        "answered": item.answered,
+        "ports": item.ports,
+        **{key: getattr(item, key) for key in (*_TEXTS, *_NUMBERS)},
+        "pid": process.pid if process else 0,
+        "started": process.started if process else 0,
+        "launch": process.launch if process else "",
+    }
+
+
+def _load(row: dict[str, Any]) -> Held:
+    values: dict[str, Any] = {key: str(row[key]) for key in _TEXTS}
+    values.update({key: int(row.get(key, 0)) for key in _NUMBERS})
+    return Held(
+        desired=read_value(DesiredInstance, row["desired"]),
+        state=InstanceState(row["state"]),
+        process=bool(row["process"]),
+        answered=bool(row["answered"]),
+        ports=tuple(int(port) for port in row["ports"]),
+        **values,
+    )
+
+
+def _machine_id() -> str:
+    """What tells this machine from others of the same name (containers share names at times)."""
+    try:
+        text = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        text = ""
+    return hashlib.sha256((text or procfs.boot_id()).encode()).hexdigest()[:8]
