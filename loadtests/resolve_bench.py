@@ -22,7 +22,7 @@ import orjson
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
-from loadtests.estate import PER_NODE, Estate
+from loadtests.large_estate import PER_NODE, Estate
 from streams.solver.solver_client import Solver, solver_argv
 
 

@@ -29,7 +29,7 @@ from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgenc
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.state.effects import PublishAssignment, SolveRequested
 from autoscaler.tick.restore import rebuild
-from loadtests.estate import POOLS_PER_REGION, Estate
+from loadtests.large_estate import POOLS_PER_REGION, Estate
 from streams.garbage_collection import collect_seldom
 
 START_MS = 1_700_000_000_000

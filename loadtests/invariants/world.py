@@ -13,11 +13,11 @@ from collections import Counter
 from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.serving_group import combo_id_of
 from loadtests.invariants import faults
+from loadtests.invariants.checks import Broken, Promises
 from loadtests.invariants.controller import Controller
 from loadtests.invariants.gateways import Gateway
 from loadtests.invariants.log import T0, Link, Log
 from loadtests.invariants.nodes import EngineProcess, Node
-from loadtests.invariants.promises import Broken, Promises
 from loadtests.invariants.scenario import Fault, Scenario
 from streams.controller.tick_loop import TickDone
 from topics.codec import encode

@@ -19,7 +19,7 @@ from numba.core.dispatcher import Dispatcher
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import observe
 from autoscaler.estimate.queue_model import overload
-from loadtests.estate import Estate
+from loadtests.large_estate import Estate
 from streams.ports.telemetry_wire import read_reported
 from streams.warm_up import warm_up
 from streams.windows.telemetry_merge import merged
