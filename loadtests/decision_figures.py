@@ -16,8 +16,8 @@ rate, minus 1, where the true rate is not 0.
 A false scale-out is one after the first possible arrival, while what was ordered already was
 sufficient, and no node had been lost in the two minutes before.
 
-What `autoscaler.simulation.run_measures` defines (attainment, ordered capacity, reversals) is used as
-it is there.
+Attainment, ordered capacity and reversals are as `autoscaler.simulation.run_measures` defines
+them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import ENGINES, EngineCapabilities
 from autoscaler.templates.library_codec import decode, encode

@@ -16,7 +16,7 @@ import orjson
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.catalog import gpu, model
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.formulation import to_arrays
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal

@@ -34,7 +34,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog, engine_kernel
 from autoscaler.performance.attainment import KINDS, engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.throughput import InstanceRate, instance_throughput

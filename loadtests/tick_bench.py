@@ -22,7 +22,7 @@ import orjson
 
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import observe
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered

@@ -23,7 +23,7 @@ from autoscaler.estimate.queue_model import erlang_c
 from autoscaler.estimate.request_lengths import SHAPE_REQUESTS, estimate
 from autoscaler.estimate.windows import LengthsSeen, TelemetryWindows
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.instances import instance
 from autoscaler.planning.pipelines import irreducible
 from streams.ports.telemetry_wire import read_reported

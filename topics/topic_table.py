@@ -1,6 +1,6 @@
 """The one table of topics: name, key, partitions, clean-up, retention, record, who writes.
 
-Owns what a topic is. Knows nothing of brokers: `streams.broker.topic_admin` creates what stands here.
+`streams.broker.topic_admin` creates these topics on a broker.
 Names here are short ("telemetry"); on a broker they carry a prefix (`wire_name`).
 """
 

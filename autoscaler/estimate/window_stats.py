@@ -47,8 +47,8 @@ class LengthsSeen:
     """Lengths of the requests of a window, in tokens.
 
     inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty where the
-    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means are of the token sums, None
-    where there were no requests. classes: arrivals by score class, see `Telemetry`.
+    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means are of the token
+    sums, None if there were no requests. classes: arrivals by score class, see `Telemetry`.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)

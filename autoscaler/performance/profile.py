@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib import resources
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.measurement import Architecture, Measurement
 from autoscaler.domain.model_spec import ModelSpec
-from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
+from autoscaler.performance.efficiency import Efficiency, EngineFactors
 from autoscaler.performance.measured_tables import MeasuredTable
 
 DEFAULT_ENGINE = "vllm"
@@ -22,7 +20,6 @@ DEFAULT_ENGINE = "vllm"
 PCIE_GB_S = 64.0
 # Mixture-of-experts models beyond this size were off by more than the stated error.
 _LARGE_MOE_PARAMS = 100e9
-_PACKAGED = "profile_v1.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +105,3 @@ class Profile:
 def architecture(model: ModelSpec) -> Architecture:
     """What makes two names the same model, however its weights are stored."""
     return (model.layers, model.hidden, model.vocab, model.experts)
-
-
-@lru_cache(maxsize=1)
-def default_profile() -> Profile:
-    """The profile that ships with the package."""
-    from autoscaler.performance.profile_codec import decode
-
-    path = resources.files("autoscaler").joinpath("data", _PACKAGED)
-    if not path.is_file():
-        return plain_profile()
-    return decode(path.read_text(encoding="utf-8"))
-
-
-def plain_profile() -> Profile:
-    """A profile of the factors in the code, fitted to nothing."""
-    from autoscaler.performance.profile_codec import make_profile
-
-    return make_profile(DEFAULT_EFFICIENCY, DEFAULT_EFFICIENCY)

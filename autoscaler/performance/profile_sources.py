@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.validation import finite, whole
-from autoscaler.performance.profile import Profile, architecture, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile, architecture
 
 if TYPE_CHECKING:
     from autoscaler.domain.cluster import Cluster

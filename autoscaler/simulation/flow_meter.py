@@ -1,7 +1,7 @@
 """What a gateway counts of one model's flow between two reports, as windows take it.
 
-Owns the counts and their form: columns and cells (`topics.telemetry_columns`), never records or text. Knows
-nothing of routes or of time.
+The counts are columns and cells (`topics.telemetry_columns`), never records or text. Routes and
+time are unknown here.
 """
 
 from __future__ import annotations

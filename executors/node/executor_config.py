@@ -57,7 +57,7 @@ class ExecutorConfig:
     bind: address that engines listen on; advertise: the one under which gateways reach them.
     metrics_port: of this executor's own /metrics on loopback, 0 = any free one. engine_env: names
     of variables that engines get beyond the usual ones. drain_timeout_s, start_timeout_s: domain s,
-    where the assignment says nothing. reclaim_command: see `executors.node.reclaim_hook`; for one node.
+    where the assignment says nothing. reclaim_command: see `reclaim_hook`; for one node.
     containers: the runtime that starts engines with an image, "" = the executor runs inside it.
     """
 

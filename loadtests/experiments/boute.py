@@ -32,7 +32,8 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.answer_quality import Priced, Split, front, priced, splits
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanOptions, make_problem

@@ -16,7 +16,7 @@ import time
 
 import optuna
 
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.answer_quality import front, priced, splits
 from loadtests.experiments.boute import MODELS, PRICES, Prices, cluster_of, route
 

@@ -20,7 +20,7 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy
 from loadtests.experiments.page import bar_chart, put, rows_of

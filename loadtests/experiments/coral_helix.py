@@ -29,7 +29,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import stage_table
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL

@@ -27,7 +27,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy
 from loadtests.coral.placements import account

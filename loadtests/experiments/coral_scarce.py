@@ -24,7 +24,7 @@ import numpy as np
 
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.optimizer.arrays import Ints
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from loadtests.coral.instance import TemplateInstance
 from loadtests.coral.placements import account
 from loadtests.experiments.coral_baselines import cauchy, homo

@@ -23,7 +23,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest

@@ -31,7 +31,8 @@ from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work, work_of
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.budget_program import budget_arrays
 from autoscaler.planning.planning_problem import make_problem
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted

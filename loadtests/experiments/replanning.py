@@ -32,7 +32,7 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.planning_problem import make_problem
 from autoscaler.planning.strategies.registry import FOR_A_BUDGET

@@ -18,7 +18,7 @@ from rich.text import Text
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from streams.cli.json_output import show_json
 from streams.files.model_source import architecture, is_file
 

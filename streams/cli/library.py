@@ -16,7 +16,8 @@ from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.templates.engine_filter import ENGINES, VLLM
 from autoscaler.templates.library import Library, Template
 from autoscaler.templates.library_request import LibraryRequest

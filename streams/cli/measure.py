@@ -19,7 +19,7 @@ from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.explain.explanation import Measuring
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile_sources import without
 from autoscaler.performance.user_measurements import measure
 from streams.files.benchmark_results import Result, read_results

@@ -1,7 +1,6 @@
 """`shoal plan` where a service stands for several models: who answers what, on which fleet.
 
-Owns the words, the names and the page of this mode. Splits come from `autoscaler.planning.answer_quality`,
-the fleet for each from the planner.
+Splits come from `autoscaler.planning.answer_quality`, the fleet for each from the planner.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from autoscaler.performance.benchmark_points import MeasuredPoint
 from autoscaler.performance.calibration import calibrate
 from autoscaler.performance.estimate_errors import ErrorSummary, Pair, by_class, by_group
 from autoscaler.performance.intervals import intervals
-from autoscaler.performance.profile import Profile, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from streams.cli import measure
 from streams.files.measured_points import read_points
 from streams.files.profile_files import read_profile, write_profile

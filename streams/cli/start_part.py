@@ -1,4 +1,4 @@
-"""`python -m streams.cli.start_part MODULE OPTIONS`: run a part so that Ctrl-C never shows a traceback.
+"""`python -m streams.cli.start_part MODULE OPTIONS`: run a part; Ctrl-C shows no traceback.
 
 Until the part has taken over its signals, which it does after seconds of imports, SIGINT ends this
 process silently. Imports nothing but the standard library.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile_sources import checked, with_measurements
 from streams.files.csv_rows import cause_of
 from streams.files.user_errors import UserError

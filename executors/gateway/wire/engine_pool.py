@@ -1,7 +1,7 @@
 """HTTP/1.1 to engines: connections that are kept, requests that go out, answers that come in.
 
-Owns connections and what is known when one breaks: whether the request had been sent. What a
-failure means for the engine is `executors.gateway.engine_exchange`'s business. Parsing is httptools'.
+Owns connections and what is known when one breaks: whether the request had been sent.
+`executors.gateway.engine_exchange` decides what a failure means for the engine. httptools parses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Child processes of one run: started, watched, started again, and all gone at the end.
 
-Owns processes and nothing else: what they are is `streams.tools.up.process_list`. A child runs in a session of
-its own, so Ctrl-C in the terminal reaches only us and we end them in order. Every child holds the
-read end of a pipe (SHOAL_SUPERVISION_FD) whose write end only we hold: if we die, it closes and
-they end by themselves. We are also the subreaper, so an engine whose executor died is still ours.
+`streams.tools.up.process_list` lists the processes of a run. A child has a session of its own, so
+Ctrl-C in the terminal reaches only this process, which ends the children in order. Every child
+holds the read end of a pipe (SHOAL_SUPERVISION_FD). This process alone holds the write end: if it
+dies, the pipe closes and the children end. It is also the subreaper of engines whose executor died.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.attainment import engine
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput
 

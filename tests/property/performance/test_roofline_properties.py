@@ -13,8 +13,8 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.plausibility import peak_share
-from autoscaler.performance.profile import default_profile
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
 

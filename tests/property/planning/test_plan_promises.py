@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem

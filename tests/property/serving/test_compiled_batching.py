@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog, pass_kernel
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.timing_grid import TimingGrid, timing_grid
 from autoscaler.serving.batching import Batcher

@@ -10,7 +10,7 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import plain_profile
+from autoscaler.performance.packaged_profile import plain_profile
 from autoscaler.planning import planner as planner
 from autoscaler.planning import planning_problem as problems
 from autoscaler.planning.combo_names import combo_id

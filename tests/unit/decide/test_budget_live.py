@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, 
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planner import explained_plan
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.strategies.registry import strategy_for

@@ -24,7 +24,7 @@ from autoscaler.explain.combo_labels import short_name
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, make_problem

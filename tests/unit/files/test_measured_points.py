@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.performance.benchmark_points import PointKind
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from streams.cli.main import main
 from streams.files.measured_points import read_points
 from streams.files.profile_files import read_profile, write_profile

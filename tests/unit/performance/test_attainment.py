@@ -12,7 +12,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.attainment import Engine, Run, engine
 from autoscaler.performance.engine_limits import batched_tokens
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
 from autoscaler.planning.instances import instance

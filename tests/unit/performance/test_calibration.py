@@ -16,7 +16,7 @@ from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, En
 from autoscaler.performance.estimate_errors import by_class, by_group
 from autoscaler.performance.holdout import half, leave_one_out, with_profile
 from autoscaler.performance.least_squares import fit
-from autoscaler.performance.profile import plain_profile
+from autoscaler.performance.packaged_profile import plain_profile
 from autoscaler.performance.profile_codec import decode, encode
 
 LLAMA, QWEN = catalog.model("meta-llama/Llama-3.1-8B"), catalog.model("Qwen/Qwen3-8B")

@@ -13,7 +13,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog, engine_kernel, pass_kernel
 from autoscaler.performance.engine_limits import batched_tokens
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.batching import Batcher

@@ -12,8 +12,8 @@ from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, Poi
 from autoscaler.performance.closed_loop import estimate
 from autoscaler.performance.estimate_errors import Pair
 from autoscaler.performance.intervals import intervals, packaged, rate_interval
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.plausibility import waits_for_slots
-from autoscaler.performance.profile import default_profile
 
 SPEC, GPU = catalog.model("meta-llama/Llama-3.1-8B"), catalog.gpu("H100")
 

@@ -12,7 +12,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate, estimate_scaled
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile_sources import with_measurements
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.user_measurements import measure

@@ -10,7 +10,7 @@ from pathlib import Path
 from autoscaler.performance import catalog
 from autoscaler.performance.estimate_errors import ErrorSummary, by_class
 from autoscaler.performance.holdout import half, with_profile
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from streams.files.measured_points import read_points
 
 DATA = Path(__file__).parent / "data"

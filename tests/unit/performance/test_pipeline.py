@@ -8,13 +8,13 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.catalog import gpu, model
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.pipeline import (
     HOP_GB_S,
     HOP_LATENCY_MS,
     PipelineSlices,
     pipeline_times,
 )
-from autoscaler.performance.profile import default_profile
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.timing_grid import timing_grid
 

@@ -15,7 +15,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY
 from autoscaler.performance.layer_shapes import experts_touched, layer_shape
-from autoscaler.performance.profile import default_profile, plain_profile
+from autoscaler.performance.packaged_profile import default_profile, plain_profile
 from autoscaler.performance.profile_codec import decode, encode, make_profile
 from autoscaler.performance.roofline import (
     fits,
@@ -182,9 +182,9 @@ def test_step_times_survive_pickling() -> None:
 def test_engines_need_no_numpy() -> None:
     """Simulated engines start fast: the step times must not pull numpy in."""
     code = (
-        "import sys; from autoscaler.performance import catalog, steps, profile;"
+        "import sys; from autoscaler.performance import catalog, packaged_profile, step_times;"
         "import autoscaler.serving.engine_setup;"
-        "profile.default_profile(); sys.exit('numpy' in sys.modules)"
+        "packaged_profile.default_profile(); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency

@@ -10,7 +10,7 @@ from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, 
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency

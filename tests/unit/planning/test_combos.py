@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Phase, Slo
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.candidate_combos import candidate_combos, combo_named, late_combos
 from autoscaler.planning.combo_names import parse_combo_id
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster

@@ -14,7 +14,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.component_cells import cell_named, cells, saturated
 from autoscaler.planning.planner import answer, explained_plan
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency

@@ -10,7 +10,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
 from autoscaler.planning.candidate_combos import candidate_combos, combo_named
 from autoscaler.planning.links import link_gb_s

@@ -12,7 +12,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Phase, Slo
 from autoscaler.explain.combo_labels import short_name
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.candidate_combos import candidate_combos, combo_named
 from autoscaler.planning.capacity_provenance import as_predicted
 from autoscaler.planning.combo_names import parse_combo_id

@@ -18,7 +18,7 @@ from autoscaler.optimizer.result import (
     SolveOptions,
     Status,
 )
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planner_messages import Switch

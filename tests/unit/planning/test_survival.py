@@ -12,7 +12,7 @@ from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.solve import solve
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.formulation import Arrays, to_arrays
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem

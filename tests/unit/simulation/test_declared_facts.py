@@ -9,7 +9,8 @@ import pytest
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.performance.profile import architecture, default_profile
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import architecture
 from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
 from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, run, service, world

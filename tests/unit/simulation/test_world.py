@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import Stats
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.run_measures import attains

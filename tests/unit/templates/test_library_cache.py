@@ -13,7 +13,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.templates.engine_filter import CORAL, VLLM_PIPELINE
 from autoscaler.templates.library_codec import decode
 from autoscaler.templates.library_request import LibraryRequest, content_hash

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL, VLLM, VLLM_PIPELINE

@@ -14,7 +14,7 @@ from streams.cli.main import main
 from streams.tools.backtest.backtest_demand import Demand
 from streams.tools.backtest.backtest_runs import prepared
 
-CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
+CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 KEYS = {
     "name", "cost_usd", "gpu_hours", "slo_attainment", "goodput_tokens_per_s", "unserved_fraction",
     "reaction_s", "reversals_per_h", "starts", "switches", "regret_to_oracle",

@@ -12,7 +12,7 @@ from streams.files.user_errors import UserError
 from streams.tools.backtest.backtest_demand import Demand, load_workload
 from streams.tools.replay.servegen import load_representatives, load_servegen
 
-CONFIG = Path(__file__).parents[1] / "simulation" / "mini.yaml"
+CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 
 
 def plain(folder: Path, rows: list[str], header: str = "time,model,input_tokens,output_tokens",

@@ -14,7 +14,7 @@ from streams.tools.up.run_state import Picture
 @pytest.fixture
 def cluster() -> Cluster:
     """The example's cluster."""
-    return load_config(Path(__file__).parent.parent / "files" / "sample.yaml").cluster
+    return load_config(Path(__file__).parents[2] / "files" / "sample.yaml").cluster
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from topics.records import (
 )
 from topics.time_base import TimeBase
 
-SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"
+SAMPLE = Path(__file__).parents[2] / "files" / "sample.yaml"
 POOL = "eu-west/l4/spot"
 SPEED = 10.0
 

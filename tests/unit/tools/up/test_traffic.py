@@ -15,7 +15,7 @@ from streams.tools.replay.request_schedule import schedule
 from streams.tools.replay.traces import Trace
 from streams.tools.up.trace_facts import Gap, gaps, traffic, with_first_minutes
 
-SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"
+SAMPLE = Path(__file__).parents[2] / "files" / "sample.yaml"
 
 
 def trace(*arrivals_s: float, tokens: int = 100) -> Trace:

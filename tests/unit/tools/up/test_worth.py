@@ -10,7 +10,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market, Mode
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.catalog import gpu
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from streams.files.shoal_yaml import load_config
 from streams.tools.up.counterfactual_cost import Comparisons, Window, windows
 from streams.tools.up.observed_demand import DemandSeen
