@@ -30,8 +30,12 @@ Publish = Callable[[Status], Awaitable[bool]]
 
 _SAME_NOTICE_S = 5.0
 _SAVE_AGAIN_S = 5.0  # real s until what could not be written is tried again
-_HEARTBEAT_MS, _IDLE_HEARTBEAT_MS = 2_000, 10_000
-_MIN_PUBLISH_S, _MIN_IDLE_PUBLISH_S = 0.2, 1.0
+_MIN_CHANGE_S = 0.2  # real s between two statuses of a node that changes
+_TELL_AGAIN_S = 1.0  # real s until what the broker did not take is told again
+_HEARTBEAT_S, _IDLE_HEARTBEAT_S = 2.0, 10.0
+# In real time, too: at high speed a controller lets a node be silent for 5 real s, three times
+# that if it runs nothing.
+_MIN_HEARTBEAT_S, _MIN_IDLE_HEARTBEAT_S = 0.6, 2.0
 _EXPIRY_STEP_MS = 60_000
 _WOKEN = {InstanceState.READY: "woken", InstanceState.STARTING: "started anew"}
 _REAL_FLOORS_MS = {
@@ -55,6 +59,13 @@ def rules_at(config: ExecutorConfig) -> Rules:
     speed = config.time_base.speed
     floors = {k: max(getattr(base, k), int(v * speed)) for k, v in _REAL_FLOORS_MS.items()}
     return replace(base, **floors)
+
+
+def heartbeat_s(idle: bool, speed: float) -> float:
+    """Real seconds between two statuses of a node of which nothing changes."""
+    if idle:
+        return max(_IDLE_HEARTBEAT_S / speed, _MIN_IDLE_HEARTBEAT_S)
+    return max(_HEARTBEAT_S / speed, _MIN_HEARTBEAT_S)
 
 
 class NodeWorker:
@@ -85,6 +96,7 @@ class NodeWorker:
         self._publishing: asyncio.Task[None] | None = None
         self._shown: Status | None = None
         self._shown_s = 0.0
+        self._untold = False
         self._save_due_s = math.inf
         self._reclaim_ms = 0
 
@@ -225,15 +237,16 @@ class NodeWorker:
         shown_ms = self._shown.at_ms if self._shown else 0
         if shown_ms and now_ms - shown_ms > self.occupancy.silent_ms * 2 // 3:
             self.occupancy.lapsed()
-        idle = not self._state.held
-        least_s = _MIN_IDLE_PUBLISH_S if idle else _MIN_PUBLISH_S
-        every_ms = _IDLE_HEARTBEAT_MS if idle else _HEARTBEAT_MS
         status = self._status(now_ms)
-        changed = self._shown is None or _shape(status) != _shape(self._shown)
-        if not changed and now_ms - shown_ms < every_ms:
-            return
-        if now_s - self._shown_s < (_MIN_PUBLISH_S if changed else least_s):
-            return
+        if self._shown is None or _shape(status) != _shape(self._shown):
+            if now_s - self._shown_s < _MIN_CHANGE_S:
+                return
+        else:
+            # All nodes of this process speak on one beat, so their statuses travel in one batch.
+            every_s = heartbeat_s(not self._state.held, self._config.time_base.speed)
+            again = self._untold and now_s - self._shown_s >= _TELL_AGAIN_S
+            if not again and now_s // every_s == self._shown_s // every_s:
+                return
         self._shown_s = now_s
         self._publishing = asyncio.create_task(self._show(status))
 
@@ -262,6 +275,7 @@ class NodeWorker:
         except InvalidRecord:
             log.exception("%s: its status cannot be written", self._node.node)
             return
+        self._untold = not told
         if told:
             self._shown = status
 

@@ -22,7 +22,7 @@ from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, parse_config
 from executors.node.executor_metrics import Metrics
 from executors.node.node_lock import Occupancy
-from executors.node.node_worker import NodeWorker, rules_at
+from executors.node.node_worker import NodeWorker, heartbeat_s, rules_at
 from executors.node.os_processes import start
 from executors.node.probe_schedule import Asking
 from executors.node.reconcile import expired as expired_at
@@ -34,12 +34,12 @@ POOL = "r/p/owned"
 WISH = DesiredInstance("a", "m", "aggregated", "g", (0,))
 
 
-def config(folder: Path) -> ExecutorConfig:
+def config(folder: Path, speed: float = 1.0) -> ExecutorConfig:
     node = {"node": "n0", "pool": POOL, "gpu": "H100-SXM", "gpus": 1}
     return parse_config(
         {
             "executor": "ex", "region": "r", "broker": "127.0.0.1:9", "state_dir": str(folder),
-            "time_base": "1.0,1700000000000,0", "nodes": [node], "models": {}, "engines": {},
+            "time_base": f"{speed},1700000000000,0", "nodes": [node], "models": {}, "engines": {},
         }
     )  # fmt: skip
 
@@ -56,8 +56,9 @@ class FakeBroker:
 class Bench:
     """One node without a broker; its statuses are kept."""
 
-    def __init__(self, folder: Path, client: aiohttp.ClientSession) -> None:
-        setup, self.store = config(folder), Store(folder)
+    def __init__(self, folder: Path, client: aiohttp.ClientSession, speed: float = 1.0) -> None:
+        setup, self.store = config(folder, speed), Store(folder)
+        self.speed, self.takes = speed, True
         self.metrics, self.broker = Metrics(), FakeBroker()
         self.told: list[Status] = []
         self.occupancy = Occupancy("n0", "b1", "here")
@@ -74,7 +75,17 @@ class Bench:
 
     async def publish(self, status: Status) -> bool:
         self.told.append(status)
-        return True
+        return self.takes
+
+    async def steps(self, from_s: float, until_s: float) -> list[float]:
+        """Steps ten times a real second; when something was told, in real seconds."""
+        told_s = []
+        for tenth in range(round(from_s * 10), round(until_s * 10)):
+            count, now_s = len(self.told), tenth / 10
+            self.worker.step(int(now_s * self.speed * 1000), now_s, set())
+            await asyncio.sleep(0)  # no time passes: the word is handed over
+            told_s += [now_s] * (len(self.told) - count)
+        return told_s
 
     def refused(self, why: str) -> int:
         return self.worker.state.refused.get(why, 0)
@@ -256,3 +267,42 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
         engine.child.wait()
         os.close(reader)
         os.close(writer)
+
+
+@pytest.mark.parametrize("speed", [1.0, 5.0, 30.0])
+async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
+    tmp_path: Path, client: aiohttp.ClientSession, speed: float
+) -> None:
+    """Then their statuses travel in one batch, and an embedded broker has one per fetch."""
+    beats = []
+    for number, first_s in enumerate((100.0, 100.7, 101.4)):
+        (tmp_path / str(number)).mkdir()
+        bench = Bench(tmp_path / str(number), client, speed)
+        told_s = await bench.steps(first_s, 160.0)
+        assert told_s[0] == first_s
+        beats.append([at_s for at_s in told_s if at_s > 120.0])
+        await bench.worker.close()
+    assert beats[0] == beats[1] == beats[2]
+    gaps = [later - at for at, later in zip(beats[0], beats[0][1:], strict=False)]
+    assert len(gaps) >= 2 and max(gaps) < heartbeat_s(True, speed) + 0.2
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 600.0])
+def test_a_node_speaks_several_times_before_it_would_count_as_silent(speed: float) -> None:
+    """By the rule of a controller: 15 s, at least 5 real ones; three times that if idle."""
+    silent_s = max(15.0 / speed, 5.0)
+    assert 4.0 * heartbeat_s(False, speed) < silent_s
+    assert 4.0 * heartbeat_s(True, speed) < 3.0 * silent_s
+
+
+async def test_a_word_that_the_broker_did_not_take_is_said_again_soon(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    bench = Bench(tmp_path, client)
+    await bench.steps(100.0, 100.5)
+    bench.takes = False
+    tried_s = await bench.steps(109.8, 113.5)
+    assert len(tried_s) >= 3
+    bench.takes = True
+    assert len(await bench.steps(113.5, 119.5)) == 1
+    await bench.worker.close()
