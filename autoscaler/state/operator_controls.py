@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaler import lag
 from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.state import reader_lag
 from autoscaler.state.decision_record import hold
 from topics.controls import EVERYTHING, Control
 from topics.decisions import Decision
@@ -20,7 +20,7 @@ _LIFTED = {
     "pause": "resumed",
     "release": "managed by Shoal again",
     "undeclared": "declared again, or stopped as what is declared no longer",
-    lag.KIND: "this controller has caught up: silence counts again",
+    reader_lag.KIND: "this controller has caught up: silence counts again",
 }
 
 _NO_LAG: Mapping[str, int] = {}
@@ -52,9 +52,9 @@ def guards(
 ) -> Guards:
     """What holds at `now_ms`. lag_ms: as in an observation."""
     held: dict[str, str] = {}
-    behind = lag.words(lag_ms)
+    behind = reader_lag.words(lag_ms)
     if behind:
-        held[f"{EVERYTHING}/{lag.KIND}"] = behind
+        held[f"{EVERYTHING}/{reader_lag.KIND}"] = behind
     stopped: set[str] = set()
     for control in controls.values():
         if control.kind == "verdict" or not control.active:
@@ -63,7 +63,7 @@ def guards(
             continue
         stopped.add(control.scope)
         held[f"{control.scope}/{control.kind}"] = _words(control)
-    frozen = lag.frozen(lag_ms, cluster.services)
+    frozen = reader_lag.frozen(lag_ms, cluster.services)
     services = []
     for service in cluster.services:
         window = next((window for window in service.freezes if window.holds(now_ms)), None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.lag import topics_behind
 from autoscaler.model.update import Inputs
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
@@ -17,6 +16,7 @@ from autoscaler.rollout.multi_node import waits
 from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
 from autoscaler.rollout.waves import WaveInputs, retire, step
 from autoscaler.state.model_view import LEAST, ModelView
+from autoscaler.state.reader_lag import topics_behind
 
 
 def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:

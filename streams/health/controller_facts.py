@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoscaler import lag
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import present_rate
@@ -20,6 +19,7 @@ from autoscaler.model.prediction_drift import barred
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import may_go_in
 from autoscaler.sizing.scale_in import lasting_s
+from autoscaler.state import reader_lag
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
@@ -206,7 +206,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)
     said = [found.held] if found.held else []
-    behind = state.held.get(f"*/{lag.KIND}")
+    behind = state.held.get(f"*/{reader_lag.KIND}")
     if behind:
         said.append(behind)
     freeze = state.held.get(f"{found.model}/freeze")
