@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoscaler.domain.splits import Split
 from autoscaler.domain.validation import finite, whole
 
 
@@ -19,7 +20,16 @@ class ModelSpec:
     `sliding_window` in tokens (0 = full attention); `sliding_share` is the fraction of layers
     that use it. `weight_bytes` is what one copy of the weights takes in memory, `params` and
     `active_params` are counts, `kv_bytes_per_token` is for all layers, in the KV cache's dtype.
-    `weight_dtype` is one of "bf16", "fp8", "mxfp4", "fp4", "int4".
+    `weight_dtype` is one of "bf16", "fp8", "int8", "mxfp4", "fp4", "int4".
+
+    Of a quantised checkpoint: `dense_bytes` and `expert_bytes` of one weight that every token
+    passes, and of one in a routed expert (0: as the dtype implies). `expert_params`: weights of one
+    routed expert, as a mean over all layers (0: those of a gated MLP). `state_bytes`: what each
+    sequence takes however long it is (state-space layers and their like). `tower_bytes`: weights
+    outside of the language model, such as a vision tower. `splits`: the widths that tensor
+    parallelism divides; `undivided`: why none can be, "" where they can.
+    `integer_activations`: products are computed in INT8. `memory_share`: of each GPU's memory, what
+    the engine may use for weights, KV cache and activations.
     """
 
     name: str
@@ -41,6 +51,15 @@ class ModelSpec:
     sliding_window: int = 0
     sliding_share: float = 0.0
     max_position: int = 131072
+    dense_bytes: float = 0.0
+    expert_bytes: float = 0.0
+    expert_params: float = 0.0
+    state_bytes: float = 0.0
+    tower_bytes: float = 0.0
+    splits: tuple[Split, ...] = ()
+    undivided: str = ""
+    integer_activations: bool = False
+    memory_share: float = 0.9
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"
@@ -48,9 +67,25 @@ class ModelSpec:
             whole(f"{who}: {field}", getattr(self, field), 1, 10**8)
         for field in ("params", "active_params", "weight_bytes", "kv_bytes_per_token"):
             finite(f"{who}: {field}", getattr(self, field), 1.0, 1e15)
+        for field in ("dense_bytes", "expert_bytes", "expert_params", "state_bytes", "tower_bytes"):
+            finite(f"{who}: {field}", getattr(self, field), 0.0, 1e15)
+        finite(f"{who}: memory_share", self.memory_share, 0.01, 1.0)
         finite(f"{who}: sliding_share", self.sliding_share, 0.0, 1.0)
 
     @property
     def is_moe(self) -> bool:
         """Whether the model routes tokens to experts."""
         return self.experts > 0
+
+    def split_refusal(self, gpus: int) -> str:
+        """Why no engine can split it over `gpus` GPUs by tensor parallelism; "" where one can."""
+        if gpus == 1:
+            return ""
+        if self.undivided:
+            return self.undivided
+        if self.heads % gpus:
+            return f"{self.heads} attention heads do not divide by {gpus}"
+        if self.kv_heads % gpus and gpus % self.kv_heads:
+            return f"{self.kv_heads} KV heads neither divide by {gpus} nor into it"
+        refusals = (split.refusal(gpus) for split in self.splits)
+        return next((one for one in refusals if one), "")

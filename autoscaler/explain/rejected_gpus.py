@@ -16,6 +16,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import instance
 from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
+from autoscaler.templates.engine_filter import VLLM
 
 
 def impossible_pools(
@@ -44,8 +45,11 @@ def impossible_pools(
         reasons = {one.bound_by for one in made}
         if weights > 0.9 * room:
             why = f"{weights:.0f} GB weights, {room:.0f} GB on a node"
-        elif reasons <= {"memory of the longest request", "heads that do not split"}:
+        elif reasons <= {"memory of the longest request", "no such split"}:
             why = f"no room for a request of {service.max_len_tokens} tokens"
+            refusals = (VLLM.refusal(spec, NodeSlice(pool.gpu, size)) for size in reversed(sizes))
+            split = next((one for one in refusals if one), "")
+            why = f"{why}, or no split: {split}" if split else why
         else:
             why = f"TPOT above {service.slo.tpot_ms:g} ms or TTFT above {service.slo.ttft_ms:g} ms"
         found.setdefault(pool.name, Rejected(f"{pool.name} ({pool.gpu.name})", why))

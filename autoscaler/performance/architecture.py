@@ -1,323 +1,242 @@
 """From a Hugging Face configuration to a `ModelSpec`.
 
-Owns what the keys of a `config.json` mean for sizes: dense models, grouped-query attention,
-mixtures of experts, latent attention, sliding windows, linear attention beside full layers. Knows
-no files and no names of models. Parameter counts are sums over matrices; what has a few thousand
-entries (norms, biases) is counted where it is easy and left out where it is not (below 0.1%).
+The order of the work: find the text model among the keys, read the kinds of its layers, make their
+matrices, read the quantisation, add up. Knows no files and no names of models. Parameter counts are
+sums over matrices; of what has a few thousand entries (norms, biases) norms are counted, biases are
+not (below 0.1%).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue, whole
+from autoscaler.performance.checkpoint import attention, feedforward, layers, recurrent, towers
+from autoscaler.performance.checkpoint.blueprint import BF16_BYTES, Blueprint, stored
+from autoscaler.performance.checkpoint.class_defaults import (
+    beside_essentials,
+    defaults_of,
+    text_type_of,
+)
+from autoscaler.performance.checkpoint.keys import Keys
+from autoscaler.performance.checkpoint.matrices import (
+    NO_FEED_FORWARD,
+    NO_MIXER,
+    FeedForward,
+    Matrix,
+    Mixer,
+)
+from autoscaler.performance.checkpoint.mistral_params import as_config, is_params
+from autoscaler.performance.checkpoint.per_layer_inputs import per_layer_inputs
+from autoscaler.performance.quantization.read import scheme_of
 
 Config = Mapping[str, Any]
 
-# Model types with two MLP matrices (up, down), not three.
-_PLAIN_MLP = {
-    "gpt2", "opt", "bloom", "falcon", "mpt", "phi", "gpt_neox", "gpt_bigcode", "starcoder2",
-    "nemotron", "gptj",
-}  # fmt: skip
-# Model types whose configuration class shares input and output embeddings unless told otherwise.
-_TIED = {
-    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3", "gemma3_text", "cohere",
-    "cohere2", "starcoder2", "gpt_bigcode", "gemma4", "gemma4_text",
-}  # fmt: skip
-_STATE_SPACE = (
-    "compress_ratios", "mamba_num_heads", "mamba_d_state", "ssm_cfg", "linear_attn_config", "rwkv",
-)  # fmt: skip
+_TEXT = ("text_config", "language_config", "llm_config")
+_AROUND_TEXT = ("thinker_config",)
 _NOT_MODELLED = {
-    "deepseek_v4": "compressed attention", "kimi_linear": "Kimi linear attention",
-    "nemotron_h": "Mamba layers", "mamba": "Mamba layers", "mamba2": "Mamba layers",
-    "nemotron-nas": "layers of different shapes", "jamba": "Mamba layers", "rwkv": "RWKV layers",
+    "deepseek_v4": "compressed attention", "deepseek_ref": "compressed attention",
+    "kimi_linear": "Kimi linear attention", "mamba": "Mamba layers alone",
+    "mamba2": "Mamba layers alone", "falcon_mamba": "Mamba layers alone",
+    "nemotron-nas": "layers of different shapes", "rwkv": "RWKV layers",
+    "recurrent_gemma": "RG-LRU layers", "zamba": "shared attention", "zamba2": "shared attention",
+    "plamo2": "Mamba layers of its own", "openelm": "layers of different shapes",
 }  # fmt: skip
-_FP4_PER_WEIGHT = 4.5 / 8
-_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": _FP4_PER_WEIGHT, "mxfp4": 4.25 / 8, "int4": 4.25 / 8}
-_BF16 = 2.0
+_NOT_READ = ("compress_ratios", "compress_rates", "ssm_cfg", "linear_attn_config", "rwkv",
+             "block_types", "block_configs", "hybrid_layer_ids")  # fmt: skip
+_ALLOWED = "transformers of full, sliding, linear, Mamba and convolution layers"
 
 
 def from_json(name: str, text: str, field: str = "config") -> ModelSpec:
     """The architecture in the text of a `config.json`, see `from_config`."""
     try:
         config = json.loads(text)
-    except ValueError as error:
-        raise InvalidValue(field, name, f"a Hugging Face config.json ({error})") from None
+    except (ValueError, RecursionError) as error:
+        allowed = f"a Hugging Face config.json ({error})"
+        raise InvalidValue(field, name, allowed) from None
     return from_config(name, config, field)
 
 
 def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
-    """The architecture that a Hugging Face `config.json` describes.
+    """The architecture that a Hugging Face `config.json`, or Mistral's `params.json`, describes.
 
-    Of a multimodal model the text part. InvalidValue names the key that is missing or the kind of
-    layer that is not modelled.
+    Of a multimodal model the language model; weights of its encoders count as bytes. InvalidValue
+    names the key that is missing, or whose value is not known.
     """
     if not isinstance(config, Mapping):
         raise InvalidValue(field, type(config).__name__, "a mapping, as in a config.json")
-    nested = config.get("text_config") or config.get("language_config") or config.get("llm_config")
-    inner = nested if isinstance(nested, Mapping) else {}
-    text = {**config, **inner}
-    kind = str(text.get("model_type", "")).lower()
-    _refuse(kind, text, field)
-    layers = _count(text, field, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    hidden = _count(text, field, "hidden_size", "n_embd", "d_model")
-    heads = _count(text, field, "num_attention_heads", "n_head", "n_heads")
-    vocab = _count(text, field, "vocab_size", "padded_vocab_size")
-    routed = _experts(text)
-    dense_mlp = _intermediate(text, hidden, field)
-    matrices = 2 if kind in _PLAIN_MLP else 3
-    attention, kv_heads, head_dim, kv_width = _attention(text, kind, hidden, heads, field)
-    full, sliding, linear = _layer_kinds(text, layers)
-    linear_each = _linear_attention(text, hidden) if linear else 0.0
-    moe_layers = _moe_layers(text, layers) if routed else 0
-    expert = _expert_intermediate(text, dense_mlp) if routed else 0
-    shared = _shared_width(text, expert) if routed else 0
-    beside = _dense_beside(text, kind, dense_mlp)
-    each_expert = 3.0 * hidden * expert
-    embeddings = float(vocab * hidden)
-    head = 0.0 if _tied(text, kind) else embeddings
-    body = (layers - linear) * attention + linear * linear_each
-    body += (layers - moe_layers) * matrices * hidden * beside
-    body += moe_layers * (3.0 * hidden * shared + hidden * (routed[0] if routed else 0))
-    body += 2.0 * hidden * layers + hidden  # norms
-    experts_all = moe_layers * (routed[0] if routed else 0) * each_expert
-    experts_active = moe_layers * (routed[1] if routed else 0) * each_expert
-    params = body + embeddings + head + experts_all
-    # As published counts have it: a token passes embeddings and head, whether shared or not.
-    active = params - experts_all + experts_active
-    dtype, share = _weights(config, text, bool(routed))
-    outside = embeddings + head
-    if share == "experts":
-        outside = params - experts_all
-    weight_bytes = (params - outside) * _BYTES[dtype] + outside * _BF16
+    if is_params(config):
+        config = as_config(config)
+    keys, kind = _text_model(config, field)
+    _refuse(kind, keys)
+    count = layers.count_of(keys)
+    hidden = keys.number_of("hidden_size", "n_embd", "d_model", high=10**6)
+    vocab = keys.number_of("vocab_size", "padded_vocab_size", high=10**8)
+    heads = attention.heads_of(keys, kind, hidden)
+    width = feedforward.intermediate_of(keys, kind, hidden)
+    experts = feedforward.experts_of(keys, kind, hidden, width)
+    kinds = layers.kinds_of(keys, kind, count, experts is not None)
+    if experts is None and any(forward == layers.ROUTED for _, forward in kinds):
+        raise keys.error("n_routed_experts", None, "how many experts its layers route to")
+    if not any(forward == layers.ROUTED for _, forward in kinds):
+        experts = None
+    mixers = {one: _mixer(keys, kind, hidden, heads, one) for one in {m for m, _ in kinds}}
+    forwards: dict[str, FeedForward] = {layers.NO_MLP: NO_FEED_FORWARD}
+    forwards[layers.DENSE] = feedforward.dense(keys, kind, hidden, width)
+    if experts is not None:
+        forwards[layers.ROUTED] = feedforward.routed(keys, kind, hidden, experts)
+    in_layers, outside = per_layer_inputs(keys, count, hidden)
+    made = tuple((_with(mixers[m], in_layers), forwards[f]) for m, f in kinds)
+    tied = _tied(keys, kind)
+    embeddings = [Matrix(("embed_tokens",), vocab, hidden, "embedding"), *outside]
+    if not tied:
+        embeddings.append(Matrix(("lm_head",), vocab, hidden, "head"))
+    blueprint = Blueprint(
+        made, tuple(embeddings), 2.0 * hidden * count + hidden,
+        keys.number("num_kv_shared_layers", high=count),
+    )  # fmt: skip
+    scheme = scheme_of(_quantisation(config, keys))
+    sums = stored(blueprint, scheme)
+    kv_bytes = blueprint.cached(scheme.kv_bits / 8.0)
+    if kv_bytes <= 0.0:
+        raise keys.error("layer_types", "no attention", "at least one layer with attention")
+    chosen = sums.experts * (experts.chosen / experts.count if experts else 0.0)
+    sliding = sum(1 for mixer, _ in kinds if mixer == layers.SLIDING)
+    tower_bytes = towers.tower_params(Keys(config, field, {})) * BF16_BYTES
+    params = sums.dense + sums.experts + sums.outside
+    # The rows of inputs per layer are looked up, not multiplied.
+    looked_up = sum(one.weights for one in outside if one.part == "embedding")
+    quantised = sums.dtype != "bf16" or bool(scheme.rules)
     return ModelSpec(
         name=name,
-        layers=layers,
+        layers=count,
         hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate=max(1, int(dense_mlp)),
+        heads=heads.heads,
+        kv_heads=heads.kv_heads,
+        head_dim=heads.size,
+        intermediate=width,
         vocab=vocab,
         params=params,
-        active_params=active,
-        weight_bytes=weight_bytes,
-        kv_bytes_per_token=_BF16 * kv_width * (full + sliding),
-        weight_dtype=dtype,
-        experts=routed[0] if routed else 0,
-        experts_per_token=routed[1] if routed else 0,
-        moe_intermediate=expert,
-        sliding_window=_window(text) if sliding else 0,
-        sliding_share=sliding / layers,
-        max_position=_max_position(text),
+        # As published counts have it: a token passes embeddings and head, whether shared or not.
+        active_params=sums.dense + chosen + sums.outside - looked_up,
+        weight_bytes=sums.dense_bytes + sums.expert_bytes + sums.outside_bytes + tower_bytes,
+        kv_bytes_per_token=kv_bytes,
+        weight_dtype=sums.dtype,
+        experts=experts.count if experts else 0,
+        experts_per_token=experts.chosen if experts else 0,
+        moe_intermediate=experts.width if experts else 0,
+        sliding_window=layers.window_of(keys, kind) if sliding else 0,
+        sliding_share=sliding / count,
+        max_position=_max_position(keys),
+        dense_bytes=sums.dense_bytes / sums.dense if quantised else 0.0,
+        expert_bytes=sums.expert_bytes / sums.experts if quantised and sums.experts else 0.0,
+        expert_params=_expert_params(sums.experts, experts, count, hidden),
+        state_bytes=sum(mixer.state_bytes for mixer, _ in made),
+        tower_bytes=tower_bytes,
+        splits=sums.splits,
+        undivided=scheme.whole,
+        integer_activations=sums.integer_activations,
     )
 
 
-def _refuse(kind: str, text: Config, field: str) -> None:
-    allowed = "transformers with attention in every layer, or with linear attention of Qwen's kind"
+def _text_model(config: Config, field: str) -> tuple[Keys, str]:
+    """The keys of the language model, and its model type."""
+    outer = str(config.get("model_type") or "").lower()
+    for name in _AROUND_TEXT:
+        inner = config.get(name)
+        if isinstance(inner, Mapping) and not any(key in config for key in _TEXT):
+            outer_keys = {key: value for key, value in config.items() if key != name}
+            return _text_model({**outer_keys, **inner}, field)
+    nested = next((config[key] for key in _TEXT if isinstance(config.get(key), Mapping)), None)
+    kind = text_type_of(outer)
+    if nested is None:
+        if kind and not any(key in config for key in ("hidden_size", "n_embd", "d_model")):
+            return Keys({"model_type": kind}, field, defaults_of(kind)), kind
+        return Keys(config, field, beside_essentials(outer)), outer
+    kind = str(nested.get("model_type") or kind).lower()
+    around = {key: value for key, value in config.items() if key not in _TEXT}
+    # A width of the outer model is not one of the text model.
+    around = around if "hidden_size" in nested else {**around, "hidden_size": None}
+    merged = {**around, **nested}
+    if merged.get("hidden_size") is None:
+        merged.pop("hidden_size", None)
+    return Keys(merged, field, defaults_of(kind)), kind
+
+
+def _refuse(kind: str, keys: Keys) -> None:
     if kind in _NOT_MODELLED:
-        raise InvalidValue(f"{field}: model_type", f"{kind} ({_NOT_MODELLED[kind]})", allowed)
-    for key in _STATE_SPACE:
-        if text.get(key):
-            raise InvalidValue(f"{field}: {key}", text[key], allowed)
-
-
-def _get(text: Config, *names: str) -> Any:
-    return next((text[name] for name in names if text.get(name) is not None), None)
-
-
-def _count(text: Config, field: str, *names: str) -> int:
-    value = _get(text, *names)
-    if value is None:
-        raise InvalidValue(f"{field}: {names[0]}", "missing", "a whole number above 0")
-    return whole(f"{field}: {names[0]}", value, 1, 10**8)
-
-
-def _intermediate(text: Config, hidden: int, field: str) -> int:
-    value = _get(text, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        value = value[0] if value else None
-    if value is None:
-        value = int(text.get("expansion_ratio", 4)) * hidden
-    return whole(f"{field}: intermediate_size", value, 1, 10**8)
-
-
-def _attention(
-    text: Config, kind: str, hidden: int, heads: int, field: str
-) -> tuple[float, int, int, int]:
-    """Parameters of one layer's attention, KV heads, head size, cached numbers per token."""
-    rank = text.get("kv_lora_rank")
-    if rank:
-        rope, nope = int(text["qk_rope_head_dim"]), int(text["qk_nope_head_dim"])
-        value_dim = int(text.get("v_head_dim") or nope)
-        query = heads * (nope + rope)
-        low = text.get("q_lora_rank")
-        q = float(hidden * low + low * query) if low else float(hidden * query)
-        kv = float(hidden * (rank + rope) + rank * heads * (nope + value_dim))
-        out = float(heads * value_dim * hidden)
-        # The latent cache is one head that every GPU holds in full.
-        return q + kv + out, 1, (nope + rope + value_dim) // 2, rank + rope
-    kv_heads = _get(
-        text, "num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv"
+        raise keys.error("model_type", f"{kind} ({_NOT_MODELLED[kind]})", _ALLOWED)
+    for key in _NOT_READ:
+        if keys.config.get(key):
+            raise keys.error(key, keys.config[key], f"not set; {_ALLOWED}")
+    if keys.config.get("is_encoder_decoder") is True:
+        raise keys.error("is_encoder_decoder", True, "false: models of one decoder")
+    states = any(
+        keys.config.get(key) for key in ("mamba_num_heads", "mamba_n_heads", "mamba_d_state")
     )
-    if kind == "falcon" and not text.get("new_decoder_architecture"):
-        kv_heads = 1 if text.get("multi_query", True) else heads
-    if isinstance(text.get("attn_config"), Mapping):
-        kv_heads = text["attn_config"].get("kv_n_heads", kv_heads)
-    groups = whole(f"{field}: num_key_value_heads", kv_heads or heads, 1, heads)
-    size = _get(text, "head_dim", "kv_channels") or hidden // heads
-    gate = 2 if text.get("attn_output_gate") else 1
-    q = gate * hidden * heads * size
-    total = float(q + 2 * hidden * groups * size + heads * size * hidden)
-    return total, groups, int(size), 2 * groups * int(size)
+    listed = ("layer_types", "hybrid_override_pattern", "layers_block_type", "attn_layer_indices",
+              "attn_layer_period")  # fmt: skip
+    if states and kind != "falcon_h1" and not any(key in keys for key in listed):
+        raise keys.error("layer_types", None, "the kind of each layer, beside the keys of Mamba")
 
 
-def _experts(text: Config) -> tuple[int, int] | None:
-    ffn = text.get("ffn_config") if isinstance(text.get("ffn_config"), Mapping) else {}
-    count = _get(text, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-    count = count or (ffn or {}).get("moe_num_experts")
-    if isinstance(count, Sequence) and not isinstance(count, str):
-        count = count[0]
-    chosen = _get(
-        text, "num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk",
-        "experts_per_token", "top_k_experts",
-    ) or (ffn or {}).get("moe_top_k")  # fmt: skip
-    if isinstance(chosen, Sequence) and not isinstance(chosen, str):
-        chosen = chosen[0]
-    if not count or int(count) <= 1:
-        return None
-    return int(count), int(chosen or 1)
+def _mixer(keys: Keys, kind: str, hidden: int, heads: attention.Heads, which: str) -> Mixer:
+    if which in (layers.FULL, layers.SLIDING):
+        return attention.attention(keys, kind, hidden, heads, which == layers.SLIDING)
+    if which == layers.LINEAR:
+        if "linear_num_value_heads" in keys:
+            return recurrent.gated_delta_net(keys, hidden)
+        if kind.startswith("minimax"):
+            return recurrent.lightning(keys, hidden)
+        raise keys.error("layer_types", f"linear_attention of {kind}", "that of Qwen or MiniMax")
+    if which == layers.MAMBA:
+        return recurrent.mamba1(keys, hidden) if kind == "jamba" else recurrent.mamba2(keys, hidden)
+    if which == layers.CONVOLUTION:
+        return recurrent.short_convolution(keys, hidden)
+    if which == layers.BOTH:
+        one = attention.attention(keys, kind, hidden, heads, sliding=False)
+        other = recurrent.mamba2(keys, hidden)
+        return Mixer("full", (*one.matrices, *other.matrices), one.cached, 0, other.state_bytes,
+                     other.splits)  # fmt: skip
+    return NO_MIXER
 
 
-def _expert_intermediate(text: Config, dense: int) -> int:
-    ffn = text.get("ffn_config") if isinstance(text.get("ffn_config"), Mapping) else {}
-    value = _get(
-        text, "moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size"
-    )
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        value = value[0]
-    return int(value or (ffn or {}).get("ffn_hidden_size") or dense)
+def _with(mixer: Mixer, more: tuple[Matrix, ...]) -> Mixer:
+    if not more:
+        return mixer
+    matrices = (*mixer.matrices, *more)
+    return Mixer(mixer.kind, matrices, mixer.cached, mixer.more_bytes, mixer.state_bytes,
+                 mixer.splits)  # fmt: skip
 
 
-def _shared_width(text: Config, expert: int) -> int:
-    """Width of the MLP that every token passes beside its experts, in a layer with experts."""
-    width = _get(text, "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
-    if width:
-        return int(width)
-    many = _get(text, "n_shared_experts", "num_shared_experts", "num_shared_expert",
-                "moe_num_shared_experts")  # fmt: skip
-    if isinstance(many, Sequence) and not isinstance(many, str):
-        many = many[0]
-    if text.get("model_type") in ("llama4", "llama4_text"):
-        return int(text["intermediate_size"])
-    return int(many or 0) * expert
+def _expert_params(
+    total: float, experts: feedforward.Experts | None, count: int, hidden: int
+) -> float:
+    """Of one expert as a mean over layers; 0 where nearly all layers have gated experts."""
+    if experts is None:
+        return 0.0
+    mean = total / experts.count / count
+    usual = 3.0 * hidden * experts.width
+    return mean if mean < 0.75 * usual else 0.0
 
 
-def _dense_beside(text: Config, kind: str, dense: int) -> int:
-    """Width of the MLP in layers without experts."""
-    if kind in ("llama4", "llama4_text"):
-        return int(text.get("intermediate_size_mlp", dense))
-    return int(text.get("dense_intermediate_size") or dense)
+def _quantisation(config: Config, keys: Keys) -> Keys | None:
+    for where in (keys, Keys(config, keys.field, {})):
+        if (how := where.section("quantization_config")) is not None:
+            return how
+    return None
 
 
-def _moe_layers(text: Config, layers: int) -> int:
-    """How many layers route to experts."""
-    pattern = text.get("moe_layer_freq")
-    if isinstance(pattern, Sequence) and not isinstance(pattern, str):
-        return sum(1 for one in pattern[:layers] if one)
-    kinds = text.get("mlp_layer_types")
-    if isinstance(kinds, Sequence) and not isinstance(kinds, str):
-        return sum(1 for one in kinds[:layers] if one == "sparse")
-    listed = text.get("moe_layers")
-    if isinstance(listed, Sequence) and not isinstance(listed, str) and listed:
-        return len(listed)
-    if text.get("moe_layers_enum"):
-        return len(str(text["moe_layers_enum"]).split(","))
-    first = int(_get(text, "first_k_dense_replace", "moe_layer_start_index") or 0)
-    step = int(_get(text, "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
-               or (pattern if isinstance(pattern, int) else 1) or 1)  # fmt: skip
-    without = {int(n) for n in text.get("mlp_only_layers") or ()}
-    return sum(
-        1 for index in range(first, layers) if index not in without and (index + 1) % step == 0
-    )
+def _tied(keys: Keys, kind: str) -> bool:
+    if keys.value("tie_word_embeddings") is not None or keys.value("tie_embeddings") is None:
+        return keys.flag("tie_word_embeddings")
+    return keys.flag("tie_embeddings")
 
 
-def _layer_kinds(text: Config, layers: int) -> tuple[int, int, int]:
-    """Layers with full, sliding-window and linear attention."""
-    kinds = text.get("layer_types")
-    if isinstance(kinds, Sequence) and not isinstance(kinds, str) and kinds:
-        own = list(kinds[:layers])
-        linear = own.count("linear_attention")
-        sliding = own.count("sliding_attention") + own.count("chunked_attention")
-        sliding = sliding if _window(text) else 0
-        return layers - linear - sliding, sliding, linear
-    every = text.get("full_attention_interval")
-    if every and text.get("linear_num_value_heads"):
-        full = layers // int(every)
-        return full, 0, layers - full
-    pattern = text.get("hybrid_layer_pattern")
-    if isinstance(pattern, Sequence) and not isinstance(pattern, str) and _window(text):
-        sliding = sum(1 for one in pattern[:layers] if one)
-        return layers - sliding, sliding, 0
-    if not _window(text) or text.get("use_sliding_window") is False:
-        return layers, 0, 0
-    kind = str(text.get("model_type", ""))
-    every = text.get("sliding_window_pattern")
-    if every is None:
-        every = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2,
-                 "llama4": 4, "llama4_text": 4}.get(kind)  # fmt: skip
-    if every:
-        full = layers // int(every)
-        return full, layers - full, 0
-    return 0, layers, 0
-
-
-def _window(text: Config) -> int:
-    chunk = text.get("attention_chunk_size") if "llama4" in str(text.get("model_type")) else None
-    return int(_get(text, "sliding_window", "sliding_window_size") or chunk or 0)
-
-
-def _linear_attention(text: Config, hidden: int) -> float:
-    """Parameters of one gated delta-net layer (Qwen3-Next, Qwen3.5)."""
-    keys = int(text["linear_num_key_heads"]) * int(text["linear_key_head_dim"])
-    heads = int(text["linear_num_value_heads"])
-    values = heads * int(text["linear_value_head_dim"])
-    return float(hidden * (2 * keys + 2 * values) + 2 * hidden * heads + values * hidden)
-
-
-def _tied(text: Config, kind: str) -> bool:
-    tied = text.get("tie_word_embeddings", text.get("tie_embeddings"))
-    return kind in _TIED if tied is None else bool(tied)
-
-
-def _max_position(text: Config) -> int:
-    found = _get(text, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
-                 "model_max_length", "max_sequence_length")  # fmt: skip
-    return whole("max_position_embeddings", int(found or 4096), 1, 10**8)
-
-
-def _weights(config: Config, text: Config, routed: bool) -> tuple[str, str]:
-    """How weights are stored, and of what: "all" matrices or the "experts" alone."""
-    how = config.get("quantization_config") or text.get("quantization_config") or {}
-    method = str(how.get("quant_method", "")).lower()
-    said = f"{method} {how.get('quant_algo', '')} {how.get('format', '')} {how.get('fmt', '')}"
-    said = said.lower()
-    bits = _get(how, "bits", "w_bit")
-    groups = how.get("config_groups")
-    if bits is None and isinstance(groups, Mapping) and groups:
-        weights = next(iter(groups.values())).get("weights") or {}
-        bits = weights.get("num_bits")
-        said += f" {weights.get('type', '')}"
-    if "mxfp4" in said:
-        return "mxfp4", "experts" if routed else "all"
-    if "fp4" in said:
-        return "fp4", "all"
-    if "fp8" in said or "e4m3" in said or (bits == 8 and "float" in said):
-        return "fp8", "all"
-    if bits == 4:
-        ignored = " ".join(map(str, how.get("ignore") or ()))
-        return "int4", "experts" if routed and "attn" in ignored else "all"
-    return "bf16", "all"
+def _max_position(keys: Keys) -> int:
+    longest = keys.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length",
+                          "model_max_length", "max_sequence_length", otherwise=4096)  # fmt: skip
+    return whole("max_position_embeddings", longest or 4096, 1, 10**8)

@@ -174,7 +174,8 @@ class Engine:
         sample = _drawn(self.traffic, REQUESTS)
         outputs = sample.outputs.copy()
         context = sample.inputs.mean() + 0.5 * np.mean(outputs**2) / outputs.mean()
-        batch = int(np.clip(self.times.kv_capacity_tokens / context, 1, self.times.max_batch))
+        tokens = self.times.kv_tokens_at(context)
+        batch = int(np.clip(tokens / context, 1, self.times.max_batch))
         outputs[:batch] = np.ceil(outputs[:batch] * np.arange(1, batch + 1) / batch)
         run, first_ms = self._serve(sample, np.zeros(REQUESTS), outputs)
         served = first_ms[np.isfinite(first_ms)]
@@ -187,6 +188,10 @@ class Engine:
         counted = measured(count)
         first, last, stats = np.empty(count), np.empty(count), np.zeros(5)
         times, grid = self.times, self.grid
+        context = float(sample.inputs.mean() + 0.5 * sample.outputs.mean())
+        longest = int((sample.inputs + sample.outputs).max())
+        # One sequence alone has all of it, whatever is left for a full batch.
+        room = min(max(times.kv_tokens_at(context), longest), times.kv_capacity_tokens)
         kernel.serve(
             KINDS[self.phase],
             arrival_ms,
@@ -194,7 +199,7 @@ class Engine:
             outputs,
             sample.transfer_ms,
             times.max_batch,
-            int(times.kv_capacity_tokens),
+            int(room),
             batched_tokens(self.phase, times.max_batch),
             grid.scalars,
             grid.dense,

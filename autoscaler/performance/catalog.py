@@ -18,9 +18,19 @@ from typing import Any
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.splits import Split
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.architecture import from_config
-from autoscaler.performance.catalog_names import gpu_product, instance_type, storage_of, variant_of
+from autoscaler.performance.catalog_names import (
+    block_of,
+    gpu_product,
+    has_integer_activations,
+    instance_type,
+    is_undivided,
+    storage_of,
+    unloadable,
+    variant_of,
+)
 
 _SHORT_GPU_NAMES = {
     "H100": "H100-SXM",
@@ -33,8 +43,11 @@ _SHORT_GPU_NAMES = {
     "V100": "V100-SXM2-16GB",
 }
 # FP4 carries a scale byte per 16 weights (NVFP4), INT4 one of two bytes per 64.
-_BYTES_PER_PARAM = {"bf16": 2.0, "fp8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8}
+_BYTES_PER_PARAM = {
+    "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8, "mxfp4": 4.25 / 8,
+}  # fmt: skip
 _KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
+_UNDIVIDED = "weights that bitsandbytes saved have no tensor parallelism"
 
 
 _GPU_SHORT_OF: dict[str, str] = {}
@@ -131,7 +144,18 @@ def _written_out(name: str, row: Mapping[str, Any]) -> ModelSpec:
         sliding_window=row["sliding_window"] or 0,
         sliding_share=0.5 if row["sliding_window"] else 0.0,
         max_position=row["max_position"],
+        splits=_splits(row),
     )
+
+
+def _splits(row: Mapping[str, Any]) -> tuple[Split, ...]:
+    """What tensor parallelism divides of a model whose sizes stand written out."""
+    found = [Split("num_attention_heads x head_dim", row["heads"] * row["head_dim"])]
+    if expert := row["moe_intermediate"]:
+        found.append(Split("moe_intermediate_size", expert, expert=True))
+    else:
+        found.append(Split("intermediate_size", row["intermediate"]))
+    return tuple(found)
 
 
 def gpu(name: str, field: str = "gpu") -> GpuSpec:
@@ -176,16 +200,32 @@ def entry_of(name: str, field: str = "source") -> str:
 def model(name: str, field: str = "source") -> ModelSpec:
     """The architecture of `name`, by `entry_of`, with its weights as the name says they are stored.
 
-    A variant in FP8, FP4 or INT4 has its entry's sizes with smaller weights.
+    A variant in FP8, FP4, INT8 or INT4 has its entry's sizes with smaller weights, and blocks that
+    a split must keep whole. InvalidValue for a form that vLLM does not load.
     """
     found = entry_of(name, field)
     spec = replace(models()[found], name=name)
+    if word := unloadable(name):
+        raise InvalidValue(field, name, f"no {word.upper()}; declare the ./config.json beside it")
     stored = storage_of(name)
-    return quantized(spec, stored) if stored and not storage_of(found) else spec
+    if not stored or storage_of(found) or stored == spec.weight_dtype:
+        return spec
+    small = quantized(spec, stored)
+    multiple = block_of(name, stored)
+    why = f"assumed blocks of {multiple}, see docs/checkpoints.md" if multiple > 1 else ""
+    return replace(
+        small,
+        splits=tuple(
+            one if one.most_parts else replace(one, multiple=multiple, why=why)
+            for one in small.splits
+        ),
+        undivided=_UNDIVIDED if is_undivided(name) else "",
+        integer_activations=has_integer_activations(name),
+    )
 
 
 def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """`spec` with its weights in `dtype` ("bf16", "fp8", "fp4", "int4"); the KV cache stays.
+    """`spec` with its weights in `dtype` ("bf16", "fp8", "int8", "fp4", ...); the KV cache stays.
 
     Embeddings and output head stay in BF16, as engines keep them.
     """
@@ -196,8 +236,17 @@ def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
         raise InvalidValue("quantization", dtype, ", ".join(_BYTES_PER_PARAM))
     embeddings = min(2.0 * spec.vocab * spec.hidden, 0.5 * spec.params)
     body = spec.params - embeddings
-    weight_bytes = body * per_param + embeddings * _BYTES_PER_PARAM["bf16"]
-    return replace(spec, weight_dtype=dtype, weight_bytes=weight_bytes)
+    weight_bytes = body * per_param + embeddings * _BYTES_PER_PARAM["bf16"] + spec.tower_bytes
+    return replace(
+        spec,
+        weight_dtype=dtype,
+        weight_bytes=weight_bytes,
+        dense_bytes=0.0,
+        expert_bytes=0.0,
+        splits=tuple(replace(one, multiple=1, why="") for one in spec.splits),
+        undivided="",
+        integer_activations=False,
+    )
 
 
 def with_kv_cache(spec: ModelSpec, dtype: str) -> ModelSpec:

@@ -17,9 +17,17 @@ _TUNING = frozenset({
 })  # fmt: skip
 _STORAGE = {
     "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "awq": "int4", "gptq": "int4", "int4": "int4",
-    "4bit": "int4", "w4a16": "int4", "autoround": "int4",
+    "4bit": "int4", "w4a16": "int4", "autoround": "int4", "int8": "int8", "8bit": "int8",
+    "w8a8": "int8", "w8a16": "int8", "quantized.w8a8": "int8", "quantized.w8a16": "int8",
+    "quantized.w4a16": "int4", "mxfp4": "mxfp4", "mxfp8": "fp8",
 }  # fmt: skip
-_STORAGE_UNCHANGED = frozenset(["bf16", "fp16", "int8", "8bit", "w8a8", "mxfp4"])
+_STORAGE_UNCHANGED = frozenset(["bf16", "fp16"])
+_FILES = frozenset(["gguf", "exl2", "exl3", "mlx", "eetq", "aqlm"])
+_WHOLE = frozenset(["bnb", "bitsandbytes"])
+_INTEGER_ACTIVATIONS = frozenset(["w8a8", "quantized.w8a8"])
+# Publishers whose FP8 has one scale for each row or matrix; the others have blocks of 128 x 128.
+_ROW_SCALES = frozenset(["nvidia", "redhatai", "neuralmagic", "amd"])
+_BLOCKS = {"fp8": 128, "int4": 128, "fp4": 16, "mxfp4": 1, "int8": 1}
 _SKILLS = frozenset(["math", "coder", "code"])
 _DATE = re.compile(r"\d{4}\Z")
 _SIZE = re.compile(r"a?\d+(\.\d+)?[bm]\Z|\d+x\d+b\Z|\d+e\Z")
@@ -130,9 +138,36 @@ def is_published(name: str, entry: str) -> bool:
 
 
 def storage_of(name: str) -> str:
-    """How the weights of a variant are stored, as its name says: "fp8", "fp4", "int4" or ""."""
+    """How the weights of a variant are stored, as its name says: "fp8", "fp4", "int8", "int4",
+    "mxfp4" or ""."""
     found = [_STORAGE[token] for token in _tokens(name) if token in _STORAGE]
-    return found[0] if found else ""
+    return "fp8" if "fp8" in found else found[0] if found else ""
+
+
+def unloadable(name: str) -> str:
+    """The word in `name` for a form of weights that vLLM does not load, or whose bits the name does
+    not say; "" where there is none."""
+    return next((token for token in _tokens(name) if token in _FILES), "")
+
+
+def block_of(name: str, stored: str) -> int:
+    """Weights of one block or group of a variant that is `stored` so, where only its name is known:
+    of the possible ones the largest."""
+    publisher = name.partition("/")[0].lower()
+    if stored == "fp8" and (publisher in _ROW_SCALES or "dynamic" in _tokens(name)):
+        return 1 if "block" not in _tokens(name) else _BLOCKS["fp8"]
+    return _BLOCKS.get(stored, 1)
+
+
+def is_undivided(name: str) -> bool:
+    """Whether a variant is saved in a form that no tensor parallelism can divide."""
+    return any(token in _WHOLE for token in _tokens(name))
+
+
+def has_integer_activations(name: str) -> bool:
+    """Whether a variant computes products in INT8, as its name says."""
+    tokens = _tokens(name)
+    return any(token in _INTEGER_ACTIVATIONS for token in tokens) and storage_of(name) == "int8"
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, PointKind
 from autoscaler.performance.efficiency import PEAK, Efficiency
 from autoscaler.performance.measured_tables import NO_CORRECTION, Correction
-from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline, roofline
 from autoscaler.performance.step_times import bind
@@ -98,7 +98,8 @@ def _shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:
     TPOT = t(B d) + (B - 1) d P / R_out, with d the share of a request's time that is decoding and
     P the time a prompt adds.
     """
-    room = kv_capacity_tokens(point.spec, point.gpu, point.tp) / context
+    own = sequence_tokens(point.spec, point.tp)
+    room = (kv_capacity_tokens(point.spec, point.gpu, point.tp) + own) / (context + own)
     held = max(1.0, min(point.load, room, _MAX_SEQUENCES))
     each = _marginal_prefill_ms(bound, point.input_tokens)
     decoding = 1.0

@@ -12,7 +12,14 @@ from functools import lru_cache
 from autoscaler.domain.model_spec import ModelSpec
 
 # Bytes per weight with their block scales: MXFP4 has one scale byte per 32 weights, NVFP4 per 16.
-_EXPERT_BYTES = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 4.25 / 8, "fp4": 4.5 / 8, "int4": 4.25 / 8}
+_EXPERT_BYTES = {
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "mxfp4": 4.25 / 8,
+    "fp4": 4.5 / 8,
+    "int4": 4.25 / 8,
+}
 _BF16_BYTES = 2.0
 
 
@@ -45,6 +52,7 @@ def layer_shape(model: ModelSpec) -> LayerShape:
     head = float(model.vocab * model.hidden)
     embeddings = _embedding_copies(model) * head
     expert = 3.0 * model.hidden * model.moe_intermediate if model.is_moe else 0.0
+    expert = model.expert_params or expert
     routed = expert * model.experts_per_token
     dense = max((model.active_params - embeddings) / model.layers - routed, 0.0)
     per_expert_byte = _EXPERT_BYTES.get(model.weight_dtype, _BF16_BYTES)
@@ -55,9 +63,9 @@ def layer_shape(model: ModelSpec) -> LayerShape:
         dense_byte = per_expert_byte
     return LayerShape(
         dense_params=dense,
-        dense_bytes=dense * dense_byte,
+        dense_bytes=dense * (model.dense_bytes or dense_byte),
         expert_params=expert,
-        expert_bytes=expert * per_expert_byte,
+        expert_bytes=expert * (model.expert_bytes or per_expert_byte),
         kv_bytes=model.kv_bytes_per_token / model.layers,
         head_params=head,
         head_bytes=head * _BF16_BYTES,

@@ -10,27 +10,35 @@ from autoscaler.domain.model_spec import ModelSpec
 
 # Activations, communication buffers and the CUDA context, per GPU, in 1e9 bytes.
 _RESERVED_GB_PER_GPU = 1.5
-_MEM_FRACTION = 0.9  # of each GPU's memory, what the engine may use
 
 
-def usable_gb(gpu: GpuSpec, tp: int) -> float:
-    """Memory of `tp` GPUs for weights and KV cache together, in 1e9 bytes."""
-    return (gpu.mem_gb * _MEM_FRACTION - _RESERVED_GB_PER_GPU) * tp
+def usable_gb(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
+    """Memory of `tp` GPUs for weights and KV cache of `model` together, in 1e9 bytes."""
+    return (gpu.mem_gb * model.memory_share - _RESERVED_GB_PER_GPU) * tp
 
 
 def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> float:
     """Tokens of KV cache that `tp` GPUs hold beside `layers` layers; 0 when the weights do not fit.
 
     Below one KV head per GPU the cache is copied, so it then counts once per GPU (grouped-query
-    attention).
+    attention). The state of one sequence is taken off already; further sequences each take
+    `sequence_tokens` more.
     """
     held = model.layers if layers is None else layers
     share = held / model.layers
-    free = usable_gb(gpu, tp) * 1e9 - model.weight_bytes * share
+    free = usable_gb(model, gpu, tp) * 1e9 - (model.weight_bytes + model.state_bytes) * share
     if free <= 0.0:
         return 0.0
-    copies = max(1.0, tp / model.kv_heads)
-    return free / (model.kv_bytes_per_token * share * copies)
+    return free / (model.kv_bytes_per_token * share * _copies(model, tp))
+
+
+def sequence_tokens(model: ModelSpec, tp: int) -> float:
+    """Tokens of KV cache with the room of one sequence's state; 0 for attention alone."""
+    return model.state_bytes / (model.kv_bytes_per_token * _copies(model, tp))
+
+
+def _copies(model: ModelSpec, tp: int) -> float:
+    return max(1.0, tp / model.kv_heads)
 
 
 def fits(model: ModelSpec, gpu: GpuSpec, tp: int) -> bool:

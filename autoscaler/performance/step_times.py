@@ -14,7 +14,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.measured_tables import NO_CORRECTION, Correction, rows
-from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
 from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
 
@@ -26,7 +26,8 @@ _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
 class StepTimes:
     """Times of one instance, in ms.
 
-    kv_capacity_tokens: tokens of KV cache it holds, 0 = the model does not fit.  max_batch: most
+    kv_capacity_tokens: tokens of KV cache it holds for one sequence, 0 = the model does not fit.
+    sequence_tokens: what each further sequence takes of them, however long it is.  max_batch: most
     sequences in one iteration.  first_token_ms: time outside of iterations that a caller waits for
     a first token; it takes no GPU time.  uncertain: the profile has no measurement of this kind of
     model or GPU behind it.
@@ -38,6 +39,15 @@ class StepTimes:
     max_batch: int
     first_token_ms: float
     uncertain: bool
+    sequence_tokens: float = 0.0
+
+    def kv_tokens_at(self, context_tokens: float) -> float:
+        """Tokens of KV cache for sequences of mean length `context_tokens`, their states aside."""
+        own = self.sequence_tokens
+        if own <= 0.0 or self.kv_capacity_tokens <= 0.0:
+            return self.kv_capacity_tokens
+        shared = (self.kv_capacity_tokens + own) * context_tokens / (context_tokens + own)
+        return max(min(shared, self.kv_capacity_tokens), 1.0)
 
     def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
         """One pass over `batch` prompts of `tokens` new tokens behind `context` cached ones."""
@@ -66,13 +76,18 @@ class StepTimes:
 def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile) -> StepTimes:
     """Step times of `model` in `phase` on `node`, tensor parallel over all of its GPUs."""
     bound, correction = bind(model, node.gpu, node.gpus, profile)
+    tokens, each = kv_capacity_tokens(model, node.gpu, node.gpus), sequence_tokens(model, node.gpus)
+    most = _MAX_SEQUENCES[phase]
+    if each > 0.0:
+        most = max(1, min(most, int((tokens + each) / (each + 1.0))))
     return StepTimes(
         roofline=bound,
         correction=correction,
-        kv_capacity_tokens=kv_capacity_tokens(model, node.gpu, node.gpus),
-        max_batch=_MAX_SEQUENCES[phase],
+        kv_capacity_tokens=tokens,
+        max_batch=most,
         first_token_ms=bound.eff.first_token_ms,
         uncertain=profile.uncertain(model, node.gpu),
+        sequence_tokens=each,
     )
 
 

@@ -63,7 +63,7 @@ def instance(
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
     if not VLLM.runs(spec, node):
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "heads that do not split")
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "no such split")
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         why = "memory of the longest request"
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why)

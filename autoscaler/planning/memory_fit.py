@@ -25,10 +25,12 @@ _USUAL_GPUS = ("L40S", "H100", "H200", "B200")
 class Misfit:
     """A model and the slice that comes nearest to holding it.
 
-    where, slice: the pool and what of it; None when the model may use no pool, or when its heads
-    split over none. weights_gb, kv_gb: what it needs there, KV cache for one request of max_len
-    tokens; usable_gb: what the slice has for both. In 1e9 bytes. longest_tokens: the max_len that
-    would fit there, 0 when the weights alone do not. would_do: other changes that make it fit.
+    where, slice: the pool and what of it; None when the model may use no pool, or when no engine
+    can split it over any. refused: a slice that is large enough, and why no engine can split it
+    over that; "" where there is none. weights_gb, kv_gb: what it needs, KV cache for one request of
+    max_len tokens, with its state; usable_gb: what the slice has for both. In 1e9 bytes.
+    longest_tokens: the max_len that would fit there, 0 when the weights alone do not. would_do:
+    other changes that make it fit.
     """
 
     model: str
@@ -41,15 +43,17 @@ class Misfit:
     longest_tokens: int = 0
     pools: int = 0
     would_do: tuple[str, ...] = ()
+    refused: str = ""
 
     def __str__(self) -> str:
         if not self.pools:
             return "no pool is open to it: none in its regions, or spot only and its spot is 0"
         if self.slice is None:
-            return "its attention heads split over no slice of its pools"
+            return f"it splits over no slice of its pools: {self.refused}"
         shorter = (f"max_len {self.longest_tokens}",) if self.longest_tokens else ()
         would_do = [*shorter, *self.would_do]
         hint = f"; {' or '.join(would_do)} would fit" if would_do else ""
+        hint = f"; {self.refused}{hint}" if self.refused else hint
         return (
             f"no slice of its pools holds it: {self.weights_gb:.1f} GB of weights and "
             f"{self.kv_gb:.1f} GB of KV cache for {self.max_len_tokens} tokens, but the largest, "
@@ -74,15 +78,22 @@ def misfit(cluster: Cluster, service: Service) -> Misfit | None:
     longest = min(service.max_len_tokens, spec.max_position)
     pools = len(usable_pools(cluster, service))
     best: tuple[tuple[float, float], str, NodeSlice] | None = None
-    for pool, node in _slices(cluster, service):
+    refused, first = "", ""
+    for pool, node in _all_slices(cluster, service):
+        if why := VLLM.refusal(spec, node):
+            why = f"{node.name} of {pool} cannot share it: {why}"
+            first = first or why
+            if kv_capacity_tokens(spec, node.gpu, node.gpus) >= longest:
+                refused = refused or why
+            continue
         tokens = kv_capacity_tokens(spec, node.gpu, node.gpus)
         if tokens >= longest:
             return None
-        rank = tokens, usable_gb(node.gpu, node.gpus)
+        rank = tokens, usable_gb(spec, node.gpu, node.gpus)
         if best is None or rank > best[0]:
             best = rank, pool, node
     if best is None:
-        return Misfit(service.model, longest, pools=pools)
+        return Misfit(service.model, longest, pools=pools, refused=first)
     (tokens, usable), where, node = best
     copies = max(1.0, node.gpus / spec.kv_heads)
     return Misfit(
@@ -91,11 +102,12 @@ def misfit(cluster: Cluster, service: Service) -> Misfit | None:
         where=where,
         slice=node,
         weights_gb=spec.weight_bytes / 1e9,
-        kv_gb=longest * spec.kv_bytes_per_token * copies / 1e9,
+        kv_gb=(longest * spec.kv_bytes_per_token * copies + spec.state_bytes) / 1e9,
         usable_gb=usable,
         longest_tokens=int(tokens) if tokens >= _LEAST_TOKENS else 0,
         pools=pools,
         would_do=_would_do(cluster, service, longest),
+        refused=refused,
     )
 
 
@@ -105,7 +117,8 @@ def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ..
     found = []
     if spec.weight_dtype == "bf16":
         small = quantized(spec, "fp8")
-        nodes = (node for _, node in _slices(cluster, service))
+        slices = _all_slices(cluster, service)
+        nodes = (node for _, node in slices if VLLM.runs(small, node))
         held = (kv_capacity_tokens(small, node.gpu, node.gpus) for node in nodes)
         if max(held, default=0.0) >= longest:
             found.append("an engine with --quantization=fp8")
@@ -117,10 +130,10 @@ def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ..
     return tuple(found)
 
 
-def _slices(cluster: Cluster, service: Service) -> Iterator[tuple[str, NodeSlice]]:
-    """(region/pool, slice) of every slice that the engine can split the model over."""
+def _all_slices(cluster: Cluster, service: Service) -> Iterator[tuple[str, NodeSlice]]:
+    """(region/pool, slice) of every slice, also of those that the model does not split over."""
     for pool in usable_pools(cluster, service):
         for gpus in SLICE_SIZES:
             node = NodeSlice(pool.gpu, gpus)
-            if gpus <= pool.per_node and VLLM.runs(service.architecture, node):
+            if gpus <= pool.per_node:
                 yield f"{pool.region}/{pool.name}", node

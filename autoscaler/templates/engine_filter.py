@@ -28,8 +28,8 @@ class EngineCapabilities:
     pipeline: which nodes may be joined by a pipeline with uneven layers: none, only equal slices,
     slices with equally many GPUs (one tensor-parallel size for all stages), or any.
     data_parallel_stages: several nodes may share one stage and its load (Coral's full library).
-    split_heads: tensor parallelism needs attention heads that divide by the GPU count, and KV
-    heads that divide by it or into it.
+    split_heads: tensor parallelism needs attention heads that divide by the GPU count, KV heads
+    that divide by it or into it, and parts of all widths that hold whole blocks of quantisation.
     """
 
     name: str
@@ -43,12 +43,15 @@ class EngineCapabilities:
         return self.pipeline is PipelineNodes.NONE
 
     def runs(self, model: ModelSpec, node: NodeSlice) -> bool:
-        """Whether the engine can split `model` over the GPUs of `node`."""
-        if not self.split_heads:
-            return True
-        if model.heads % node.gpus:
-            return False
-        return model.kv_heads % node.gpus == 0 or node.gpus % model.kv_heads == 0
+        """Whether the engine can split `model` over the GPUs of `node`, and compute it there."""
+        return not self.refusal(model, node)
+
+    def refusal(self, model: ModelSpec, node: NodeSlice) -> str:
+        """Why it cannot; "" where it can."""
+        if model.integer_activations and node.gpu.fp4_tflops > 0.0:
+            # vLLM has INT8 products for Turing to Hopper; of ours, GPUs with FP4 are newer.
+            return f"{node.gpu.name} has no INT8 products for quantised activations"
+        return model.split_refusal(node.gpus) if self.split_heads else ""
 
     def families(self, configs: tuple[NodeSlice, ...]) -> list[int]:
         """A number per configuration; nodes of one template must have the same."""

@@ -1,0 +1,51 @@
+"""Widths that tensor parallelism divides, and into what parts.
+
+A GPU gets an equal part of every matrix. Quantised weights have scales per block or group, so a
+part must be a whole number of them; a server with another part refuses to start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.domain.validation import whole
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One width of a model's matrices.
+
+    name: the configuration's key for it. width: in entries. multiple: each GPU's part is a whole
+    number of these. most_parts: beyond that many GPUs the parts are copied (KV heads); 0: never.
+    expert: of routed experts, which expert parallelism keeps whole. why: the key that demands the
+    multiple.
+    """
+
+    name: str
+    width: int
+    multiple: int = 1
+    most_parts: int = 0
+    expert: bool = False
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for field in ("width", "multiple"):
+            whole(f"split {self.name}: {field}", getattr(self, field), 1, 10**9)
+
+    def refusal(self, gpus: int) -> str:
+        """Why `gpus` GPUs cannot share it; "" where they can."""
+        if gpus == 1:
+            return ""
+        parts = gpus
+        if self.most_parts and gpus > self.most_parts:
+            if gpus % self.most_parts:
+                return f"{self.most_parts} KV heads neither divide by {gpus} nor into it"
+            parts = self.most_parts
+        if self.width % parts:
+            return f"{self.name} {self.width} does not divide by {parts}"
+        part = self.width // parts
+        if part % self.multiple:
+            why = f" ({self.why})" if self.why else ""
+            share = f"{self.name} {self.width} / {parts} = {part}"
+            return f"{share} is no multiple of {self.multiple}{why}"
+        return ""

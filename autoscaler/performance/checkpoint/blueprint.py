@@ -1,0 +1,116 @@
+"""All layers of a model, and what they add up to: weights, bytes, cache, widths to split."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.splits import Split
+from autoscaler.performance.checkpoint.matrices import Divided, FeedForward, Matrix, Mixer
+from autoscaler.performance.quantization.scheme import Scheme
+from autoscaler.performance.quantization.storage import Storage
+
+BF16_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """layers: the mixer and the feed-forward of each. outside: embeddings, head and other matrices
+    outside of layers. norms: weights outside of matrices. shared_kv: how many of the last layers
+    read the cache of an earlier one."""
+
+    layers: tuple[tuple[Mixer, FeedForward], ...]
+    outside: tuple[Matrix, ...]
+    norms: float
+    shared_kv: int = 0
+
+    def cached(self, kv_bytes: float) -> float:
+        """Bytes of KV cache for one token; kv_bytes: of one number."""
+        own = self.layers[: max(1, len(self.layers) - self.shared_kv)]
+        return sum(mixer.cached * kv_bytes + mixer.more_bytes for mixer, _ in own)
+
+    def matrices(self) -> Iterator[tuple[int, Matrix]]:
+        """The matrices of all layers, with the number of the layer."""
+        for index, (mixer, forward) in enumerate(self.layers):
+            for matrix in (*mixer.matrices, *forward.matrices):
+                yield index, matrix
+
+
+@dataclass(slots=True)
+class Stored:
+    """Sums over the matrices. dense, experts: weights and bytes of layers, without and of routed
+    experts."""
+
+    dense: float = 0.0
+    dense_bytes: float = 0.0
+    experts: float = 0.0
+    expert_bytes: float = 0.0
+    outside: float = 0.0
+    outside_bytes: float = 0.0
+    dtype: str = "bf16"
+    integer_activations: bool = False
+    splits: tuple[Split, ...] = ()
+
+
+def stored(blueprint: Blueprint, scheme: Scheme) -> Stored:
+    """What the matrices take in memory as `scheme` stores them."""
+    found = Stored(dense=blueprint.norms, dense_bytes=blueprint.norms * BF16_BYTES)
+    by_dtype: Counter[str] = Counter()
+    splits: dict[Split, None] = {}
+    for index, matrix in blueprint.matrices():
+        names = matrix.names
+        if scheme.rules:
+            names = tuple(f"layers.{index}.{name}" for name in names)
+        storage = scheme.storage_of(names, matrix.part)
+        weights = matrix.weights
+        taken = weights * _bytes_each(storage)
+        if matrix.part == "expert":
+            found.experts += weights
+            found.expert_bytes += taken
+        else:
+            found.dense += weights
+            found.dense_bytes += taken
+        by_dtype[storage.dtype if storage else "bf16"] += int(weights)
+        if storage is not None and storage.integer_activations:
+            found.integer_activations = True
+        if (split := _split(matrix, storage)) is not None:
+            splits[split] = None
+    for matrix in blueprint.outside:
+        storage = scheme.storage_of(matrix.names, matrix.part)
+        found.outside += matrix.weights
+        found.outside_bytes += matrix.weights * _bytes_each(storage)
+    for mixer in {mixer: None for mixer, _ in blueprint.layers}:
+        splits |= dict.fromkeys(mixer.splits)
+    found.dtype = by_dtype.most_common(1)[0][0] if by_dtype else "bf16"
+    found.splits = _strictest(splits)
+    return found
+
+
+def _bytes_each(storage: Storage | None) -> float:
+    return storage.bytes_per_weight if storage is not None else BF16_BYTES
+
+
+def _split(matrix: Matrix, storage: Storage | None) -> Split | None:
+    if matrix.divided is Divided.NEITHER:
+        return None
+    multiple = 1
+    if storage is not None and not matrix.merged:
+        multiple = storage.outputs if matrix.divided is Divided.OUTPUTS else storage.inputs
+    return Split(
+        matrix.key, matrix.width, multiple, matrix.most_parts, matrix.part == "expert",
+        storage.why if storage is not None and multiple > 1 else "",
+    )  # fmt: skip
+
+
+def _strictest(splits: dict[Split, None]) -> tuple[Split, ...]:
+    """Without those that another of the same width includes."""
+    found: list[Split] = []
+    for one in sorted(splits, key=lambda s: (s.name, s.width, -s.multiple)):
+        if not any(
+            other.multiple % one.multiple == 0
+            and replace(other, multiple=1, why="") == replace(one, multiple=1, why="")
+            for other in found
+        ):
+            found.append(one)
+    return tuple(found)

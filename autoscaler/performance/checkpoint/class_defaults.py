@@ -1,0 +1,39 @@
+"""Defaults of configuration classes, which publishers leave out of their files.
+
+The facts are those of Hugging Face transformers, of which `data/class_defaults.json` names the
+version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+_ESSENTIAL = frozenset({"num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"})
+
+
+@lru_cache(maxsize=1)
+def _facts() -> Mapping[str, Any]:
+    path = resources.files("autoscaler").joinpath("data", "class_defaults.json")
+    facts: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+def defaults_of(kind: str) -> Mapping[str, Any]:
+    """Defaults of the class for the model type `kind`; empty where it is not known."""
+    found: Mapping[str, Any] = _facts()["types"].get(kind, {})
+    return found
+
+
+def beside_essentials(kind: str) -> Mapping[str, Any]:
+    """The same without the sizes that every file of a language model states: without them it is
+    not taken for a model of the default size."""
+    return {key: value for key, value in defaults_of(kind).items() if key not in _ESSENTIAL}
+
+
+def text_type_of(kind: str) -> str:
+    """Model type of the language model inside the multimodal type `kind`; "" if not known."""
+    return str(_facts()["text"].get(kind, ""))

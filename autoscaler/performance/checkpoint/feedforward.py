@@ -1,0 +1,136 @@
+"""Feed-forward layers: dense, and routed experts with the shared ones beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.performance.checkpoint.keys import Keys
+from autoscaler.performance.checkpoint.matrices import FeedForward, Matrix, column, row
+
+# Model types with two MLP matrices (up, down), not three.
+_PLAIN = {
+    "gpt2", "opt", "bloom", "falcon", "mpt", "phi", "gpt_neox", "gpt_bigcode", "starcoder2",
+    "nemotron", "gptj", "nemotron_h",
+}  # fmt: skip
+_LLAMA4 = ("llama4", "llama4_text")
+_MOST_EXPERTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Routed experts of one layer. width: of each; inputs: of each, where it is not the model's."""
+
+    count: int
+    chosen: int
+    width: int
+    inputs: int
+    shared: int
+
+
+def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
+    """Width of a dense MLP, as the key says."""
+    width = keys.number("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    width = width or keys.number("expansion_ratio", otherwise=4, low=1, high=1024) * hidden
+    if kind == "lfm2" and keys.flag("block_auto_adjust_ff_dim", otherwise=True):
+        # Two thirds, times a factor, rounded up to a multiple.
+        width = int(2 * width / 3)
+        width = int(keys.real("block_ffn_dim_multiplier", 1.0, 0.0, 100.0) * width)
+        multiple = keys.number("block_multiple_of", otherwise=256, low=1)
+        width = multiple * -(-width // multiple)
+    return max(1, width)
+
+
+def experts_of(keys: Keys, kind: str, hidden: int, dense: int) -> Experts | None:
+    """The experts that layers route to; None where there are none."""
+    inner = keys.section("ffn_config") or Keys({}, keys.field, {})
+    count = keys.number(
+        "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts",
+        high=_MOST_EXPERTS,
+    ) or inner.number("moe_num_experts", high=_MOST_EXPERTS)  # fmt: skip
+    if count <= 1:
+        return None
+    chosen = keys.number(
+        "num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk",
+        "experts_per_token", "top_k_experts", "moe_top_k",
+    ) or inner.number("moe_top_k", otherwise=1)  # fmt: skip
+    if chosen > count:
+        raise keys.error("num_experts_per_tok", chosen, f"at most the {count} experts")
+    width = keys.number(
+        "moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size"
+    ) or inner.number("ffn_hidden_size", otherwise=dense)
+    inputs = keys.number("moe_latent_size", "routed_expert_hidden_size", otherwise=hidden)
+    return Experts(
+        count, max(1, chosen), max(1, width), max(1, inputs), _shared(keys, kind, width, dense)
+    )
+
+
+def dense(keys: Keys, kind: str, hidden: int, width: int) -> FeedForward:
+    """The MLP of a layer without experts."""
+    if kind in _LLAMA4:
+        width = keys.number("intermediate_size_mlp", otherwise=width, low=1)
+    elif kind == "granitemoehybrid":
+        width = keys.number("shared_intermediate_size", otherwise=width, low=1)
+    else:
+        width = keys.number("dense_intermediate_size", otherwise=width) or width
+    return FeedForward(_mlp(kind, "mlp", hidden, hidden, width, "mlp", "intermediate_size"))
+
+
+def routed(keys: Keys, kind: str, hidden: int, experts: Experts) -> FeedForward:
+    """Router, experts and what every token passes beside them."""
+    matrices = [Matrix(("mlp.gate", "mlp.router"), experts.count, hidden, "router")]
+    # Gemma 4 has its experts beside the MLP, the others in it.
+    path = "experts.0" if kind.startswith("gemma4") else "mlp.experts.0"
+    if experts.inputs != hidden:
+        matrices += [
+            Matrix(("mixer.fc1_latent_proj",), experts.inputs, hidden, "shared"),
+            Matrix(("mixer.fc2_latent_proj",), hidden, experts.inputs, "shared"),
+        ]
+    if experts.shared:
+        key = "shared_expert_intermediate_size"
+        matrices += _mlp(kind, _shared_path(kind), hidden, hidden, experts.shared, "shared", key)
+    key = "moe_intermediate_size" if "moe_intermediate_size" in keys else "intermediate_size"
+    each = (experts.inputs, experts.inputs, experts.width)
+    matrices += _mlp(kind, path, *each, "expert", key, experts.count)
+    return FeedForward(tuple(matrices), experts.count, experts.chosen)
+
+
+def _shared_path(kind: str) -> str:
+    return "mlp" if kind.startswith("gemma4") else "mlp.shared_expert"
+
+
+def _mlp(
+    kind: str, path: str, outputs: int, inputs: int, width: int, part: str, key: str,
+    copies: int = 1,
+) -> tuple[Matrix, ...]:  # fmt: skip
+    up = [column(_names(path, "up_proj", "w3"), width, inputs, key, part, copies)]
+    if kind not in _PLAIN:
+        up.append(column(_names(path, "gate_proj", "w1"), width, inputs, key, part, copies))
+    return (*up, row(_names(path, "down_proj", "w2"), outputs, width, key, part, copies))
+
+
+def _names(path: str, long: str, short: str) -> tuple[str, ...]:
+    places = [path]
+    if path.startswith("mlp."):
+        rest = path.removeprefix("mlp.")
+        places += [f"block_sparse_moe.{rest}", f"feed_forward.{rest}", f"mixer.{rest}"]
+        if rest == "shared_expert":
+            places += ["mlp.shared_experts", "mixer.shared_experts", "share_expert"]
+            places.append("block_sparse_moe.shared_experts")
+    elif path == "mlp":
+        places += ["feed_forward", "mixer", "shared_mlp"]
+    return tuple(f"{place}.{name}" for place in places for name in (long, short))
+
+
+def _shared(keys: Keys, kind: str, expert: int, dense_width: int) -> int:
+    """Width of the MLP that every token passes beside its experts."""
+    width = keys.number(
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+        "share_expert_dim", "shared_expert_dim",
+    )  # fmt: skip
+    if kind == "granitemoehybrid" or kind.startswith("minimax_m1"):
+        width = keys.number("shared_intermediate_size")
+    if kind in _LLAMA4 or keys.flag("enable_moe_block"):
+        return dense_width
+    many = keys.number("n_shared_experts", "num_shared_experts", "num_shared_expert",
+                       "moe_num_shared_experts", high=_MOST_EXPERTS)  # fmt: skip
+    return width or many * expert

@@ -1,0 +1,124 @@
+"""Typed access to the keys of a configuration, with the defaults of its configuration class.
+
+Publishers leave out keys that have the default of the class. A key that stands there as null is
+unset, and no default stands in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler.domain.validation import InvalidValue, finite, whole
+
+MOST = 10**8
+_LONGEST_LIST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """config: the keys as written. defaults: of the class. field: names the file in errors."""
+
+    config: Mapping[str, Any]
+    field: str
+    defaults: Mapping[str, Any]
+
+    def __contains__(self, name: str) -> bool:
+        return self.value(name) is not None
+
+    def value(self, *names: str) -> Any:
+        """The first of `names` that is set, else the first that has a default, else None."""
+        for name in names:
+            if self.config.get(name) is not None:
+                return self.config[name]
+        for name in names:
+            if name not in self.config and self.defaults.get(name) is not None:
+                return self.defaults[name]
+        return None
+
+    def written(self, name: str) -> Any:
+        """As it stands in the file, without a default; None where it does not."""
+        return self.config.get(name)
+
+    def error(self, name: str, value: object, allowed: str) -> InvalidValue:
+        """A refusal of `value` at the key `name`."""
+        short = value if len(repr(value)) <= 200 else f"{repr(value)[:200]}..."
+        return InvalidValue(f"{self.field}: {name}", short, allowed)
+
+    def number_of(self, *names: str, low: int = 1, high: int = MOST) -> int:
+        """A whole number that must be set; InvalidValue names the first of `names`."""
+        value = self.value(*names)
+        if value is None:
+            raise InvalidValue(f"{self.field}: {names[0]}", "missing", "a whole number above 0")
+        return self._whole(self._named(*names), value, low, high)
+
+    def number(self, *names: str, otherwise: int = 0, low: int = 0, high: int = MOST) -> int:
+        """A whole number, of a list its first; `otherwise` where none is set."""
+        value = self.value(*names)
+        if isinstance(value, list | tuple):
+            value = value[0] if value else None
+        return otherwise if value is None else self._whole(self._named(*names), value, low, high)
+
+    def real(self, name: str, otherwise: float, low: float, high: float) -> float:
+        """A number; `otherwise` where it is not set."""
+        value = self.value(name)
+        return otherwise if value is None else finite(f"{self.field}: {name}", value, low, high)
+
+    def flag(self, *names: str, otherwise: bool = False) -> bool:
+        """True or false; `otherwise` where it is not set."""
+        value = self.value(*names)
+        if value is None:
+            return otherwise
+        if not isinstance(value, bool):
+            raise self.error(self._named(*names), value, "true or false")
+        return value
+
+    def text(self, *names: str) -> str:
+        """A text; "" where none is set."""
+        value = self.value(*names)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self.error(self._named(*names), value, "a text")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; () where it is not set."""
+        found = self.listed(name)
+        for one in found:
+            if not isinstance(one, str):
+                raise self.error(name, one, "texts")
+        return found
+
+    def listed(self, name: str) -> tuple[Any, ...]:
+        """A list; () where it is not set."""
+        value = self.value(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or len(value) > _LONGEST_LIST:
+            raise self.error(name, value, "a list")
+        return tuple(value)
+
+    def numbers(self, name: str) -> frozenset[int]:
+        """The whole numbers of a list."""
+        return frozenset(self._whole(name, one, 0, MOST) for one in self.listed(name))
+
+    def section(self, name: str) -> Keys | None:
+        """The keys below `name`; None where it is not set."""
+        value = self.value(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(name, value, "a mapping")
+        return Keys(value, f"{self.field}: {name}", {})
+
+    def _named(self, *names: str) -> str:
+        return next((n for n in names if self.config.get(n) is not None), names[0])
+
+    def _whole(self, name: str, value: Any, low: int, high: int) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(name, value, f"a whole number from {low} to {high}")
+        return whole(f"{self.field}: {name}", value, low, high)

@@ -1,0 +1,96 @@
+"""The matrices that a model consists of, as values: what is counted, stored and split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autoscaler.domain.splits import Split
+
+
+class Divided(StrEnum):
+    """The side of a matrix that tensor parallelism divides."""
+
+    OUTPUTS = "outputs"
+    INPUTS = "inputs"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One matrix of a layer, or of the model.
+
+    names: what publishers call it, below its layer. key: of the configuration, for the width that
+    is divided. copies: how many there are in a layer (experts). part: "mixer", "mlp", "shared",
+    "expert", "router", "small", "embedding" or "head". most_parts: KV heads, beyond which the
+    parts are copied. merged: stored as one with others, so that blocks may cross its parts.
+    """
+
+    names: tuple[str, ...]
+    outputs: int
+    inputs: int
+    part: str = "mixer"
+    divided: Divided = Divided.NEITHER
+    key: str = ""
+    copies: int = 1
+    most_parts: int = 0
+    merged: bool = False
+
+    @property
+    def weights(self) -> float:
+        """Of all copies."""
+        return float(self.outputs) * self.inputs * self.copies
+
+    @property
+    def width(self) -> int:
+        """Of the side that is divided; 0 where none is."""
+        if self.divided is Divided.NEITHER:
+            return 0
+        return self.outputs if self.divided is Divided.OUTPUTS else self.inputs
+
+
+def column(
+    names: tuple[str, ...], outputs: int, inputs: int, key: str, part: str = "mixer",
+    copies: int = 1, most_parts: int = 0, merged: bool = False,
+) -> Matrix:  # fmt: skip
+    """A matrix whose outputs are divided."""
+    return Matrix(names, outputs, inputs, part, Divided.OUTPUTS, key, copies, most_parts, merged)
+
+
+def row(
+    names: tuple[str, ...], outputs: int, inputs: int, key: str, part: str = "mixer",
+    copies: int = 1,
+) -> Matrix:  # fmt: skip
+    """A matrix whose inputs are divided."""
+    return Matrix(names, outputs, inputs, part, Divided.INPUTS, key, copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """What mixes tokens in a layer: attention, a linear attention, a state-space layer.
+
+    kind: "full", "sliding", "recurrent" or "none". cached: numbers that one token adds to the KV
+    cache. more_bytes: of that cache beside them, whatever its dtype. state_bytes: of one sequence,
+    however long it is. splits: what is divided beside the matrices.
+    """
+
+    kind: str
+    matrices: tuple[Matrix, ...] = ()
+    cached: int = 0
+    more_bytes: int = 0
+    state_bytes: float = 0.0
+    splits: tuple[Split, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """What follows the mixer: matrices of each token and of routed experts. experts: how many;
+    chosen: for one token."""
+
+    matrices: tuple[Matrix, ...] = ()
+    experts: int = 0
+    chosen: int = 0
+
+
+NO_MIXER = Mixer("none")
+NO_FEED_FORWARD = FeedForward()

@@ -1,0 +1,103 @@
+"""Which matrices a pattern of a quantisation configuration names.
+
+Publishers name modules in several ways: in full, by a part of the name, with wildcards, as a
+regular expression behind "re:", by the class Linear, and with different prefixes for one model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import translate
+
+from autoscaler.domain.validation import InvalidValue
+
+_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.",
+             "backbone.", "transformer.", "thinker.model.", "")  # fmt: skip
+_CLASSES = frozenset({"Linear", "torch.nn.Linear", "nn.Linear", "ColumnParallelLinear"})
+_NESTED = re.compile(r"\([^()]*[*+{][^()]*\)[*+{]")
+_UNBOUNDED = re.compile(r"(?<!\\)[*+{]")
+# A name has about 60 characters: a failing match tries up to 60^n ways with n open quantifiers.
+_TRIES, _MOST_TRIES = 60, 1_000_000
+_LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Matrices that patterns name. every: all linear ones, "Linear" was among the patterns."""
+
+    runs: frozenset[str]
+    expressions: tuple[re.Pattern[str], ...]
+    every: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.expressions or self.every)
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether one of the `names` of a matrix ("layers.3.self_attn.q_proj") is meant."""
+        return self.every or self.has_by_name(names)
+
+    def has_by_name(self, names: Iterable[str]) -> bool:
+        """The same without regard to classes."""
+        for name in names:
+            if self.runs and any(run in self.runs for run in _runs(name)):
+                return True
+            if self.expressions and any(
+                expression.match(full) for expression in self.expressions for full in _full(name)
+            ):
+                return True
+        return False
+
+
+def names_of(field: str, patterns: Iterable[str]) -> Names:
+    """The patterns read; InvalidValue for a regular expression that cannot be used."""
+    runs, expressions, globs, every, tries = set(), [], [], False, 0
+    for pattern in patterns:
+        if pattern in _CLASSES:
+            every = True
+        elif pattern.startswith("re:"):
+            expression = pattern[3:]
+            tries += _TRIES ** min(9, len(_UNBOUNDED.findall(expression)))
+            if len(pattern) > _LONGEST or tries > _MOST_TRIES or _NESTED.search(expression):
+                raise InvalidValue(field, pattern[:80], "regular expressions with few * and +")
+            try:
+                expressions.append(re.compile(expression))
+            except (re.error, OverflowError, RecursionError) as error:
+                raise InvalidValue(field, pattern[:80], f"a regular expression ({error})") from None
+        elif "*" in pattern or "?" in pattern:
+            if len(pattern) > _LONGEST or pattern.count("*") > 3:
+                raise InvalidValue(field, pattern[:80], "names with at most 3 wildcards")
+            globs.append(translate(_stripped(pattern)))
+        else:
+            runs.add(_stripped(pattern))
+    if globs:  # hundreds in one checkpoint: as one expression they are tried at once
+        expressions.append(re.compile("|".join(globs)))
+    return Names(frozenset(runs), tuple(expressions), every)
+
+
+def _stripped(pattern: str) -> str:
+    for prefix in _PREFIXES[:-1]:
+        rest = pattern.removeprefix(prefix)
+        if rest != pattern and rest.startswith(("layers.", "lm_head", "embed", "norm")):
+            return rest
+    return pattern
+
+
+def _runs(name: str) -> Iterator[str]:
+    """All runs of whole components: of "a.b" they are "a", "a.b" and "b"."""
+    parts = name.split(".")
+    for start in range(len(parts)):
+        for end in range(start + 1, len(parts) + 1):
+            yield ".".join(parts[start:end])
+
+
+def _full(name: str) -> Iterator[str]:
+    """The name and its parents, as it stands, and with the two usual prefixes."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        parent = ".".join(parts[:end])
+        yield parent
+        if end >= len(parts) - 1:
+            yield f"model.{parent}"
+            yield f"model.language_model.{parent}"
