@@ -18,7 +18,9 @@ from autoscaler.domain.workload import LEVELS, Lengths
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One request. at_s: domain seconds from the first possible arrival of its scenario. media: it
-    comes with, to a model of components; score: to a service that stands for several models."""
+    comes with, to a model of components; score: to a service that stands for several models.
+    session: requests of one conversation share it; a turn waits until the turn before has ended.
+    delay_s: from that end to this turn; None: it comes at at_s, or at that end if that is later."""
 
     at_s: float
     model: str
@@ -26,6 +28,8 @@ class Arrival:
     output_tokens: int
     media: frozenset[str] = frozenset()
     score: float | None = None
+    session: int | None = None
+    delay_s: float | None = None
 
 
 def that_fit(arrivals: Iterable[Arrival], services: Iterable[Service]) -> list[Arrival]:

@@ -20,8 +20,9 @@ from autoscaler.simulation.virtual_planner import SolveTimes
 class Scenario:
     """What happens, whoever decides.
 
-    arrivals: by rising time, which counts from `lead_s` after the controller's start. duration_s:
-    from then on; it is what is billed and judged. Requests under way at its end get 10 min more.
+    arrivals: by rising time, which counts from `lead_s` after the controller's start; a later turn
+    of a session comes when the turn before has ended, and its time is an estimate. duration_s: from
+    then on; it is what is billed and judged. Requests under way at its end get 10 min more.
     script: in any order. gateways: how many share the requests in turn. weight: requests that each
     arrival stands for; only flows (`fluid`) know others than 1, and draw counts by `seed` then.
     """

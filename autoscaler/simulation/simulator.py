@@ -47,6 +47,7 @@ from autoscaler.simulation.supply_script import (
     SolverAway,
 )
 from autoscaler.simulation.timeline import Ordered, Timeline, ordered_counts
+from autoscaler.simulation.turns import Turns
 from autoscaler.simulation.virtual_planner import Plan, SimSolver, plan_in_process
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
@@ -105,6 +106,7 @@ class World:
         self._silent: dict[int, float] = {}
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
         self._pending = 0
+        self._turns = Turns(scenario.arrivals)
         self._fed = -1.0  # the period in which feeds spoke last
         self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
@@ -311,23 +313,42 @@ class World:
     # -- requests -----------------------------------------------------------------------------
 
     def _arrive(self, index: int) -> None:
-        """Note the arrival number `index`; when it comes, it notes the next one."""
+        """Note the first arrival from number `index` on that waits for no other; when it comes, it
+        notes the one after it."""
+        while self._turns.waits(index):
+            index += 1
         if index >= len(self.scenario.arrivals):
             return
-        arrival = self.scenario.arrivals[index]
-        at_ms = 1000.0 * (self.scenario.lead_s + arrival.at_s)
+        at_ms = 1000.0 * (self.scenario.lead_s + self.scenario.arrivals[index].at_s)
 
         def come() -> None:
             self._arrive(index + 1)
-            call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens,
-                        media=arrival.media, score=arrival.score)  # fmt: skip
-            self.timeline.calls.append(call)
-            self._takers[index % len(self._takers)].take(call)
+            self._enter(index, at_ms)
 
         self.agenda.at(at_ms, come)
 
+    def _enter(self, index: int, at_ms: float) -> None:
+        arrival = self.scenario.arrivals[index]
+        call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens,
+                    media=arrival.media, score=arrival.score)  # fmt: skip
+        self.timeline.calls.append(call)
+        self._takers[index % len(self._takers)].take(call)
+
     def _ended(self, call: Call) -> None:
         self._pending -= 1
+        index = self._turns.after(call.id)
+        if index is None:
+            return
+        arrival = self.scenario.arrivals[index]
+        # Engines report an end when they begin the iteration that brings it.
+        ended_ms = max(self.agenda.now_ms, call.end_ms or 0.0)
+        at_ms = max(ended_ms, 1000.0 * (self.scenario.lead_s + arrival.at_s))
+        if arrival.delay_s is not None:
+            at_ms = ended_ms + 1000.0 * arrival.delay_s
+        if at_ms < 1000.0 * self.scenario.end_s:
+            self.agenda.at(at_ms, partial(self._enter, index, at_ms))
+        else:
+            self._pending -= self._turns.left(index)
 
     # -- the script ---------------------------------------------------------------------------
 

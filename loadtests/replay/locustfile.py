@@ -27,7 +27,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.tools.replay.replay_report import Limits
 from streams.tools.replay.request_schedule import Job, schedule
-from streams.tools.replay.traces import load_trace
+from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 
 log = logging.getLogger("replay")
 
@@ -49,7 +49,8 @@ class Replay(User):
 @events.init_command_line_parser.add_listener
 def _options(parser: Any) -> None:
     group = parser.add_argument_group("replay")
-    group.add_argument("--trace", required=True, help="Azure CSV, Mooncake JSONL or AIBrix CSV")
+    group.add_argument("--trace", required=True, help="of any form in docs/formats.md")
+    group.add_argument("--columns", default="", help=COLUMNS_HELP)
     group.add_argument("--shoal-config", default="", help="models, shares, SLOs")
     group.add_argument("--model", default="", help="one model for all requests")
     group.add_argument("--ttft-ms", type=float, default=2000.0, help="SLO with --model (2000)")
@@ -119,7 +120,7 @@ class Driver:
 
 def jobs_of(options: Any) -> tuple[list[Job], dict[str, Limits | None]]:
     """The schedule of the whole trace and the SLO of each model. UserError for bad input."""
-    trace = load_trace(Path(options.trace))
+    trace = load_trace(Path(options.trace), parse_columns(options.columns))
     for_ms = options.for_s * 1000.0 * options.speed or float("inf")
     if options.shoal_config:
         services = load_config(options.shoal_config).cluster.services

@@ -38,13 +38,14 @@ from streams.tools.backtest.backtest_runs import BACKENDS, Outcome, Run, prepare
 from streams.tools.backtest.html_report import page
 from streams.tools.backtest.policy_tuning import chosen
 from streams.tools.backtest.prometheus_trace import ask_range, rebuild
+from streams.tools.replay.traces import COLUMNS_HELP, parse_columns
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _ALL_CORES = -1
 _WIDTH = 110  # of the table; narrower terminals wrap it
 _EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
-always there. A trace is an Azure, Mooncake or AIBrix file, a CSV with the columns time, model,
-input_tokens, output_tokens, or ServeGen's windows."""
+always there. A trace is a file of any form in docs/formats.md, a CSV, JSON or Parquet file with
+columns for time, input and output tokens, or ServeGen's windows."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     )
     option = parser.add_argument
     option("--trace", nargs="+", metavar="FILE", help="or MODEL=FILE, one per model")
+    option("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
     option(
         "--prometheus", metavar="URL", help="instead of --trace: rebuild one from vLLM's metrics"
     )
@@ -150,6 +152,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         _seconds("--to", args.end, math.inf),
         tuple(args.supply),
         args.fluid,
+        parse_columns(args.columns),
     )
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")

@@ -32,7 +32,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.logs import add_log_level
-from streams.tools.replay.traces import load_trace
+from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from streams.tools.up.child_processes import ChildFailed
 from streams.tools.up.host_resources import check_listen
 from streams.tools.up.live_view import View
@@ -80,10 +80,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="Azure CSV, Mooncake JSONL, AIBrix CSV or a CSV of time, model, input_tokens, "
-        "output_tokens, plain or .gz (default: Azure 2023 conversations; with --engine vllm a "
-        "short burst)",
+        help="of any form in docs/formats.md (default: Azure 2023 conversations; with --engine "
+        "vllm a short burst)",
     )
+    parser.add_argument("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
     parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")
     parser.add_argument(
         "--config", metavar="FILE", help="a shoal.yaml (default: the example with three models)"
@@ -209,12 +209,13 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         why = "--engine vllm: no vLLM server runs a stage of a model of components"
         refuse_components(config.path, config.graphs, why)
     trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
-    trace = load_trace(trace_path)
+    trace = load_trace(trace_path, parse_columns(args.columns))
     demands = with_first_minutes(config.cluster, trace, seed)
     return Wishes(
         config=replace(config, cluster=with_workload(config.cluster, demands)),
         config_path=config_path.resolve(),
         trace=trace_path.resolve(),
+        columns=args.columns or "",
         traffic=traffic(trace),
         speed=speed,
         for_s=for_s,

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoscaler.estimate.workload_clustering import workload_types
 from streams.files.workload_section import types_as_yaml
-from streams.tools.replay.traces import load_trace
+from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,6 +23,7 @@ def add_parser(subparsers: Any) -> None:
         "to which instances.",
     )
     types.add_argument("--trace", type=Path, required=True, help="a trace as `shoal up` reads it")
+    types.add_argument("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
     types.add_argument("--inputs", type=int, default=3, metavar="N", help="input classes (3)")
     types.add_argument("--outputs", type=int, default=3, metavar="N", help="output classes (3)")
     types.set_defaults(run=run)
@@ -30,9 +31,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the YAML."""
-    trace = load_trace(args.trace)
+    trace = load_trace(args.trace, parse_columns(args.columns))
     found = workload_types(trace.input_tokens, trace.output_tokens, args.inputs, args.outputs)
     rate = len(trace.arrivals_ms) / max(trace.duration_s, 1e-3)
     print(f"# {len(trace.arrivals_ms)} requests in {trace.duration_s:.0f} s: {rate:.3g} req/s")
+    print(f"# read as {trace.form}; {trace.clock}")
     print(types_as_yaml(found))
     return 0

@@ -25,7 +25,8 @@ from streams.files.user_errors import UserError
 from streams.tools.backtest.supply_files import load_supply
 from streams.tools.replay.request_schedule import Job, schedule
 from streams.tools.replay.servegen import is_servegen, load_representatives
-from streams.tools.replay.traces import Trace, load_trace
+from streams.tools.replay.trace_sessions import NO_SESSION
+from streams.tools.replay.traces import NO_COLUMNS, Given, Trace, load_trace
 
 DEFAULT_CONFIG = Path(str(resources.files("streams").joinpath("data/backtest.yaml")))
 PRIOR_S = 300.0
@@ -50,7 +51,8 @@ _UNDECLARED = Lengths.expected(1024.0, 256.0)  # what a configuration without wo
 class Demand:
     """What was asked for. traces: FILE or MODEL=FILE. config: None = the bundled one. from_s,
     to_s: the slice, to_s = inf for all of it. supply: FILE or POOL=FILE. fluid: simulated with
-    rates, so that ServeGen's windows need not be made into single requests."""
+    rates, so that ServeGen's windows need not be made into single requests. columns: what columns
+    of the traces hold, where the user says it."""
 
     traces: tuple[str, ...]
     config: Path | None = None
@@ -59,6 +61,7 @@ class Demand:
     to_s: float = math.inf
     supply: tuple[str, ...] = ()
     fluid: bool = False
+    columns: Given = NO_COLUMNS
 
     def named(self) -> tuple[tuple[str, Path], ...]:
         """(model or "", file) of each trace."""
@@ -97,6 +100,13 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     if len(weights) > 1:
         raise UserError("--fluid: one of several traces has too many requests; give it alone")
     weight = weights.pop()
+    read_as = {
+        trace.path.name: f"{trace.form}; {trace.clock}" for _, trace in traces if trace.clock
+    }
+    if len(set(read_as.values())) == 1:
+        notes.append(f"read as {next(iter(read_as.values()))}")
+    else:
+        notes += [f"{name} is read as {form}" for name, form in read_as.items()]
     if weight > 1.0:
         notes.append(
             f"each of {len(traces[0][1].arrivals_ms)} drawn lengths stands for "
@@ -112,13 +122,13 @@ def load_workload(demand: Demand, seed: int) -> Workload:
         cluster = _with_names(cluster, [trace for _, trace in traces], notes)
     cluster = replace(cluster, services=tuple(replace(s, mode=Mode.ACT) for s in cluster.services))
     owners = _owners(traces, cluster)
-    jobs = [job for model, trace in owners for job in _jobs(model, trace, cluster, seed)]
+    jobs = [job for model, trace in _numbered(owners) for job in _jobs(model, trace, cluster, seed)]
     jobs.sort(key=lambda job: job.at_ms)
     _say_oddities([trace for _, trace in traces], jobs, cluster, notes)
     last_s = max(trace.duration_s for _, trace in traces)
     span_s = demand.to_s - demand.from_s
     duration_s = max(1.0, span_s if math.isfinite(span_s) else last_s + 1e-3)
-    arrivals = [Arrival(j.at_ms / 1000.0, j.model, j.input_tokens, j.output_tokens) for j in jobs]
+    arrivals = [_arrival(job) for job in jobs]
     arrivals = [arrival for arrival in arrivals if arrival.at_s < duration_s]
     used = {arrival.model for arrival in arrivals}
     if not used:
@@ -140,7 +150,7 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Tra
         most = _MOST_FLUID if demand.fluid else 0
         span = demand.from_s, demand.to_s
         return load_representatives(path, *span, demand.rate_scale, random, most)
-    trace = load_trace(path)
+    trace = load_trace(path, demand.columns)
     at_s = np.array(trace.arrivals_ms) / 1000.0
     inside = np.flatnonzero((at_s >= demand.from_s) & (at_s < demand.to_s))
     if not len(inside):
@@ -149,37 +159,56 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Tra
             if demand.from_s > at_s[-1]
             else f"{path}: no requests between --from and --to"
         )
-    chosen, shift = _scaled(len(inside), demand.rate_scale, random)
+    sessions = np.array(trace.sessions)[inside] if trace.sessions else None
+    chosen, copies, shift = _scaled(len(inside), demand.rate_scale, random, sessions)
     rows = inside[chosen]
     if not len(rows):
         raise UserError(f"{path}: --rate-scale {demand.rate_scale:g} leaves no request")
     times = np.maximum(0.0, at_s[rows] - demand.from_s + shift)
     order = np.argsort(times, kind="stable")
-    rows, times = rows[order], times[order]
+    rows, times, copies = rows[order], times[order], copies[order]
     cut = replace(
         trace,
         arrivals_ms=type(trace.arrivals_ms)("d", (1000.0 * times).tolist()),
         input_tokens=type(trace.input_tokens)("q", [trace.input_tokens[i] for i in rows]),
         output_tokens=type(trace.output_tokens)("q", [trace.output_tokens[i] for i in rows]),
         models=tuple(trace.models[i] for i in rows) if trace.models else (),
+        sessions=type(trace.sessions)("q", _copied(trace, rows, copies)),
+        delays_ms=type(trace.delays_ms)("d", [trace.delays_ms[i] for i in rows if trace.sessions]),
     )
     return cut, 1.0
 
 
-def _scaled(count: int, scale: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Which of `count` requests to take, some several times, and by how much to shift each.
+def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
+    """The sessions of `rows`; each copy of a session is a session of its own."""
+    if not trace.sessions:
+        return []
+    sessions = np.array(trace.sessions)[rows]
+    times = int(copies.max()) + 1
+    return [int(s) for s in np.where(sessions < 0, NO_SESSION, sessions * times + copies)]
+
+
+def _scaled(
+    count: int, scale: float, random: np.random.Generator, sessions: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which of `count` requests to take, some several times; which copy each is, from 0 on; and by
+    how many seconds to shift it.
 
     Fewer: drawn at random. More: copies within a few seconds of the original, so that the course
-    of the rate stays and bursts grow with it.
+    of the rate stays and bursts grow with it. Requests of a session share their draw.
     """
     if scale == 1.0:
-        return np.arange(count), np.zeros(count)
+        return np.arange(count), np.zeros(count, np.int64), np.zeros(count)
     whole = int(scale)
-    times = whole + (random.random(count) < scale - whole)
+    draws = random.random(count)
+    if sessions is not None:
+        draws = np.where(sessions < 0, draws, draws[sessions % count])
+    times = whole + (draws < scale - whole)
     chosen = np.repeat(np.arange(count), times)
-    first = np.concatenate(([True], chosen[1:] != chosen[:-1])) if len(chosen) else chosen > 0
-    shift = np.where(first, 0.0, random.uniform(-_SPREAD_S, _SPREAD_S, len(chosen)))
-    return chosen, shift
+    starts = np.cumsum(times) - times
+    copies = np.arange(len(chosen)) - np.repeat(starts, times)
+    shift = np.where(copies == 0, 0.0, random.uniform(-_SPREAD_S, _SPREAD_S, len(chosen)))
+    return chosen, copies, shift
 
 
 def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> Cluster:
@@ -220,6 +249,31 @@ def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple
     return found
 
 
+def _numbered(owners: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
+    """The same traces, with sessions that differ from trace to trace."""
+    found = []
+    first = 0
+    for model, trace in owners:
+        if trace.sessions:
+            shifted = [s + first if s >= 0 else NO_SESSION for s in trace.sessions]
+            first = max(shifted) + 1
+            trace = replace(trace, sessions=type(trace.sessions)("q", shifted))
+        found.append((model, trace))
+    return found
+
+
+def _arrival(job: Job) -> Arrival:
+    delay_s = None if job.delay_ms is None else job.delay_ms / 1000.0
+    return Arrival(
+        job.at_ms / 1000.0,
+        job.model,
+        job.input_tokens,
+        job.output_tokens,
+        session=job.session,
+        delay_s=delay_s,
+    )
+
+
 def _jobs(model: str, trace: Trace, cluster: Cluster, seed: int) -> list[Job]:
     services = {s.model: s for s in cluster.services if not model or s.model == model}
     weights = {name: service.traffic_share for name, service in services.items()}
@@ -233,6 +287,8 @@ def _say_oddities(
     traces: Sequence[Trace], jobs: Sequence[Job], cluster: Cluster, notes: list[str]
 ) -> None:
     longest = {service.model: service.max_len_tokens for service in cluster.services}
+    if turns := sum(trace.turns for trace in traces):
+        notes.append(f"{_requests(turns)} of sessions: each turn waits for the answer before it")
     empty = sum(t == 0 for trace in traces for t in trace.input_tokens)
     silent = sum(t == 0 for trace in traces for t in trace.output_tokens)
     huge = sum(job.input_tokens + job.output_tokens > longest[job.model] for job in jobs)

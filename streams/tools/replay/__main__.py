@@ -21,7 +21,7 @@ from streams.supervision import end_event
 from streams.tools.replay.replay_report import Limits, Record
 from streams.tools.replay.request_schedule import Job, Kinds, schedule, with_media
 from streams.tools.replay.request_sender import Sender
-from streams.tools.replay.traces import load_trace
+from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from topics import checks
 from topics.checks import InvalidRecord
 from topics.routing import MEDIA
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         for name, text in _pairs("--scores", options):
             headers[name], _, file = text.partition(":")
             scores[name] = sampled_scores(Path(file))
-        trace = load_trace(options.trace)
+        trace = load_trace(options.trace, parse_columns(options.columns))
         jobs = schedule(trace, weights, longest, options.seed, for_ms, scores)
         jobs = with_media(jobs, kinds, options.seed)
     except (UserError, InvalidRecord) as error:
@@ -106,6 +106,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="replay", description=__doc__)
     parser.add_argument("--url", required=True, help="of an OpenAI-compatible server, without /v1")
     parser.add_argument("--trace", required=True, type=Path)
+    parser.add_argument("--columns", help=COLUMNS_HELP)
     parser.add_argument("--time-base", required=True, help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
     parser.add_argument("--start-ms", required=True, type=int, help="domain ms of trace time 0")
     parser.add_argument("--models", required=True, help="weights of the draw: chat=1,mini=2")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from streams.files.user_errors import UserError
+from streams.tools.replay.trace_sessions import NO_SESSION
 from streams.tools.replay.traces import Trace
 
 
@@ -17,7 +18,9 @@ from streams.tools.replay.traces import Trace
 class Job:
     """One request to send. at_ms: domain ms after the start. Tokens are at least 1. media: None
     for a completion, else of a chat (`topics.routing.MEDIA`; () is text alone). score: that its
-    client states, None for none."""
+    client states, None for none. session: of several turns, None for none; a turn waits for the
+    answer to the turn before. delay_ms: from that answer to this turn; None: it comes at at_ms, or
+    with the answer if that is later."""
 
     at_ms: float
     model: str
@@ -25,6 +28,8 @@ class Job:
     output_tokens: int
     media: tuple[str, ...] | None = None
     score: float | None = None
+    session: int | None = None
+    delay_ms: float | None = None
 
 
 Kinds = tuple[tuple[float, tuple[str, ...]], ...]
@@ -57,9 +62,10 @@ def schedule(
 
     A trace that names models says itself whose a request is; UserError for a model that `weights`
     lacks. Else a request is drawn among the models that can hold it (max_len: input and output
-    tokens together; a model without a limit holds anything). One that no model can hold goes to
-    the model with the highest limit, which refuses it: it is seen, and counts as failed. scores: of
-    requests for a name that stands for several models, to draw from.
+    tokens together; a model without a limit holds anything); turns of a session share a draw. One
+    that no model can hold goes to the model with the highest limit, which refuses it: it is seen,
+    and counts as failed. scores: of requests for a name that stands for several models, to draw
+    from.
     """
     unknown = sorted(set(trace.models) - set(weights))
     if unknown:
@@ -69,20 +75,33 @@ def schedule(
     draw = random.Random(seed)  # noqa: S311 - a reproducible split, no secret
     scoring = random.Random(seed + 1)  # noqa: S311 - as above; models and scores do not shift
     jobs = []
+    points: dict[int, float] = {}
     rows = zip(trace.arrivals_ms, trace.input_tokens, trace.output_tokens, strict=True)
     for index, (at_ms, read, written) in enumerate(rows):
         if at_ms >= for_ms:
             break
         read, written = max(1, read), max(1, written)
+        session, delay_ms = _turn(trace, index)
         if trace.models:
             model = trace.models[index]
-            jobs.append(Job(at_ms, model, read, written, score=_score(scores, model, scoring)))
-            continue
-        point = draw.random()  # one number per request: limits do not shift the later ones
-        fitting = {m: w for m, w in weights.items() if read + written <= max_len.get(m, 1 << 62)}
-        model = _chosen(fitting, point) if fitting else max(weights, key=lambda m: max_len[m])
-        jobs.append(Job(at_ms, model, read, written, score=_score(scores, model, scoring)))
+        else:
+            point = draw.random()  # one number per request: limits do not shift the later ones
+            if session is not None:
+                point = points.setdefault(session, point)
+            size = read + written
+            fitting = {m: w for m, w in weights.items() if size <= max_len.get(m, 1 << 62)}
+            model = _chosen(fitting, point) if fitting else max(weights, key=lambda m: max_len[m])
+        score = _score(scores, model, scoring)
+        jobs.append(Job(at_ms, model, read, written, None, score, session, delay_ms))
     return jobs
+
+
+def _turn(trace: Trace, index: int) -> tuple[int | None, float | None]:
+    """Session and pause of a request, None where it has none."""
+    if not trace.sessions or trace.sessions[index] == NO_SESSION:
+        return None, None
+    delay_ms = trace.delays_ms[index]
+    return trace.sessions[index], None if delay_ms < 0.0 else delay_ms
 
 
 def _score(

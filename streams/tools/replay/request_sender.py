@@ -1,6 +1,6 @@
-"""Sends jobs at their times, each in a task of its own: nobody waits for anybody's answer.
+"""Sends jobs at their times, each in a task of its own, and reads the streamed answers.
 
-Owns the open loop and the reading of streamed answers. How late the generator itself was is
+Only the turns of a session wait for each other's answers. How late the generator itself was is
 measured for every request, because a late generator makes its latencies worthless.
 """
 
@@ -66,6 +66,7 @@ class Sender:
         self._words = b""
         self._score_headers = headers or {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._end = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self, jobs: Sequence[Job], end: asyncio.Event, drain_real_s: float) -> None:
@@ -73,6 +74,7 @@ class Sender:
 
         After `end` the wait is at most 2 s. What is unanswered then stays unanswered: dropped.
         """
+        self._end = end
         longest = max((job.input_tokens for job in jobs), default=1)
         self._words = (b"a " * longest)[:-1]
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10.0)
@@ -108,13 +110,38 @@ class Sender:
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _send_all(self, jobs: Sequence[Job]) -> None:
+        turns: dict[int, list[Job]] = {}
         for job in jobs:
-            due_ns = self._base.mono_ns_at(self._start_ms + job.at_ms)
+            if job.session is not None:
+                turns.setdefault(job.session, []).append(job)
+        for job in jobs:
+            due_ns = self._due_ns(job)
             # Also when late we yield, so that bursts go out while later ones are prepared.
             await asyncio.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
-            task = asyncio.create_task(self._one(job, due_ns))
+            if job.session is None:
+                task = asyncio.create_task(self._one(job, due_ns))
+            elif turns[job.session][0] is job:
+                task = asyncio.create_task(self._converse(turns[job.session], due_ns))
+            else:
+                continue  # a later turn, which its session sends
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _due_ns(self, job: Job) -> int:
+        return self._base.mono_ns_at(self._start_ms + job.at_ms)
+
+    async def _converse(self, turns: Sequence[Job], due_ns: int) -> None:
+        """Send the turns of one session, each after the answer to the one before it."""
+        for index, job in enumerate(turns):
+            if index:
+                ended_ns = time.monotonic_ns()
+                due_ns = max(ended_ns, self._due_ns(job))
+                if job.delay_ms is not None:
+                    due_ns = ended_ns + int(1e9 * self._base.real_s(job.delay_ms / 1000.0))
+                await asyncio.sleep((due_ns - ended_ns) / 1e9)
+            if self._end.is_set():
+                return
+            await self._one(job, due_ns)
 
     async def _one(self, job: Job, due_ns: int) -> None:
         self._record.models[job.model].sent += 1

@@ -23,6 +23,7 @@ from streams.files.shoal_yaml import Config, EngineSpec
 from streams.gateway_models_option import declared_options
 from streams.tools.up.child_processes import Child
 from streams.tools.up.real_engines import RealEngines
+from streams.tools.up.run_options import Wishes
 from streams.tools.up.trace_facts import longest_of, weights
 from topics.log_format import DEFAULT_LEVEL
 from topics.time_base import TimeBase
@@ -100,7 +101,7 @@ def gateway(run: Run, bootstrap: str) -> Child:
 
 
 def replayer(
-    run: Run, url: str, trace: Path, start_ms: int, for_ms: int | None, report: Path
+    run: Run, url: str, wishes: Wishes, start_ms: int, for_ms: int | None, report: Path
 ) -> Child:
     """The load: the trace's requests at their recorded times, spread over the models.
 
@@ -117,7 +118,8 @@ def replayer(
     limits = [f"{s.model}={s.slo.ttft_ms:g}:{s.slo.tpot_ms:g}" for s in services]
     return _child(
         run, "replayer", "streams.tools.replay",
-        "--url", url, "--trace", str(trace), "--time-base", run.time_base.format(),
+        "--url", url, "--trace", str(wishes.trace), "--columns", wishes.columns,
+        "--time-base", run.time_base.format(),
         "--start-ms", str(start_ms), "--models", shares, "--seed", str(run.seed),
         *([] if for_ms is None else ["--for-ms", str(for_ms)]), "--report", str(report),
         "--slo", ",".join(limits), "--max-len", ",".join(longest),

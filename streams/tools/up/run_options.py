@@ -18,7 +18,8 @@ class Wishes:
     """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
 
     demands: of the trace's first minutes, for models that declare no rate; `config` has them.
-    real: engines that are not simulated. operated: options of the controller.
+    real: engines that are not simulated. operated: options of the controller. columns: what columns
+    of the trace hold, as the option --columns has it.
     """
 
     config: Config
@@ -34,3 +35,4 @@ class Wishes:
     log_level: str = DEFAULT_LEVEL
     real: RealEngines | None = None
     operated: tuple[str, ...] = ()
+    columns: str = ""

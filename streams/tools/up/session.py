@@ -246,7 +246,7 @@ class Session:
         start_ms = run.time_base.now_ms(start_mono_ns)
         self._shown.trace_began_ms = start_ms
         report = run.folder / "replay.json"
-        child = process_list.replayer(run, url, wishes.trace, start_ms, for_ms, report)
+        child = process_list.replayer(run, url, wishes, start_ms, for_ms, report)
         done = asyncio.Event()
 
         def on_line(said: Mapping[str, object]) -> None:

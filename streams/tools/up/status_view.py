@@ -123,6 +123,8 @@ class Shown:
 
     def _tell_workloads(self) -> None:
         """Of which models the trace says what to plan for at first, and the catalogue another."""
+        if self._wishes.traffic.read_as:
+            self.say(f"{self._wishes.trace.name} is read as {self._wishes.traffic.read_as}")
         for model, name, entry in uncertain_facts(self._wishes.config.cluster):
             self.say(f"{model}: {facts_words(name, entry)}")
         for model, demand in self._wishes.demands.items():

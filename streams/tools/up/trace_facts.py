@@ -31,16 +31,19 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A trace in short. duration_s: until its last request."""
+    """A trace in short. duration_s: until its last request. read_as: its form, and how its times
+    were read."""
 
     requests: int
     duration_s: float
     gaps: tuple[Gap, ...] = ()
+    read_as: str = ""
 
 
 def traffic(trace: Trace) -> Traffic:
     """What `trace` holds."""
-    return Traffic(len(trace.arrivals_ms), trace.duration_s, gaps(trace.arrivals_ms))
+    read_as = f"{trace.form}; {trace.clock}"
+    return Traffic(len(trace.arrivals_ms), trace.duration_s, gaps(trace.arrivals_ms), read_as)
 
 
 def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:

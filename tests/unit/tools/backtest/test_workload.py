@@ -11,6 +11,7 @@ import pytest
 from streams.files.user_errors import UserError
 from streams.tools.backtest.backtest_demand import Demand, load_workload
 from streams.tools.replay.servegen import load_representatives, load_servegen
+from streams.tools.replay.traces import parse_columns
 
 CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 
@@ -119,7 +120,7 @@ def test_requests_come_in_any_order_and_several_at_once(tmp_path: Path) -> None:
         ("nan,mini,1,1", "time: 'nan'"),
         ("-1,mini,1,1", "time: '-1'"),
         ("1,mini,-5,1", "input_tokens: '-5'"),
-        ("1,mini,12.0,1", "allowed: a whole number from 0 to"),
+        ("1,mini,12.5,1", "allowed: a whole number from 0 to"),
         ("1,mini,1,1e99", "output_tokens: '1e99'"),
         ("1,,1,1", "model: is empty"),
         ("1,mini,1", "3 columns, expected 4"),
@@ -231,3 +232,47 @@ def test_servegen_without_lengths_is_refused(tmp_path: Path) -> None:
     path.write_text("window_start_s,rate_rps\n0,1\n")
     with pytest.raises(UserError, match="lengths are missing"):
         load_servegen(path, 0.0, 600.0, 1.0, np.random.default_rng(1))
+
+
+def spoken(folder: Path, name: str) -> str:
+    """40 sessions of three turns."""
+    path = folder / name
+    turns = [(100.0 * s, s, 0) for s in range(40)] + [
+        (100.0 * s + 10 * t, s, t) for s in range(40) for t in (1, 2)
+    ]
+    path.write_text(
+        "".join(
+            json.dumps({"session_id": s, "input_length": 100 + t, "output_length": 20}
+                       | ({"timestamp": 1000 * at} if not t else {"delay": 2000})) + "\n"
+            for at, s, t in turns
+        )
+    )  # fmt: skip
+    return str(path)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.5])
+def test_sessions_stay_whole_when_rates_are_scaled(tmp_path: Path, scale: float) -> None:
+    workload = load_workload(Demand((spoken(tmp_path, "a.jsonl"),), CONFIG, scale), 1)
+    sessions: dict[int | None, list[tuple[int, float | None]]] = {}
+    for one in workload.scenario.arrivals:
+        sessions.setdefault(one.session, []).append((one.input_tokens, one.delay_s))
+    assert None not in sessions
+    assert {len(turns) for turns in sessions.values()} == {3}
+    assert abs(len(sessions) - 40 * scale) < 13  # two of 40 draws' standard deviations
+    assert [delay for _, delay in sorted(sessions[min(filter(None, sessions))])] == [None, 2.0, 2.0]
+    asked = "each turn waits for the answer before it"
+    assert any(asked in note for note in workload.notes)
+
+
+def test_sessions_of_two_traces_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    traces = tuple(f"mini={spoken(tmp_path, name)}" for name in ("a.jsonl", "b.jsonl"))
+    arrivals = load_workload(Demand(traces, CONFIG), 1).scenario.arrivals
+    assert len({one.session for one in arrivals}) == 80
+
+
+def test_what_the_user_says_of_columns_counts(tmp_path: Path) -> None:
+    trace = plain(tmp_path, ["3,10,5", "7,20,6"], "when,read,wrote")
+    columns = parse_columns("time=when:ms,input=read,output=wrote")
+    workload = load_workload(Demand((trace,), CONFIG, columns=columns), 1)
+    assert [a.at_s for a in workload.scenario.arrivals] == [0.003, 0.007]
+    assert "read as columns; when: milliseconds" in workload.notes

@@ -97,3 +97,17 @@ def test_a_trace_that_names_models_is_not_split() -> None:
     ]  # fmt: skip
     with pytest.raises(UserError, match="model 'b' is not configured; models: a"):
         schedule(named, {"a": 1.0}, {}, 1, 1e9)
+
+
+def test_turns_of_a_session_go_to_one_model() -> None:
+    plain = trace(400)
+    sessions = array("q", [n // 4 if n < 200 else -1 for n in range(400)])
+    spoken = replace(plain, sessions=sessions, delays_ms=array("d", [-1.0, 5.0] * 200))
+    jobs = schedule(spoken, {"a": 1.0, "b": 1.0}, {}, 1, 1e9)
+    models: dict[int | None, set[str]] = {}
+    for job in jobs:
+        models.setdefault(job.session, set()).add(job.model)
+    assert models.pop(None) == {"a", "b"}
+    assert len(models) == 50
+    assert {len(of) for of in models.values()} == {1}
+    assert [(job.session, job.delay_ms) for job in jobs[:2]] == [(0, None), (0, 5.0)]

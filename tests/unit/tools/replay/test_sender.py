@@ -50,3 +50,38 @@ def test_a_connection_that_failed_has_words() -> None:
         (aiohttp.ServerDisconnectedError(), "closed before the end of the answer"),
     ):
         assert connection_words(error) == said
+
+
+class Answering(Sender):
+    """Every answer takes as long as its output tokens say, in ms."""
+
+    async def _exchange(self, job: Job, due_ns: int) -> None:
+        sent.append((job.input_tokens, due_ns))
+        await asyncio.sleep(job.output_tokens / 1000.0)
+        ended[job.input_tokens] = time.monotonic_ns()
+
+
+sent: list[tuple[int, int]] = []
+ended: dict[int, int] = {}
+
+
+async def test_turns_of_a_session_are_sent_after_the_answers_before_them() -> None:
+    """The second would be due at once, and waits for its pause after the answer; the third waits
+    for its own time. Requests of no session wait for nothing."""
+    sent.clear()
+    record = Record({"m": None})
+    start_ns = time.monotonic_ns()
+    sender = Answering("http://127.0.0.1:1", TimeBase(1.0, 0, start_ns), 0, record, 10.0)
+    jobs = [
+        Job(0.0, "m", 1, 30, session=7),
+        Job(1.0, "m", 2, 1, session=7, delay_ms=20.0),
+        Job(2.0, "m", 9, 1),
+        Job(120.0, "m", 3, 1, session=7),
+    ]
+    await sender.run(jobs, asyncio.Event(), 5.0)
+    due_ns = dict(sent)
+    assert [turn for turn, _ in sent if turn != 9] == [1, 2, 3]
+    assert due_ns[2] >= ended[1] + 20_000_000
+    assert due_ns[3] == start_ns + 120_000_000
+    assert due_ns[9] == start_ns + 2_000_000
+    assert record.requests()["sent"] == 4

@@ -79,8 +79,7 @@ def test_rows_out_of_order_are_sorted(tmp_path: Path) -> None:
             b"time,input_tokens\n1,2\n",
             ":1: 'time,input_tokens': the column output_tokens is missing",
         ),
-        (b"time,input_tokens,output_tokens,user\n1,2,3,4\n", "a column is not known; expected"),
-        (b"time,input_tokens,output_tokens,time\n1,2,3,4\n", "a column is there twice"),
+        (b"time,input_tokens,output_tokens,time\n1,2,3,4\n", "the column time is there twice"),
         (b"\xff\xfe\x00\x01", "not text"),
         (b"\x1f\x8b\x08\x00broken", "damaged gzip"),
         (gzip.compress(AZURE.encode(), mtime=0)[:-12], "damaged gzip"),
@@ -90,9 +89,9 @@ def test_rows_out_of_order_are_sorted(tmp_path: Path) -> None:
         (AIBRIX.encode() + b"1,2,nan\n", ":4: output_tokens: 'nan'"),
         (AIBRIX.encode() + b"1,99999999,3\n", ":4: input_tokens"),
         (AIBRIX.encode() + "1,٣,3\n".encode(), ":4: input_tokens"),
-        (AZURE.encode() + b"yesterday,2,3\n", ":4: TIMESTAMP: 'yesterday'"),
+        (AZURE.encode() + b"yesterday,2,3\n", ":4: timestamp: 'yesterday'"),
         (b"{broken\n", ":1: not JSON"),
-        (b'{"timestamp": 1, "input_length": 2}\n', ":1: output_length is missing"),
+        (b'{"timestamp": 1, "input_length": 2}\n', ":1: output_tokens is missing"),
         (MOONCAKE.encode() + b"[1]\n", ":3: expected an object"),
         (MOONCAKE.encode() + b'{"timestamp":true,"input_length":1,"output_length":1}\n', ":3: "),
         (MOONCAKE.encode() + b'{"timestamp":1,"input_length":1.5,"output_length":1}\n', ":3: "),
@@ -109,7 +108,7 @@ def test_faults_name_file_line_and_what_is_expected(tmp_path: Path, data: bytes,
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(UserError, match=r"Azure CSV .* Mooncake JSONL .* AIBrix CSV"):
+        with pytest.raises(UserError, match=r"expected an Azure, BurstGPT or AIBrix CSV"):
             load_trace(path)
 
 

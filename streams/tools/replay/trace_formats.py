@@ -1,0 +1,138 @@
+"""The table of trace formats: how each is recognised, which columns hold what, in which unit.
+
+A format is recognised by columns that it alone has, so that a name of a file means nothing and
+extra columns do no harm. Names are compared in lower snake case: `ContextTokens` and "Context
+tokens" are `context_tokens`; a nested key is `out.meta_info.prompt_tokens`. What fits no format is
+read by the usual names of columns (`USUAL`), or by those that the user gives. docs/formats.md
+lists the same for users.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FIELDS = ("time", "input", "output", "model", "session", "delay", "latency", "chat", "parent")
+"""What a column may hold. latency: from the arrival to the end of the answer. chat, parent: of
+conversations that name the request before."""
+NEEDED = ("time", "input", "output")
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OTHER = re.compile(r"[^a-z0-9.]+")
+
+Columns = Mapping[str, tuple[str, ...]]
+"""Per field the names of columns that hold it, the first that a row has counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """name: as users know it. needs: the columns it is recognised by, each may be several
+    spellings. time_unit: of bare numbers ("s", "ms"; "" is told by the values). delay_unit,
+    latency_unit: likewise. finished: times are of the end of an answer; the arrival is earlier by
+    the latency. only: a column and the value that rows of requests have in it."""
+
+    name: str
+    needs: tuple[str, ...]
+    columns: Columns = field(default_factory=dict)
+    time_unit: str = ""
+    delay_unit: str = "ms"
+    latency_unit: str = "s"
+    finished: bool = False
+    only: tuple[str, str] | None = None
+
+
+USUAL: Columns = {
+    "time": (
+        "timestamp", "time", "ts", "arrival_time", "arrival_timestamp", "arrival", "arrived_at",
+        "request_arrival_time", "request_received_ts", "received_at", "request_time",
+        "request_timestamp", "request_start_time", "request_start", "start_time", "start_times",
+        "started_at", "start", "submitted_at", "submit_time", "created_at", "created_time",
+        "created", "invocation_time", "datetime", "date",
+    ),
+    "input": (
+        "input_tokens", "input_length", "input_len", "input_lens", "prompt_tokens",
+        "prompt_length", "prompt_len", "context_tokens", "request_tokens", "num_prompt_tokens",
+        "num_input_tokens", "num_prefill_tokens", "prefill_tokens", "prompt_token_count",
+        "input_token_count", "input_sequence_length", "isl", "tokens.prompt", "tokens_in",
+    ),
+    "output": (
+        "output_tokens", "output_length", "output_len", "output_lens", "completion_tokens",
+        "generated_tokens", "response_tokens", "num_generated_tokens", "num_output_tokens",
+        "num_completion_tokens", "num_decode_tokens", "decode_tokens", "generation_tokens",
+        "output_token_count", "completion_token_count", "output_sequence_length", "osl",
+        "response_length", "completion_length", "tokens.completion", "tokens_out",
+    ),
+    "model": ("model", "model_name", "model_id", "served_model_name"),
+    "session": ("session_id", "conversation_id", "session", "conversation", "thread_id"),
+    "delay": ("delay", "think_time"),
+    "latency": (),
+    "chat": (),
+    "parent": (),
+}  # fmt: skip
+
+PLAIN = Format("plain", ("time", "input_tokens", "output_tokens"), time_unit="s")
+FORMATS = (
+    Format("azure", ("timestamp", "context_tokens", "generated_tokens")),
+    Format(
+        "burstgpt",
+        ("timestamp", "request_tokens", "response_tokens"),
+        {"latency": ("elapsed_time",)},
+        time_unit="s",
+    ),
+    Format(
+        "bailian",
+        ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"),
+        {"chat": ("chat_id",), "parent": ("parent_chat_id",), "session": ()},
+        time_unit="s",
+    ),
+    Format(
+        "sglang",
+        ("event", "rid", "timestamp"),
+        {
+            "input": ("out.meta_info.prompt_tokens",),
+            "output": ("out.meta_info.completion_tokens",),
+            "latency": ("out.meta_info.e2e_latency",),
+            "session": (),
+        },
+        finished=True,
+        only=("event", "request.finished"),
+    ),
+    Format("mooncake", ("timestamp", "input_length", "output_length"), time_unit="ms"),
+    Format("dynamo", ("created_time", "input_tokens", "output_tokens"), time_unit="ms"),
+    Format("aibrix", ("timestamp_ms", "input_tokens", "output_tokens"), time_unit="ms"),
+    Format("aibrix", ("timestamp", "prompt_length", "output_length"), time_unit="ms"),
+    Format("vllm-bench", ("start_times", "input_lens", "output_lens"), time_unit="s"),
+    PLAIN,
+)
+"""The first that fits counts, so a format stands before those whose columns it has too."""
+OTHER = Format("columns", ())
+"""Whatever has the usual names of columns, or those that the user gives."""
+
+GROUPS = ("requests", "turns", "llm_calls")
+"""Keys that hold the requests of one row; turns and calls are those of one session."""
+
+KNOWN = (
+    "an Azure, BurstGPT or AIBrix CSV, a Mooncake, bailian, Dynamo or AIBrix JSONL, a request log "
+    "of SGLang or vLLM, or any CSV, JSON, JSONL or Parquet with columns for time, input_tokens and "
+    "output_tokens (--columns names them), plain or .gz"
+)
+
+
+def column(name: str) -> str:
+    """The name of a column in lower snake case; a `.value` at its end does not count."""
+    spaced = _CAMEL.sub("_", name.strip()) if not name.isupper() else name.strip()
+    found = _OTHER.sub("_", spaced.lower()).strip("_.")
+    return found.removesuffix(".value")
+
+
+def format_of(columns: set[str]) -> Format:
+    """The format whose rows have `columns` (of `column`), `OTHER` where it is none of them."""
+    return next((one for one in FORMATS if columns.issuperset(one.needs)), OTHER)
+
+
+def names_of(form: Format, what: str, given: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that may hold the field `what`, the most likely first."""
+    if what in given:
+        return (given[what],)
+    return tuple(form.columns.get(what, USUAL[what]))

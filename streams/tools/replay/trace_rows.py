@@ -1,0 +1,219 @@
+"""The rows of a trace file, whatever holds them: CSV, JSON Lines, JSON, Parquet, a server's log.
+
+A row is a mapping of column names (`trace_formats.column`) to values, with its place in the file
+for messages. Knows no format: which column means what is `trace_formats`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from streams.files.csv_rows import text_of
+from streams.files.user_errors import UserError
+from streams.tools.replay.trace_formats import GROUPS, KNOWN, column
+from streams.tools.replay.trace_logs import is_log, log_rows
+
+Row = Mapping[str, object]
+Numbered = tuple[str, Row]
+"""The place of a row ("path:line"), and the row."""
+
+_DEEPEST = 6
+_PARQUET = b"PAR1"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """place: of the header, or of the first row. columns: of the header, empty without one, since
+    rows of JSON have columns of their own. shown: how the table begins."""
+
+    place: str
+    columns: tuple[str, ...]
+    rows: Iterator[Numbered]
+    shown: str
+
+
+def read_table(path: Path) -> Table:
+    """What `path` holds. UserError: what it is not; of a line at fault, when it is reached."""
+    if _is_parquet(path):
+        return _of_rows(_parquet(path), "")
+    text = read_text(path)
+    first = text.lstrip().split("\n", 1)[0].strip()
+    if not first:
+        raise UserError(f"{path}: empty; expected {KNOWN}")
+    if first[0] != "{" and is_log(text):
+        return _of_rows(log_rows(path, text), first)
+    return _of_rows(_json(path, text), first) if first[0] in "{[" else _csv(path, text)
+
+
+def _of_rows(rows: Iterator[Numbered], shown: str) -> Table:
+    first = next(rows, None)
+    if first is None:
+        return Table("", (), iter(()), shown)
+    return Table(first[0], (), chain([first], rows), shown or ", ".join(first[1]))
+
+
+def read_lines(path: Path, expected: str = KNOWN) -> list[str]:
+    """The lines of a text file, see `read_text`."""
+    return read_text(path, expected).splitlines()
+
+
+def read_text(path: Path, expected: str = KNOWN) -> str:
+    """A text file, gzipped or not; UserError, which says what is expected, where it is none."""
+    try:
+        return text_of(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: a damaged gzip file ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; expected {expected}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not text; expected {expected}") from None
+
+
+# -- CSV ----------------------------------------------------------------------------------------
+
+
+def _csv(path: Path, text: str) -> Table:
+    first = text.lstrip().split("\n", 1)[0].strip()
+    cut = max(",\t;|", key=first.count)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=cut, skipinitialspace=True)
+    cells = _cells(path, lines)
+    place, header = next(cells)
+    names = tuple(column(cell) for cell in header)
+    return Table(place, names, _csv_rows(names, cut, cells), first)
+
+
+def _csv_rows(
+    names: Sequence[str], cut: str, lines: Iterator[tuple[str, list[str]]]
+) -> Iterator[Numbered]:
+    for place, cells in lines:
+        if len(cells) != len(names):
+            shown = cut.join(names)[:120]
+            raise UserError(f"{place}: {len(cells)} columns, expected {len(names)}: {shown}")
+        yield place, dict(zip(names, cells, strict=True))
+
+
+def _cells(path: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
+    """The cells of every line that is not blank, with its place."""
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if any(cells):
+                yield f"{path}:{reader.line_num}", cells
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: not CSV ({error})") from None
+
+
+# -- JSON ---------------------------------------------------------------------------------------
+
+
+def _json(path: Path, text: str) -> Iterator[Numbered]:
+    """JSON Lines, or one document that spans lines."""
+    try:
+        whole = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        first = text.lstrip().split("\n", 1)[0].strip()
+        if first in ("{", "["):
+            raise UserError(f"{path}: not JSON ({error})") from None
+        return _json_lines(path, text)
+    return _document(path, whole)
+
+
+def _json_lines(path: Path, text: str) -> Iterator[Numbered]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise UserError(f"{place}: not JSON ({error})") from None
+        yield from _of_object(place, value)
+
+
+def _document(path: Path, whole: Any) -> Iterator[Numbered]:
+    """A list of requests, an object with one, or an object of columns (lists of equal length)."""
+    if isinstance(whole, dict):
+        lists = {key: value for key, value in whole.items() if isinstance(value, list)}
+        plain = {k: v for k, v in lists.items() if v and not isinstance(v[0], (dict, list))}
+        if len({len(value) for value in plain.values()}) == 1 and len(plain) > 2:
+            for number, cells in enumerate(zip(*plain.values(), strict=True), 1):
+                row = {column(key): one for key, one in zip(plain, cells, strict=True)}
+                yield f"{path}: request {number}", row
+            return
+        if not any(key in lists for key in GROUPS) and len(lists) == 1:
+            whole = next(iter(lists.values()))
+    for number, one in enumerate(whole if isinstance(whole, list) else [whole], 1):
+        place = f"{path}: request {number}" if isinstance(whole, list) else f"{path}:1"
+        yield from _of_object(place, one)
+
+
+def _of_object(place: str, value: Any) -> Iterator[Numbered]:
+    if not isinstance(value, dict):
+        raise UserError(f"{place}: expected an object with time and tokens of a request")
+    yield from _flat(place, value, {}, 0)
+
+
+def _flat(place: str, value: Mapping[str, Any], outer: Row, depth: int) -> Iterator[Numbered]:
+    """The requests that `value` stands for: itself, or those of the groups within."""
+    row = dict(outer)
+    _take(row, value, "", depth)
+    groups = [key for key in GROUPS if isinstance(value.get(key), list)]
+    if not groups or depth >= _DEEPEST:
+        yield place, row
+        return
+    if groups[0] != "requests" and "session_id" not in row:
+        row["session_id"] = place
+    for one in value[groups[0]]:
+        if not isinstance(one, dict):
+            raise UserError(f"{place}: {groups[0]}: expected a list of objects")
+        yield from _flat(place, one, row, depth + 1)
+
+
+def _take(row: dict[str, object], value: Mapping[str, Any], prefix: str, depth: int) -> None:
+    """Add the keys of `value` to `row`, those of inner objects by their path."""
+    for key, inner in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(inner, dict):
+            if depth < _DEEPEST:
+                _take(row, inner, f"{name}.", depth + 1)
+        elif not isinstance(inner, list) and inner is not None:
+            row[column(name)] = inner
+
+
+# -- Parquet ------------------------------------------------------------------------------------
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == _PARQUET
+    except OSError:
+        return False  # the reader of text says why
+
+
+def _parquet(path: Path) -> Iterator[Numbered]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"{path}: a Parquet file, which needs pyarrow: pip install 'shoal[parquet]'"
+        ) from None
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        batches = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
+        for number, row in enumerate(batches, 1):
+            yield from _of_object(f"{path}: row {number}", row)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise UserError(f"{path}: not a Parquet file that can be read ({reason})") from None

@@ -1,0 +1,89 @@
+"""Sessions of a trace: which requests are turns of one conversation, and what each waits for.
+
+A turn waits for the answer to the turn before, then for the recorded pause. Where a record has the
+pause alone, the time of arrival is estimated from an answer of usual speed; a replay does not use
+it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_FIRST_TOKEN_MS, _PER_TOKEN_MS = 500.0, 30.0
+NO_SESSION = -1
+NO_DELAY_MS = -1.0
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Numbers the sessions of a record, row by row in the order of the file."""
+
+    _of_key: dict[Hashable, int] = field(default_factory=dict)
+    _of_chat: dict[Hashable, int] = field(default_factory=dict)
+    _next: int = 0
+
+    def of_key(self, key: Hashable) -> tuple[int, bool]:
+        """The session that rows name `key`, and whether it has begun before."""
+        known = key in self._of_key
+        if not known:
+            self._of_key[key] = self._new()
+        return self._of_key[key], known
+
+    def of_chat(self, chat: Hashable, parent: Hashable) -> tuple[int, bool]:
+        """The session of a chat that goes on from `parent`. A parent is gone on from once; a
+        second branch of it is a session of its own."""
+        found = self._of_chat.pop(parent, None)
+        self._of_chat[chat] = self._new() if found is None else found
+        return self._of_chat[chat], found is not None
+
+    def _new(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+def arrivals_with_turns(
+    at_ms: array[float],
+    outputs: array[int],
+    sessions: array[int],
+    delays_ms: array[float],
+    latencies_ms: array[float],
+) -> tuple[array[float], array[float]]:
+    """Arrivals of all rows, and the pause before each turn (-1: it waits for its arrival too).
+
+    All of the same length, by row of the file. at_ms: nan where the row has only a pause; the first
+    turn of a session has a time. sessions: -1 for none. delays_ms, latencies_ms: -1 for none.
+    """
+    last: dict[int, int] = {}
+    found, pauses = array("d", at_ms), array("d", delays_ms)
+    for row, session in enumerate(sessions):
+        before = last.get(session, -1) if session != NO_SESSION else -1
+        if session != NO_SESSION:
+            last[session] = row
+        if before < 0:
+            pauses[row] = NO_DELAY_MS
+        elif found[row] != found[row]:
+            took_ms = latencies_ms[before]
+            if took_ms < 0.0:
+                took_ms = _FIRST_TOKEN_MS + _PER_TOKEN_MS * outputs[before]
+            pauses[row] = max(0.0, delays_ms[row])
+            found[row] = found[before] + took_ms + pauses[row]
+        elif pauses[row] < 0.0 and latencies_ms[before] >= 0.0:
+            pauses[row] = max(0.0, found[row] - found[before] - latencies_ms[before])
+    return found, pauses
+
+
+def of_several_turns(sessions: array[int]) -> array[int]:
+    """`sessions` without those of one turn; empty if none has more."""
+    numbers = np.array(sessions, np.int64)
+    known = numbers[numbers >= 0]
+    if not len(known):
+        return array("q")
+    several = np.bincount(known) > 1
+    if not several.any():
+        return array("q")
+    numbers[(numbers >= 0) & ~several[np.maximum(numbers, 0)]] = NO_SESSION
+    return array("q", numbers.tolist())
