@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoscaler.performance.architecture import from_json
+from autoscaler.performance.config_json import architecture_of
 from autoscaler.serving.engine_setup import InvalidValue, ModelSpec
 
 
@@ -16,6 +16,6 @@ def architecture(source: str) -> ModelSpec | str:
     if not source.endswith(".json"):
         return source
     try:
-        return from_json(source, Path(source).read_text(encoding="utf-8"), "source")
+        return architecture_of(source, Path(source).read_text(encoding="utf-8"), "source")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValue("source", source, f"a config.json that can be read ({error})") from None

@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from executors.gateway.gateway_metrics import Metrics
+from topics import plainyaml
 from topics.checks import InvalidRecord, name, number
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class Access:
 def read_keys(text: str) -> dict[str, Key]:
     """Keys by digest; InvalidRecord names what is wrong."""
     try:
-        root = yaml.safe_load(text)
+        root = plainyaml.load(text)
     except yaml.YAMLError as error:
         raise InvalidRecord("keys", str(error).replace("\n", " ")[:200], "YAML") from None
     entries = root.get("keys") if isinstance(root, dict) else None

@@ -148,6 +148,13 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
             target = "--all" if scope == "*" else scope
             yield Finding(True, scope, words, f"shoal {undo} {target} ends it")
     yield from _lag(found)
+    for model, why in found.get("refused", {}).items():
+        said = f"its last declaration cannot be used, the one before stands: {why}"
+        yield Finding(False, model, said, "mend its section and declare it again: shoal apply")
+    for topic, count in found.get("undeclared", {}).items():
+        what = several(count, "record")
+        said = f"{what} left out, of names that nobody declared"
+        yield Finding(True, topic, said, "is its writer of another fleet, or its name misspelt?")
     for kind, pools in found["supply_age_s"].items():
         for pool, age_s in pools.items():
             if age_s > _STALE_SUPPLY_S:

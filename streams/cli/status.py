@@ -44,6 +44,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield " | ".join(_data(found))
     for name, words in found["held"].items():
         yield f"{name.rsplit('/', 1)[0]}: {words}"
+    for model, why in found.get("refused", {}).items():
+        yield f"{model}: its last declaration cannot be used, the one before stands: {why}"
     rows: list[tuple[str, ...]] = [_COLUMNS]
     rows += [_row(model) for model in found["models"]]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]

@@ -131,7 +131,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = Declared(config, latest)
-    known = Known(declared, latest.assignments)
+    known = Known(declared, latest.assignments, latest.undeclared)
     desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(

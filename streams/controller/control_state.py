@@ -7,6 +7,7 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,6 +63,8 @@ class Latest:
     services: by model, as declared on the topic; withdrawn: models whose service was withdrawn
     there. controls: by key, as operators said it last; of verdicts at least the last 1000.
     alerts: those that nobody has taken yet. unmanaged: by model, servers that Shoal did not start.
+    undeclared: records left out because of their names, by topic. refused: by model, why its last
+    declaration on the topic cannot be used, and the one before stands.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -83,6 +86,8 @@ class Latest:
     rates: dict[str, RateHour] = field(default_factory=dict)
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
     buried: int = 0
+    undeclared: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, str] = field(default_factory=dict)
 
     def take(self, record: Any, offset: int) -> None:
         """Fold in `record`, read at `offset` of its partition."""

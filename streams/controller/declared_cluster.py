@@ -1,7 +1,9 @@
 """The cluster as it is declared now: the file, and what the `services` topic says over it.
 
-Owns putting the two together. A record that cannot be read is said once in the log and changes
-nothing: the last good declaration of its model stands, its withdrawal included.
+Owns putting the two together. A record that cannot be read, or with which a controller that starts
+with nothing could not decide, changes nothing: the last good declaration of its model stands, its
+withdrawal included. That is said in the log once, and in `Latest.refused` while it lasts (of 100
+models at most).
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ import hashlib
 import logging
 from dataclasses import replace
 
+from autoscaler.decide import Observation, decide, rebuild
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.validation import InvalidValue
 from streams.controller.control_state import Latest
 from streams.files.shoal_yaml import Config, parse_service
-from streams.files.user_errors import UserError
+from streams.files.user_errors import UserError, first_line
 from topics.records import DeclaredService
 
 log = logging.getLogger(__name__)
+_MOST_SAID = 100
 
 
 class Declared:
@@ -39,19 +43,33 @@ class Declared:
         if not new and gone == self._gone:
             return self._cluster
         for record in new:
-            self._read[record.model] = record
-            try:
-                self._good[record.model] = parse_service(
-                    self._config, record.model, record.declared
-                )
-            except (UserError, InvalidValue) as error:
-                log.error("services: %s", error)
-            else:
-                self._absent.discard(record.model)
-        self._absent |= gone - self._gone
+            self._take(record)
+        for model in gone - self._gone:
+            self._absent.add(model)
+            self._latest.refused.pop(model, None)
         self._gone = gone
         self._cluster = self._joined()
         return self._cluster
+
+    def _take(self, record: DeclaredService) -> None:
+        model = record.model
+        self._read[model] = record
+        refused = self._latest.refused
+        try:
+            service = parse_service(self._config, model, record.declared)
+            try_out(replace(self._config.cluster, services=(service,), routes=()), record.at_ms)
+        except Exception as error:
+            # All that was worked out follows from this record and from the file, with which this
+            # controller has started: whatever was raised is the record's doing.
+            expected = isinstance(error, (UserError, InvalidValue))
+            why = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
+            log.error("services: %s", why, exc_info=None if expected else error)
+            if model in refused or len(refused) < _MOST_SAID:
+                refused[model] = why
+        else:
+            self._good[model] = service
+            self._absent.discard(model)
+            refused.pop(model, None)
 
     def _joined(self) -> Cluster:
         base = {service.model: service for service in self._config.cluster.services}
@@ -67,3 +85,10 @@ class Declared:
             routes=tuple(r for r in self._config.cluster.routes if known.issuperset(r.models)),
             content_hash=content if changed else self._config.cluster.content_hash,
         )
+
+
+def try_out(cluster: Cluster, now_ms: int) -> None:
+    """Decide once for `cluster` as a controller does that has just started and heard nothing;
+    raises what that raises."""
+    state = rebuild(cluster, {}, {}, {}, (), now_ms)
+    decide(state, Observation(), cluster, now_ms)

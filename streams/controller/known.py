@@ -21,10 +21,14 @@ _KEPT_SCOPES = 10_000
 
 
 class Known:
-    """cluster: as declared now. assignments: by node. dropped: records left out, by topic."""
+    """cluster: as declared now. assignments: by node. dropped: records left out, by topic, which
+    are counted there."""
 
     def __init__(
-        self, cluster: Callable[[], Cluster], assignments: Mapping[str, Assignment]
+        self,
+        cluster: Callable[[], Cluster],
+        assignments: Mapping[str, Assignment],
+        dropped: Counter[str] | None = None,
     ) -> None:
         self._cluster = cluster
         self._assignments = assignments
@@ -32,7 +36,7 @@ class Known:
         self._nodes = NodeNames(())
         self._models: frozenset[str] = frozenset()
         self._pools: frozenset[str] = frozenset()
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     def models(self) -> frozenset[str]:
         """Declared models, and services that stand for several."""

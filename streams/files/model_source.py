@@ -12,8 +12,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
-from autoscaler.performance.architecture import from_json
 from autoscaler.performance.catalog_names import is_published
+from autoscaler.performance.config_json import architecture_of
 from streams.files.csv_rows import cause_of
 
 _STARTS = ("./", "../", "/", "~/")
@@ -66,7 +66,7 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         allowed = f"a Hugging Face config.json that can be read ({why})"
         raise InvalidValue(field, source, allowed) from None
     try:
-        return from_json(str(path), text, "it")
+        return architecture_of(str(path), text, "it")
     except InvalidValue as error:
         raise InvalidValue(
             field, source, f"a config.json that can be understood ({error})"

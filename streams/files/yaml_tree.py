@@ -17,6 +17,7 @@ import yaml
 
 from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError, first_line
+from topics.plainyaml import PlainLoader
 
 T = TypeVar("T")
 _MISSING = object()
@@ -42,7 +43,7 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
     }
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(PlainLoader):
     yaml_implicit_resolvers = _resolvers()
 
 
@@ -115,7 +116,7 @@ class Section:
             value = _Loader.construct_object(_loader(), node, deep=True)
         except yaml.YAMLError as error:
             raise self.error(key, first_line(error)) from None
-        except (ValueError, LookupError, AttributeError):  # PyYAML's own, of `!!bool maybe`
+        except (ValueError, LookupError, AttributeError, TypeError):  # of `!!bool maybe`
             raise self.error(key, _unreadable(node)) from None
         try:
             return parse(value)

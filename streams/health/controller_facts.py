@@ -143,6 +143,8 @@ class Facts:
             "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
             "held": dict(done.after.held) if done else {},
             "lag_ms": dict(done.observation.lag_ms) if done else {},
+            "refused": dict(self.loop.latest.refused),
+            "undeclared": dict(self.loop.latest.undeclared),
             "pools": [pool.id for pool in done.cluster.pools] if done else [],
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,

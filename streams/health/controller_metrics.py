@@ -107,6 +107,9 @@ class Metrics(Collector):
         )
         yield "shoal_lag_records", [((t,), float(n)) for t, n in sorted(self._behind().items())]
         yield "shoal_dead_letters_total", [((), float(loop.latest.buried))]
+        undeclared = sorted(loop.latest.undeclared.items())
+        yield "shoal_undeclared_records_total", [((t,), float(n)) for t, n in undeclared]
+        yield "shoal_refused_declarations", [((), float(len(loop.latest.refused)))]
         yield "shoal_decision_log_lost_total", [((), float(self._lost()))]
         yield "shoal_alerts_total", [((k,), float(n)) for k, n in sorted(self._alerts().items())]
         yield (

@@ -23,6 +23,8 @@ Name = Literal[
     "shoal_telemetry_age_seconds",
     "shoal_lag_records",
     "shoal_dead_letters_total",
+    "shoal_undeclared_records_total",
+    "shoal_refused_declarations",
     "shoal_decision_log_lost_total",
     "shoal_alerts_total",
     "shoal_supply_age_seconds",
@@ -71,6 +73,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("shoal_telemetry_age_seconds", "gauge", ("model",), "of the newest second reported"),
     Metric("shoal_lag_records", "gauge", ("topic",), "records not read yet"),
     Metric("shoal_dead_letters_total", "counter", (), "places of topics that were not understood"),
+    Metric(
+        "shoal_undeclared_records_total",
+        "counter",
+        ("topic",),
+        "records left out: of models, nodes or pools that nobody declared",
+    ),
+    Metric(
+        "shoal_refused_declarations",
+        "gauge",
+        (),
+        "models whose last declaration cannot be used; the one before stands",
+    ),
     Metric("shoal_decision_log_lost_total", "counter", (), "ticks missing from the decision log"),
     Metric(
         "shoal_alerts_total", "counter", ("result",), "accepted, duplicate, unknown_model, refused"

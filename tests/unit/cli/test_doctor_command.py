@@ -38,6 +38,7 @@ def test_all_is_well() -> None:
             "shoal feed prices",
         ),
         ({"lag_ms": {"status": 42_000}}, "42 s behind", "more CPU"),
+        ({"refused": {"mini": "service mini:1: no"}}, "mini:1: no", "shoal apply"),
         ({"models": [{**MODEL, "telemetry_age_s": None}]}, "no telemetry yet", "gateway"),
         ({"models": [{**MODEL, "word": "short: 3.0 req/s unserved"}]}, "short", "explain chat"),
     ],
@@ -139,3 +140,10 @@ def test_facts_that_are_another_models_are_said(tmp_path: Path) -> None:
         "meta-llama/Llama-3.1-8B-Instruc is not in the catalogue; planned with the facts of "
         "meta-llama/Llama-3.1-8B"
     )
+
+
+def test_records_of_names_that_nobody_declared_are_shown() -> None:
+    """They harm nothing, and may be of a name that was misspelt."""
+    found = list(of_status({**STATUS, "undeclared": {"telemetry": 20_000}}))
+    (one,) = [one for one in found if one.what == "telemetry"]
+    assert one.ok and "20,000 records left out" in one.said.replace("20000", "20,000")

@@ -34,3 +34,8 @@ def test_a_standby_says_who_leads_and_nothing_that_only_a_leader_knows(
 def test_a_leader_that_has_just_taken_over_does_not_say_that_it_decided() -> None:
     head = next(lines({**FACTS, "leads": True, "leader": "ctl-2"}))
     assert head == "no decision yet | leader ctl-2 | config -"
+
+
+def test_a_declaration_that_cannot_be_used_is_shown() -> None:
+    facts = {**FACTS, "leads": True, "refused": {"mini": "service mini:1: no"}}
+    assert any("mini" in line and "service mini:1: no" in line for line in lines(facts))

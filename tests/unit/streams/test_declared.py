@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.domain.cluster import Mode
+from autoscaler.domain.cluster import Cluster, Mode
 from streams.controller.control_state import Latest
 from streams.controller.declared_cluster import Declared
 from streams.files.shoal_yaml import Config, load_config
@@ -32,6 +32,8 @@ BROKEN = {
     "more than a float holds": MINI.replace("min: 5", f"share: 0x{'f' * 400}"),
     "no home of that user": MINI.replace("openai/gpt-oss-20b", "~nosuchuser/x.json"),
     "no path": MINI.replace("openai/gpt-oss-20b", '"./a\\0b.json"'),
+    "an alias": "{source: openai/gpt-oss-20b, slo: &s {ttft: 3s, tpot: 90ms}, min: *s}",
+    "nested too deep": MINI.replace("min: 5", f"types: {'[' * 90}"),
     "beyond the controller's own window": MINI.replace("min: 5", "scale_in_after: 31m"),
 }
 
@@ -89,6 +91,34 @@ def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
             assert declared().services == good.services
     assert len(caplog.records) == 1
     assert "service mini" in caplog.text
+    assert list(latest.refused) == ["mini"] and latest.refused["mini"] in caplog.text
+    latest.take(record(at_ms=3), 2)
+    assert declared().services == good.services and not latest.refused
+
+
+def test_a_declaration_that_no_controller_could_decide_on_is_refused(
+    config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried out before it counts: what it raises is its own doing and ends nothing."""
+    tried: list[str] = []
+
+    def fails(cluster: Cluster, now_ms: int) -> None:
+        tried.extend(service.model for service in cluster.services)
+        if cluster.services[0].min_instances == 7:
+            raise ZeroDivisionError("by a floor of 7")
+
+    monkeypatch.setattr("streams.controller.declared_cluster.try_out", fails)
+    latest = Latest()
+    declared = Declared(config, latest)
+    latest.take(record(), 0)
+    good = declared().services
+    latest.take(record(MINI.replace("min: 5", "min: 7"), at_ms=2), 1)
+    with caplog.at_level(logging.ERROR):
+        assert declared().services == good
+    assert tried == ["mini", "mini"]
+    assert latest.refused == {"mini": "ZeroDivisionError: by a floor of 7"}
+    latest.drop("services", "mini")
+    assert declared() and not latest.refused, "it is withdrawn, so nothing is wrong with it"
 
 
 def test_servers_that_others_started_may_be_declared_this_way(config: Config) -> None:

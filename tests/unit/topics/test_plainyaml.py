@@ -1,0 +1,50 @@
+"""YAML within bounds: what would grow beyond its text, or recurse, is refused with its line."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from topics.plainyaml import MOST_CHARS, MOST_DEPTH, MOST_NODES, load
+
+LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (LAUGHS, 0, "&a: aliases and anchors"),
+        ("a: 1\nb: *a", 1, r"\*a: aliases and anchors"),
+        ("a: 1\nb: &a {}", 1, "&a: aliases and anchors"),
+        ("a: &a {<<: *a}", 0, "aliases and anchors"),
+        ("&a a: 1", 0, "aliases and anchors"),
+        (f"a: {'[' * 10_000}", 0, f"more than {MOST_DEPTH} deep"),
+        (f"a: {'{a: ' * 100}", 0, f"more than {MOST_DEPTH} deep"),
+        (f"\na: [{'1,' * MOST_NODES}]", 1, f"more than {MOST_NODES:,} values"),
+    ],
+)
+def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, line: int, why: str) -> None:
+    """Before anything is made of it."""
+    with pytest.raises(yaml.MarkedYAMLError, match=why) as caught:
+        load(text)
+    assert caught.value.problem_mark.line == line
+
+
+def test_a_text_that_is_too_long_is_not_read() -> None:
+    with pytest.raises(yaml.YAMLError, match="characters"):
+        load("a" * (MOST_CHARS + 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 2024-13-45", "a: !!int x", "a: !!bool maybe", "a: !!timestamp x", "? [1]\n: 2"]
+)
+def test_what_no_value_can_be_made_of_is_one_kind_of_error(text: str) -> None:
+    """Whatever PyYAML itself raises of it."""
+    with pytest.raises(yaml.YAMLError):
+        load(text)
+
+
+def test_plain_values_are_read_as_ever() -> None:
+    assert load("a: [1, {b: text}]\nc: null\n") == {"a": [1, {"b": "text"}], "c": None}

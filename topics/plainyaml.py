@@ -1,0 +1,59 @@
+"""YAML of anyone's making, within bounds: no aliases, and not too large, too long or too deep.
+
+Owns the one loader for files and records. An alias makes a tree of a thousand millions of nodes out
+of a few hundred bytes, and hardly any configuration has one, so none is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+MOST_CHARS = 4_000_000
+MOST_NODES = 200_000
+MOST_DEPTH = 32
+
+
+class PlainLoader(yaml.SafeLoader):
+    """A loader that raises yaml.MarkedYAMLError, with the line, for what is beyond the bounds."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MOST_CHARS:
+            raise _refused(f"more than {MOST_CHARS:,} characters", None)
+        super().__init__(text)
+        self._nodes = 0
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node, as SafeLoader makes it."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark = event.start_mark
+        if getattr(event, "anchor", None) is not None:  # of an alias: what it stands for
+            sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
+            shown = f"{sign}{event.anchor[:40]}"
+            raise _refused(f"{shown}: aliases and anchors are not taken; write values out", mark)
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            raise _refused(f"more than {MOST_NODES:,} values", mark)
+        if self._depth == MOST_DEPTH:
+            raise _refused(f"values are nested more than {MOST_DEPTH} deep", mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+def load(text: str) -> Any:
+    """The value of `text`; yaml.YAMLError where it is no YAML or beyond the bounds."""
+    try:
+        return yaml.load(text, PlainLoader)  # noqa: S506  a SafeLoader with bounds
+    except (ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!bool maybe`
+        raise yaml.YAMLError(f"a value cannot be read ({error})") from error
+    except RecursionError:
+        raise yaml.YAMLError("values are nested too deep") from None
+
+
+def _refused(problem: str, mark: yaml.Mark | None) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
