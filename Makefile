@@ -56,6 +56,7 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python deploy/rooms.py --check
 
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
 	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \

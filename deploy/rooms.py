@@ -1,0 +1,89 @@
+"""Draw the rooms of `autoscaler/` and their imports as a Mermaid diagram in docs/one-tick.md.
+
+    python deploy/rooms.py            # write the diagram between its markers
+    python deploy/rooms.py --check    # exit 1 if the page does not show the code as it is
+
+Standard library only. An arrow that follows from two others is left out (transitive reduction).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "one-tick.md"
+BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
+PACKAGE = "autoscaler"
+LEFT_OUT = frozenset({"simulation"})
+"""Rooms that no tick passes through."""
+
+
+def imports(package: Path) -> dict[str, set[str]]:
+    """room -> rooms it imports, for the rooms (folders and top modules) of `package`."""
+    graph: dict[str, set[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        room = parts[0]
+        if room == "__init__" or room in LEFT_OUT:
+            continue
+        targets = graph.setdefault(room, set())
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            names = node.module.split(".")
+            if names[0] != package.name:
+                continue
+            found = names[1:2] or [alias.name for alias in node.names]
+            targets.update(name for name in found if name != room and name not in LEFT_OUT)
+    return graph
+
+
+def reduced(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """The arrows of an acyclic `graph` that no longer path replaces, in order of names."""
+
+    def reaches(start: str, goal: str, seen: set[str]) -> bool:
+        if start == goal:
+            return True
+        seen.add(start)
+        return any(reaches(n, goal, seen) for n in graph.get(start, ()) if n not in seen)
+
+    return [
+        (room, target)
+        for room in sorted(graph)
+        for target in sorted(graph[room])
+        if not any(reaches(other, target, {room}) for other in graph[room] - {target})
+    ]
+
+
+def diagram() -> str:
+    """The Mermaid text. Arrows point from the room that imports to the room it imports."""
+    lines = [f"    {room} --> {target}" for room, target in reduced(imports(ROOT / PACKAGE))]
+    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+
+
+def page_with_diagram(text: str) -> str:
+    """`text` of the page with the present diagram between its markers. ValueError without them."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE}: the markers {BEGIN} and {END} are missing")
+    return f"{head}{BEGIN}\n{diagram()}\n{END}{tail}"
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0, or 1 if `--check` finds another diagram than the code's."""
+    before = PAGE.read_text(encoding="utf-8")
+    after = page_with_diagram(before)
+    if "--check" in arguments:
+        if after != before:
+            print("docs/one-tick.md does not show the imports: run `python deploy/rooms.py`")
+            return 1
+        return 0
+    PAGE.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
