@@ -39,9 +39,9 @@ def add_parsers(commands: Any) -> None:
     importing = commands.add_parser(
         "import",
         help="calibrate a model on a GPU from a benchmark's result",
-        description="Reads results of `vllm bench serve --save-result`, GuideLLM or aiperf and "
-        "calibrates that model on that GPU. Plans use it where a shoal.yaml says "
-        "`measurements: measurements.json`.",
+        description="Reads results of `vllm bench serve --save-result`, `vllm bench sweep`, "
+        "GuideLLM or aiperf and calibrates that model on that GPU. Plans use it where a "
+        "shoal.yaml says `measurements: measurements.json`.",
     )
     importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
     _common(importing)

@@ -1,22 +1,28 @@
-"""Results of benchmark tools: `vllm bench serve`, GuideLLM and aiperf.
+"""Results of benchmark tools: `vllm bench serve` and `sweep`, SGLang's, GuideLLM and aiperf.
 
-Owns telling their JSON forms apart and reading what a measured point needs. What of a run is not
-steady (all requests at once, without a bound on those under way) is left out and counted.
+Tells their JSON and CSV forms apart and reads what a measured point needs. A run that was not
+steady (all requests at once, a rising rate, failures, more asked for than served) is left out, with
+the reason.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue, finite
-from streams.files.csv_rows import cause_of
-from streams.files.user_errors import UserError
+from streams.files.benchmark_steadiness import Steadiness
+from streams.files.csv_rows import cause_of, text_of
+from streams.files.guidellm_csv import as_benchmarks, cells_of, is_guidellm_csv
+from streams.files.user_errors import UserError, first_line
 
 _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
@@ -46,17 +52,20 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """The runs in `path`; UserError says in one line what is wrong."""
+    """The runs in `path`, a file or the folder of a `vllm bench sweep`; UserError says in one line
+    what is wrong."""
+    if path.is_dir():
+        return _of_folder(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = text_of(path)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
     runs: list[Result] = []
     skipped: list[str] = []
     for number, raw in enumerate(_documents(path, text), start=1):
         where = f"{path}: run {number}"
         try:
-            for one in _runs(raw):
+            for one in [raw] if isinstance(raw, str) else _runs(raw):
                 if isinstance(one, Result):
                     runs.append(one)
                 else:
@@ -68,15 +77,50 @@ def read_results(path: Path) -> Results:
     return Results(tuple(runs), tuple(skipped))
 
 
+def _of_folder(path: Path) -> Results:
+    """Each combination of a sweep has a summary.json with its runs, or run=N.json files."""
+    found = sorted(path.rglob("summary.json")) or sorted(path.rglob("run=*.json"))
+    if not found:
+        raise UserError(f"{path}: a folder without summary.json or run=N.json of vllm bench sweep")
+    results = [read_results(one) for one in found]
+    return Results(
+        tuple(run for result in results for run in result.runs),
+        tuple(why for result in results for why in result.skipped),
+    )
+
+
 def _documents(path: Path, text: str) -> list[Any]:
-    """One JSON document, or one per line (`vllm bench serve --append-result`)."""
+    """The results in a file: a JSON document or a list of them, one per line (`vllm bench serve
+    --append-result`), or rows of a CSV. A text is the reason why one cannot be used."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return _rows(path, text)
     try:
-        return [json.loads(text)]
-    except ValueError as error:
+        whole = json.loads(text)
+        return whole if isinstance(whole, list) else [whole]
+    except (ValueError, RecursionError) as error:
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
-            raise UserError(f"{path}: not JSON ({error})") from None
+        except (ValueError, RecursionError):
+            raise UserError(f"{path}: not JSON ({first_line(error)})") from None
+
+
+def _rows(path: Path, text: str) -> list[Any]:
+    try:
+        if is_guidellm_csv(text):
+            return [
+                one if isinstance(one, str) else {"benchmarks": [one]}
+                for one in as_benchmarks(text)
+            ]
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise UserError(f"{path}: not CSV ({error})") from None
+    if rows and "mean_ttft_ms" in rows[0]:
+        return list(cells_of(rows))
+    if not text.strip():
+        return []
+    raise UserError(
+        f"{path}: not JSON, nor a CSV of GuideLLM or vllm bench sweep (mean_ttft_ms and others)"
+    )
 
 
 def _runs(raw: Any) -> Iterator[Result | str]:
@@ -106,17 +150,27 @@ def _vllm(raw: Mapping[str, Any]) -> Result | str:
         return "no request was completed"
     inputs, outputs = (_number(raw, f"total_{n}_tokens") / done for n in ("input", "output"))
     ttft, tpot = _number(raw, "mean_ttft_ms"), _number(raw, "mean_tpot_ms")
-    rate, bound = raw.get("request_rate"), raw.get("max_concurrency")
-    if rate not in (None, "inf", math.inf):
-        _number(raw, "request_rate")
+    rate, bound = _rate_of(raw), _optional(raw, "max_concurrency")
+    under_way = _optional(raw, "request_throughput") * (ttft + outputs * tpot) / 1e3
+    if rate:
         load = _number(raw, "request_throughput") * (ttft + outputs * tpot) / 1e3
     elif bound:
-        load = min(_number(raw, "max_concurrency"), done)
+        load = min(bound, done)
     else:
         return "all requests were sent at once (no --max-concurrency): no steady load"
+    steady = Steadiness(
+        completed=done,
+        failed=max(_optional(raw, "failed"), _optional(raw, "num_prompts") - done),
+        asked_req_per_s=rate,
+        duration_s=_optional(raw, "duration"),
+        took_s=(ttft + outputs * tpot) / 1e3,
+        bound=0.0 if rate else bound,
+        under_way=under_way,
+        ramp=str(raw.get("ramp_up_strategy") or ""),
+    )
     day = _day(str(raw.get("date", "")))
-    return _result(str(raw.get("model_id", "")), day, inputs, outputs, load,
-                   ttft, tpot)  # fmt: skip
+    return _result(str(raw.get("model_id") or ""), day, inputs, outputs, load,
+                   ttft, tpot, steady)  # fmt: skip
 
 
 def _guidellm(one: Any, raw: Mapping[str, Any]) -> Result | str:
@@ -142,7 +196,35 @@ def _guidellm(one: Any, raw: Mapping[str, Any]) -> Result | str:
     model = _find(one, ("backend_model",)) or _find(one, ("model",)) or _find(raw, ("model",))
     start = _find(one, ("start_time",))
     return _result(str(model or ""), _day_of(start), mean("prompt_token_count"),
-                   mean("output_token_count"), mean("request_concurrency"), ttft, tpot)  # fmt: skip
+                   mean("output_token_count"), mean("request_concurrency"), ttft, tpot,
+                   _guidellm_steadiness(one, metrics))  # fmt: skip
+
+
+def _guidellm_steadiness(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> Steadiness:
+    def mean(name: str) -> float:
+        found = metrics.get(name)
+        good = found.get("successful", found) if isinstance(found, Mapping) else None
+        return _optional(good, "mean") if isinstance(good, Mapping) else 0.0
+
+    strategy = _find(one, ("strategy",))
+    strategy = strategy if isinstance(strategy, Mapping) else {}
+    totals = metrics.get("request_totals") or {}
+    kind = str(strategy.get("type_") or strategy.get("type") or "")
+    ramped = _optional(strategy, "rampup_duration") or _optional(strategy, "startup_duration")
+    return Steadiness(
+        completed=_optional(totals, "successful"),
+        failed=_optional(totals, "errored"),
+        asked_req_per_s=_optional(strategy, "rate") if kind in ("constant", "poisson") else 0.0,
+        duration_s=_optional(one, "duration"),
+        took_s=(
+            mean("time_to_first_token_ms")
+            + mean("output_token_count") * mean("inter_token_latency_ms")
+        )
+        / 1e3,
+        bound=_optional(strategy, "streams"),
+        under_way=mean("request_concurrency"),
+        ramp=kind if kind == "incremental" else f"{ramped:g} s of ramp" if ramped else "",
+    )
 
 
 def _aiperf(metrics: Mapping[str, Any], raw: Mapping[str, Any]) -> Result | str:
@@ -163,23 +245,59 @@ def _aiperf(metrics: Mapping[str, Any], raw: Mapping[str, Any]) -> Result | str:
         load = _finite("input_config.concurrency", bound)
     else:
         load = average("request_throughput") * (ttft + outputs * tpot) / 1e3
-    names = _find(raw.get("input_config", {}), ("model_names",))
+    config = raw.get("input_config", {})
+    ramps = ("concurrency_ramp_duration", "request_rate_ramp_duration")
+    ramp_s = max(_optional({name: _find(config, (name,))}, name) for name in ramps)
+    steady = Steadiness(
+        completed=_average(raw, metrics, "request_count"),
+        failed=_average(raw, metrics, "error_request_count"),
+        asked_req_per_s=_optional({"rate": _find(config, ("request_rate",))}, "rate"),
+        duration_s=_average(raw, metrics, "benchmark_duration"),
+        took_s=(ttft + outputs * tpot) / 1e3,
+        bound=_finite("input_config.concurrency", bound) if bound else 0.0,
+        under_way=_average(raw, metrics, "request_throughput") * (ttft + outputs * tpot) / 1e3,
+        ramp=f"{ramp_s:g} s of ramp" if ramp_s else "",
+    )
+    names = _find(config, ("model_names",))
     model = names[0] if isinstance(names, list) and names else names
     return _result(str(model or ""), _day_of(raw.get("start_time")),
-                   average("input_sequence_length"), outputs, load, ttft, tpot)  # fmt: skip
+                   average("input_sequence_length"), outputs, load, ttft, tpot,
+                   steady)  # fmt: skip
 
 
 def _result(
     model: str, day: str, inputs: float, outputs: float, load: float, ttft: float,
-    tpot: float,
+    tpot: float, steady: Steadiness,
 ) -> Result | str:  # fmt: skip
     if outputs < 2.0:
         return "answers of one token: no time per token"
     if tpot <= 0.0 or ttft <= 0.0:
         return "TTFT or TPOT is 0: the answers were not streamed"
+    if doubt := steady.doubt():
+        return doubt
     finite("input tokens", inputs, 1.0, 1e7)
     finite("requests under way", load, 1e-3, 1e6)
     return Result(model, day, inputs, outputs, max(1.0, load), ttft, tpot)
+
+
+def _average(raw: Mapping[str, Any], metrics: Mapping[str, Any], name: str) -> float:
+    """The avg of a metric of aiperf; 0 where the file has none."""
+    found = metrics.get(name) or raw.get(name)
+    return _optional(found, "avg") if isinstance(found, Mapping) else 0.0
+
+
+def _rate_of(raw: Mapping[str, Any]) -> float:
+    """Requests/s that were asked for; 0 where they came as fast as the bound let them."""
+    rate = raw.get("request_rate")
+    if rate in (None, "", "inf", math.inf):
+        return 0.0
+    return _number(raw, "request_rate")
+
+
+def _optional(raw: Any, name: str) -> float:
+    """A number that a result may lack: 0."""
+    value = raw.get(name) if isinstance(raw, Mapping) else None
+    return 0.0 if value is None or value == "" else _finite(name, value)
 
 
 def _number(raw: Mapping[str, Any], name: str) -> float:

@@ -116,7 +116,7 @@ def test_what_is_no_steady_load_is_left_out_with_its_reason(
     ("value", "said"),
     [
         ("", "holds no run"),
-        ("x", "not JSON"),
+        ("x", "not JSON, nor a CSV of GuideLLM or vllm bench sweep"),
         ("[1, 2]", "an object"),
         ("{}", "a result of vllm bench serve --save-result, GuideLLM or aiperf"),
         (json.dumps({**VLLM, "mean_tpot_ms": "fast"}), "mean_tpot_ms"),
@@ -139,3 +139,87 @@ def test_what_is_no_result_is_refused_in_one_line(value: str, said: str, tmp_pat
         read_results(written(tmp_path, value))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"completed": 40, "failed": 60}, "60 of 100 requests failed"),
+        ({"completed": 40}, "60 of 100 requests failed"),
+        ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1}, "rose during the run (linear)"),
+        (
+            {"request_rate": 10.0, "max_concurrency": None, "mean_ttft_ms": 20_000.0},
+            "asked for 10 req/s and got 3.51: requests queued up",
+        ),
+        ({"max_concurrency": 64}, "100 requests for 64 at once: fewer than 2 rounds"),
+        ({"max_concurrency": 32}, "asked for 32 requests at once and had 3.4 under way"),
+    ],
+)
+def test_a_run_that_was_not_what_was_asked_for_is_left_out_with_the_reason(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """50 s less 21.5 s of the last request: 100 requests in 28.5 s."""
+    found = read_results(written(tmp_path, {**VLLM, **change}))
+    assert found.runs == ()
+    assert said in found.skipped[0]
+
+
+def test_a_few_failures_and_a_long_last_answer_do_no_harm(tmp_path: Path) -> None:
+    few = {**VLLM, "completed": 96, "failed": 4}
+    late = {**VLLM, "request_rate": 2.0, "max_concurrency": None, "duration": 51.7}
+    assert len(read_results(written(tmp_path, json.dumps([few, late]))).runs) == 2
+
+
+def test_guidellm_and_aiperf_tell_of_failures_ramps_and_unmet_rates(tmp_path: Path) -> None:
+    one = GUIDELLM["benchmarks"][0]
+    totals = {"successful": 30, "errored": 70, "incomplete": 1, "total": 101}
+    failed = {**one, "metrics": {**one["metrics"], "request_totals": totals}}
+    ramped = {**one, "config": {"strategy": {"type_": "constant", "rate": 2, "rampup_duration": 9}}}
+    empty = {**one, "config": {"strategy": {"type_": "concurrent", "streams": 64}}}
+    found = read_results(written(tmp_path, {**GUIDELLM, "benchmarks": [failed, ramped, empty]}))
+    assert found.runs == ()
+    assert "70 of 100 requests failed" in found.skipped[0]
+    assert "9 s of ramp" in found.skipped[1]
+    assert "asked for 64 requests at once and had 7.9" in found.skipped[2]
+    counts = {"request_count": {"avg": 10.0}, "error_request_count": {"avg": 90.0}}
+    found = read_results(written(tmp_path, {**AIPERF, **counts}))
+    assert "90 of 100 requests failed" in found.skipped[0]
+
+
+SWEEP = [{**VLLM, "run_number": n, "max_concurrency": n + 4} for n in range(2)]
+
+
+def test_a_sweep_is_read_from_its_summaries_its_folder_and_its_csv(tmp_path: Path) -> None:
+    """One combination failed, as pandas writes it: its cells are empty."""
+    folder = tmp_path / "20261120_101530" / "SERVE--BENCH-max_concurrency=4"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps(SWEEP))
+    (folder / "run=0.json").write_text(json.dumps(SWEEP[0]))
+    assert [run.load for run in read_results(tmp_path).runs] == [4.0, 5.0]
+    keys = [*VLLM, "run_number"]
+    rows = [[str(n), *(str(run[key]) for key in keys)] for n, run in enumerate(SWEEP)]
+    text = "\n".join(",".join(row) for row in [["", *keys], *rows]).replace("None", "")
+    assert [run.load for run in read_results(written(tmp_path, text)).runs] == [4.0, 5.0]
+    with pytest.raises(UserError, match=r"a folder without summary\.json"):
+        read_results(Path(__file__).parent)
+
+
+GUIDELLM_CSV = (
+    "Run Info,Run Info,Benchmark,Timings,Request Counts,Request Counts,Time to First Token,"
+    "Time to First Token,Inter Token Latency,Server Throughput,Token Metrics,Token Metrics\n"
+    "Run ID,Backend,Strategy,Start Time,Successful,Errored,Successful ms,Successful ms,"
+    "Successful ms,Successful Concurrency,Successful Input Tokens,Successful Output Tokens\n"
+    ",,,,,,Mean,Median,Mean,Mean,Mean,Mean\n"
+    '"r","{""model"": ""meta-llama/Llama-3.1-8B-Instruct""}",concurrent,2026-11-20 10:15:30,100,0,'
+    "150.0,140.0,12.0,7.9,1024.0,128.0\n"
+    "r,,concurrent,2026-11-20 10:16:30,10,90,150.0,140.0,12.0,7.9,1024.0,128.0\n"
+    "r,,concurrent,2026-11-20 10:17:30,10,90,150.0,140.0,12.0,7.9,1024.0,128.0,1,2\n"
+)
+
+
+def test_guidellms_csv_tells_the_same_run_as_its_json(tmp_path: Path) -> None:
+    """A row with other columns than the first benchmark has is not guessed at."""
+    found = read_results(written(tmp_path, GUIDELLM_CSV))
+    assert found.runs == read_results(written(tmp_path, GUIDELLM)).runs
+    assert "90 of 100 requests failed" in found.skipped[0]
+    assert "do not fit the header" in found.skipped[1]

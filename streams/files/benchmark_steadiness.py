@@ -1,0 +1,77 @@
+"""Whether a benchmark held a steady load: a point is measured only if it did.
+
+Each check answers with the reason why a run is left out, "" if it is not. Knows no tool.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_MOST_FAILED = 0.05
+_LEAST_RATE, _SIGMAS = 0.9, 2.0
+_LEAST_UNDER_WAY = 0.3
+_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Steadiness:
+    """What a tool says of a run; 0 and "" for what it does not say.
+
+    completed, failed: requests. asked_req_per_s: rate at which they were sent. duration_s: from the
+    first request to the last answer. took_s: mean of one request. bound: most requests under way.
+    under_way: mean requests under way. ramp: how the load rose during the run.
+    """
+
+    completed: float
+    failed: float = 0.0
+    asked_req_per_s: float = 0.0
+    duration_s: float = 0.0
+    took_s: float = 0.0
+    bound: float = 0.0
+    under_way: float = 0.0
+    ramp: str = ""
+
+    def doubt(self) -> str:
+        """Why the run is no steady load of requests that succeed, "" if it is one."""
+        return self._failures() or self._ramp() or self._rate() or self._concurrency()
+
+    def _failures(self) -> str:
+        sent = self.completed + self.failed
+        if self.failed <= _MOST_FAILED * sent:
+            return ""
+        return (
+            f"{self.failed:.0f} of {sent:.0f} requests failed: the others had the engine for "
+            f"themselves (allowed: {_MOST_FAILED:.0%})"
+        )
+
+    def _ramp(self) -> str:
+        return f"the load rose during the run ({self.ramp}): no steady load" if self.ramp else ""
+
+    def _rate(self) -> str:
+        """The last answers come after the last request was sent, which is no lack of speed."""
+        sending_s = self.duration_s - self.took_s
+        if not self.asked_req_per_s or sending_s <= 0.0:
+            return ""
+        sent = self.completed + self.failed
+        least = min(_LEAST_RATE, 1.0 - _SIGMAS / math.sqrt(max(1.0, sent)))
+        got = sent / sending_s
+        if got >= least * self.asked_req_per_s:
+            return ""
+        return (
+            f"asked for {self.asked_req_per_s:.3g} req/s and got {got:.3g}: requests queued up, "
+            "no steady load"
+        )
+
+    def _concurrency(self) -> str:
+        if self.bound > 1.0 and 0.0 < self.completed + self.failed < _ROUNDS * self.bound:
+            return (
+                f"{self.completed + self.failed:.0f} requests for {self.bound:.0f} at once: fewer "
+                f"than {_ROUNDS} rounds are no steady load"
+            )
+        if self.under_way and self.under_way < _LEAST_UNDER_WAY * self.bound:
+            return (
+                f"asked for {self.bound:.0f} requests at once and had {self.under_way:.1f} under "
+                "way: the benchmark did not reach its load"
+            )
+        return ""
