@@ -1,8 +1,12 @@
-"""The options that tell a gateway which models are declared, before any of them has routes."""
+"""The options that tell a gateway what is declared: models, before any of them has routes, and the
+hosts from which engines fetch media."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from autoscaler.domain.cluster import Cluster
+from topics.engine_args import media_domains
 
 
 def declared_options(cluster: Cluster) -> list[str]:
@@ -13,3 +17,10 @@ def declared_options(cluster: Cluster) -> list[str]:
         other = service.other_name
         found.append(f"--declared={service.model}" + (f"={other}" if other else ""))
     return found
+
+
+def media_options(engine_args: Iterable[Sequence[str]]) -> list[str]:
+    """The option with the hosts that any engine's arguments allow, where there are some. Each
+    engine still refuses what its own arguments do not allow."""
+    domains = sorted(frozenset[str]().union(*map(media_domains, engine_args)))
+    return [f"--media-domains={','.join(domains)}"] if domains else []

@@ -1,4 +1,5 @@
-"""Arguments of vLLM that no operator may give, because typed fields decide them.
+"""Arguments of vLLM that no operator may give, because typed fields decide them, and those that
+others than the engine must know.
 
 Planner and executor each read an engine's arguments in their own configuration, and refuse the
 same. Facts about vLLM 0.32 and 0.33.
@@ -29,3 +30,18 @@ def refused_argument(args: Sequence[str]) -> str | None:
         if shortened or name in _OWNED or name.startswith(_OWNED_FAMILIES):
             return arg
     return None
+
+
+def media_domains(args: Sequence[str]) -> frozenset[str]:
+    """The hosts of --allowed-media-domains, from which an engine fetches media; empty where the
+    argument is absent: then clients may name none."""
+    found: list[str] = []
+    collecting = False
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if arg.startswith("-"):
+            collecting = name.replace("_", "-") == "--allowed-media-domains"
+            found += [value] if collecting and equals else []
+        elif collecting:
+            found.append(arg)
+    return frozenset(domain.lower() for domain in found)

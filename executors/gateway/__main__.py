@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
             advised=frozenset(filter(None, options.advised.split(","))),
             declared=declared_names(options.declared),
             host_names=host_names("--allowed-hosts", options.allowed_hosts),
+            media_domains=host_names("--media-domains", options.media_domains),
         )
         keys = read_keys()
         settings = replace(settings, engine_key=keys.engine)
@@ -172,6 +173,10 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--allowed-hosts", default="", metavar="NAMES",
         help="host names, by commas, that it answers to besides addresses and localhost",
+    )  # fmt: skip
+    parser.add_argument(
+        "--media-domains", default="", metavar="NAMES",
+        help="hosts, by commas, from which clients may have engines fetch media (none)",
     )  # fmt: skip
     parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
     parser.add_argument(

@@ -70,7 +70,7 @@ class Face:
         self._ids = (f"{settings.gateway_id}-{boot[:8]}-{n}" for n in itertools.count(1))
         self._ids_in_use: set[str] = set()
         self._unknown_waiting = 0
-        self.parser = Parser()
+        self.parser = Parser(settings.media_domains)
         self.choosing = Choosing(table.routers, metrics, settings.connect_real_s)
         self.make_room: Callable[[], bool] = lambda: False  # of the server, which needs us first
         self.draining = False

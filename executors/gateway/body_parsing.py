@@ -30,9 +30,11 @@ class ParserBusy(Exception):
 
 
 class Parser:
-    """Parses in this process or, if that would take long, in another one (started when needed)."""
+    """Parses in this process or, if that would take long, in another one (started when needed).
+    domains: from which engines may fetch media."""
 
-    def __init__(self) -> None:
+    def __init__(self, domains: Collection[str] = ()) -> None:
+        self._domains = domains
         self.process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
@@ -41,10 +43,15 @@ class Parser:
     ) -> Call:
         """The call in `raw`; BadRequest, ParserBusy."""
         if not is_heavy(raw):
-            return parse_call(path, b"".join(raw), names, scored)
+            return parse_call(path, b"".join(raw), names, scored, self._domains)
         try:
             await self._turn.acquire()  # what waits is bounded by the budget of bodies
-            asked = {"path": path, "names": names, "scored": list(scored)}
+            asked = {
+                "path": path,
+                "names": names,
+                "scored": list(scored),
+                "domains": list(self._domains),
+            }
             asking = asyncio.create_task(self._asked(orjson.dumps(asked), raw))
             asking.add_done_callback(self._over)
             # A client that leaves meanwhile must not cost the process: to start one takes longer
@@ -113,7 +120,7 @@ def _frame(head: int, body: int) -> bytes:
 def _answer(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
     asked = orjson.loads(head)
     try:
-        call = parse_call(asked["path"], raw, asked["names"], asked["scored"])
+        call = parse_call(asked["path"], raw, asked["names"], asked["scored"], asked["domains"])
     except BadRequest as error:
         return orjson.dumps({"refused": str(error), "field": error.field}), b""
     fields: dict[str, Any] = {

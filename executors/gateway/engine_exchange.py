@@ -77,6 +77,11 @@ class OwnShortage(EngineError):
     status = 503
 
 
+class EngineFailedRequest(EngineFaulty):
+    """It answered this request with 500, as it does to a request that its core cannot carry out.
+    Where two attempts end so, and the instances answer others, it is the request."""
+
+
 class EngineRefused(Exception):
     """It refused the request for what the request is (4xx): no other instance would take it."""
 
@@ -146,7 +151,9 @@ class Engines:
             raise EngineGone(shown)
         if status == 404 and not await self._serves(endpoint, model):
             raise EngineGone(shown)
-        if status >= 500 or status < 400:
+        if status == 500:
+            raise EngineFailedRequest(shown)
+        if status > 500 or status < 400:
             raise EngineFaulty(shown)
         raise EngineRefused(status, text)
 

@@ -26,10 +26,10 @@ class EventStream:
 
     events: data events passed so far, [DONE] and usage chunks not counted; one may hold several
     tokens, so `usage` is what counts. usage: (prompt, completion) tokens once stated. done: [DONE]
-    was seen. failed: an error or an abort was seen.
+    was seen. failed: an error or an abort was seen. error: the last error that was stated.
     """
 
-    __slots__ = ("_part", "_strip", "done", "events", "failed", "usage")
+    __slots__ = ("_part", "_strip", "done", "error", "events", "failed", "usage")
 
     def __init__(self, strip_usage: bool) -> None:
         self._part = b""
@@ -38,6 +38,7 @@ class EventStream:
         self.usage: tuple[int, int] | None = None
         self.done = False
         self.failed = False
+        self.error: Any = None
 
     def feed(self, block: bytes) -> bytes:
         """What the client gets of `block` (events that are whole); BrokenStream if endless."""
@@ -89,7 +90,7 @@ class EventStream:
                 data = _data(event)
                 value = _json(data)
                 if value.get("error") is not None:
-                    self.failed = True
+                    self.failed, self.error = True, value["error"]
                 if value.get("usage") is not None:
                     self.usage = usage_of(data) or self.usage
                     if value.get("choices") == []:

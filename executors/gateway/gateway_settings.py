@@ -33,7 +33,8 @@ class Settings:
     verify_real_s between an engine's own error and the look at whether it still lives;
     drain_real_s after SIGTERM for requests under way to finish.
     engine_key: what engines ask for, "" for nothing; what a client calls itself never reaches them.
-    host_names: names that it answers to besides addresses, see `HostRule`.
+    host_names: names that it answers to besides addresses, see `HostRule`. media_domains: hosts
+    from which clients may have engines fetch images, audio and video; empty = from none.
     Bytes: max_body_bytes of one request, body_budget_bytes of all bodies that are held.
     """
 
@@ -58,6 +59,7 @@ class Settings:
     drain_real_s: float = 120.0
     engine_key: str = field(default="", repr=False)
     host_names: frozenset[str] = frozenset()
+    media_domains: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         name("gateway-id", self.gateway_id)

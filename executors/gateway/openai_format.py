@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ from executors.gateway.allowed_fields import (
     Check,
     check,
 )
-from executors.gateway.media_content import media_of
+from executors.gateway.media_content import check_urls, media_of
+from executors.gateway.structured import check_structured
 from executors.gateway.wire.body_blocks import Blocks
 
 COMPLETIONS = "/v1/completions"
@@ -83,17 +84,20 @@ def parse_call(
     raw: bytes,
     names: Mapping[str, str] | None = None,
     scored: Container[str] = (),
+    domains: Collection[str] = (),
 ) -> Call:
     """The request in `raw`; BadRequest if it is not JSON or asks for what it may not.
 
     names: other names of models, and the names engines know. scored: names that stand for several
-    models; of these the prompt's text is kept.
+    models; of these the prompt's text is kept. domains: from which engines may fetch media.
     """
     body = _json(raw)
     model = body.get("model")
     if type(model) is not str or not model:
         raise BadRequest("model: a non-empty string is required", "model")
     check(FIELDS[path], body)
+    check_structured(body)
+    check_urls(body, domains)
     if names and model in names:
         model = names[model]
     del body["model"]

@@ -2,7 +2,8 @@
 
 Owns what is done about failures. An instance that is gone is ejected at once. A request is tried
 elsewhere only as long as the client has not seen a byte and the request surely harmed no engine:
-after it was in an engine whose connection broke or that fell silent, it goes nowhere any more.
+after it was in an engine whose connection broke or that fell silent, it goes nowhere any more. A
+request that two attempts answer with 500, at instances that answer others, is its client's fault.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine_exchange import (
     EngineError,
+    EngineFailedRequest,
     EngineFaulty,
     EngineGone,
     EngineRefused,
@@ -27,6 +29,7 @@ from executors.gateway.engine_exchange import (
     failure_of,
 )
 from executors.gateway.event_stream import is_aborted
+from executors.gateway.fault_checks import FaultChecks
 from executors.gateway.gateway_metrics import Metrics
 from executors.gateway.gateway_settings import Clock, Settings
 from executors.gateway.hang_detector import HangDetector
@@ -76,8 +79,8 @@ class Relay:
         self.hang_detector = HangDetector(self._stall_real_s)
         self.admission = Admission(settings, clock, table)
         self._faults: dict[Endpoint, int] = {}
-        self._checks: dict[Endpoint, asyncio.Task[bool]] = {}
         self._looks: dict[Endpoint, asyncio.Task[None]] = {}
+        self._fault_checks = FaultChecks(engines, settings.verify_real_s)
         self._life_real_s = max(1.0, clock.real_s(settings.request_s))
         self.hung: set[Endpoint] = set()
 
@@ -86,6 +89,7 @@ class Relay:
         model = request.call.model
         began = time.monotonic()
         problem = EngineError("no attempt")
+        blamed: list[Endpoint] = []  # they answered it with 500
         name = request.id
         for attempt in range(self._settings.attempts):
             if attempt:
@@ -114,6 +118,14 @@ class Relay:
                     return Outcome(Ending.FAILED)
                 if not error.resend or time.monotonic() - began >= self._life_real_s:
                     break
+                if isinstance(error, EngineFailedRequest):
+                    blamed.append(request.faulty[-1])
+                    slot.give_back()
+                    if await self._fault_checks.is_to_blame(model, blamed):
+                        self._metrics.bad.inc()
+                        why = f"engines that answer others fail at this request: {error}"
+                        self.refuse(request, why, "invalid_request_error", 400)
+                        return Outcome(Ending.WITHDRAWN)
             else:
                 self._count_faults(model, request.faulty)
                 return outcome
@@ -281,7 +293,7 @@ class Relay:
                 self._eject(request.call.model, endpoint)
             elif isinstance(error, EngineFaulty) and not request.started:
                 request.faulty += (endpoint,)
-                if not await self._still_alive(request.call.model, endpoint):
+                if not await self._fault_checks.still_alive(request.call.model, endpoint):
                     error.resend = False
                     self._eject(request.call.model, endpoint)
             raise
@@ -291,19 +303,6 @@ class Relay:
     def _name_instance(self, request: Request, endpoint: Endpoint) -> None:
         request.client.add_header(b"X-Shoal-Model", request.call.model.encode())
         request.client.add_header(b"X-Shoal-Instance", endpoint.instance.encode())
-
-    async def _still_alive(self, model: str, endpoint: Endpoint) -> bool:
-        """Whether `endpoint` survived its own error; one look for all who ask meanwhile."""
-        check = self._checks.get(endpoint)
-        if check is None:
-
-            async def look() -> bool:
-                await asyncio.sleep(self._settings.verify_real_s)
-                return await self._engines.alive(endpoint, model, generate=False)
-
-            check = self._checks[endpoint] = asyncio.create_task(look())
-            check.add_done_callback(lambda _: self._checks.pop(endpoint, None))
-        return await asyncio.shield(check)
 
     def _praise(self, endpoint: Endpoint) -> None:
         self.hang_detector.heard(endpoint)
@@ -365,5 +364,6 @@ class Relay:
 
     def close(self) -> None:
         """Nothing is looked at any more."""
-        for task in (*self._checks.values(), *self._looks.values()):
+        self._fault_checks.close()
+        for task in self._looks.values():
             task.cancel()

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
-from executors.gateway.engine_exchange import EngineFaulty, EngineLost, failure_of
+import orjson
+
+from executors.gateway.engine_exchange import (
+    EngineFailedRequest,
+    EngineFaulty,
+    EngineLost,
+    EngineRefused,
+    failure_of,
+)
 from executors.gateway.event_stream import BrokenStream, EventStream
 from executors.gateway.hang_detector import HangDetector
 from executors.gateway.inflight_request import Request
@@ -82,7 +91,7 @@ class Passing:
             raise EngineFaulty(str(error)) from error
         if not request.started:
             if events.failed:
-                raise EngineFaulty("an error event before the first token")
+                raise _first_error(events.error)
             if not (events.done or events.events):
                 self._held += data
                 return  # nothing of worth yet: it may still be tried elsewhere
@@ -111,3 +120,14 @@ class Passing:
         if not self.events.done:
             self._detector.listen(self._endpoint, self._scope)
         self._answer.resume()
+
+
+def _first_error(error: Any) -> Exception:
+    """What an error event means that comes before any token: the status line said 200 already."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if type(code) is int and 400 <= code < 500:
+        return EngineRefused(code, orjson.dumps({"error": error}))
+    if error is None:  # an abort, which is no answer to this request
+        return EngineFaulty("it was stopped before the first token")
+    message = error.get("message") if isinstance(error, dict) else error
+    return EngineFailedRequest(f"an error event before the first token: {str(message)[:200]}")

@@ -22,7 +22,7 @@ from streams.controller.controller_options import HTTP, add_operated, operated_a
 from streams.decision_log.log_folder import default_folder
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
-from streams.gateway_models_option import declared_options
+from streams.gateway_models_option import declared_options, media_options
 from streams.logs import add_log_level
 from topics.topic_table import PREFIX
 
@@ -109,6 +109,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     names = dict.fromkeys(name for s in advised for name in (s.model, s.architecture.name))
     options += [f"--advised={','.join(names)}"] if names else []
     options += declared_options(config.cluster)
+    options += media_options(engine.args for engine in config.engines.values())
     become(
         "executors.gateway", "--broker", reachable(args, config, remembers), "--host", args.host,
         "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,

@@ -170,6 +170,8 @@ class VllmKind(HttpApi):
             "VLLM_HOST_IP": spec.advertise,
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
+            # An allowed host must not send the engine on to one that is not.
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         }
         if spec.gang is None:  # a gang's sockets between nodes are on ports that the system chooses
             own["VLLM_PORT"] = str(spec.ports[2])

@@ -20,7 +20,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
 from streams.files.components_section import stage_engines
 from streams.files.shoal_yaml import Config, EngineSpec
-from streams.gateway_models_option import declared_options
+from streams.gateway_models_option import declared_options, media_options
 from streams.tools.up.child_processes import Child
 from streams.tools.up.real_engines import RealEngines
 from streams.tools.up.run_options import Wishes
@@ -97,6 +97,7 @@ def gateway(run: Run, bootstrap: str) -> Child:
         "--drain-s", "0.5",  # the engines end at the same time
         "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
         *declared_options(run.config.cluster),
+        *media_options(engine.args for engine in run.config.engines.values()),
     )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ class FakeEngine:
     (connection reset before a byte);
     cut-after:N (after N tokens);
     cut-kept (connection reset on a kept one, answered on a fresh one);
-    error-after:N (error event and [DONE]); cut-at-end (after [DONE], the answer left open);
+    error-after:N (error event and [DONE]); refuse-after:N (the same, with code 400);
+    cut-at-end (after [DONE], the answer left open);
     hang-at-end (the same, the connection stays); hang (nothing ever comes); gate (waits for
     `gate`).
     """
@@ -30,6 +31,7 @@ class FakeEngine:
     def __init__(self, name: str, model: str = "chat", tokens: int = 5) -> None:
         self.name, self.model, self.tokens = name, model, tokens
         self.mode = "ok"
+        self.only_for = ""  # the mode holds for prompts with this text
         self.healthy = True
         self.progresses = False
         self._tokens_made = 0
@@ -76,7 +78,8 @@ class FakeEngine:
         body = json.loads(await request.read())
         self.seen.append(body)
         self.headers.append(request.headers.copy())
-        kind, _, number = self.mode.partition(":")
+        mode = self.mode if self.only_for in str(body.get("prompt")) else "ok"
+        kind, _, number = mode.partition(":")
         if kind == "status":
             error = {"error": {"message": "as told", "type": "x", "code": int(number)}}
             return web.json_response(error, status=int(number))
@@ -125,8 +128,9 @@ class FakeEngine:
                 assert request.transport is not None
                 request.transport.close()
                 return response
-            if kind == "error-after" and index == int(number):
-                await event({"error": {"message": "shutting down", "code": 500}})
+            if kind in ("error-after", "refuse-after") and index == int(number):
+                code = 500 if kind == "error-after" else 400
+                await event({"error": {"message": "shutting down", "code": code}})
                 await response.write(b"data: [DONE]\n\n")
                 return response
             await event({"choices": [{"text": f"{self.name}{index}"}]})
