@@ -31,6 +31,7 @@ from autoscaler.performance.catalog_names import (
     unloadable,
     variant_of,
 )
+from autoscaler.performance.mig_profiles import profiles, slice_of, split_name, whole_gpu
 
 _SHORT_GPU_NAMES = {
     "H100": "H100-SXM",
@@ -57,7 +58,8 @@ for _short, _full in _SHORT_GPU_NAMES.items():
 
 def short_gpu_name(name: str) -> str:
     """The usual short form of a GPU's full name, "H100" for "H100-SXM", if there is one."""
-    return _GPU_SHORT_OF.get(name, name)
+    whole, slash, profile = name.partition("/")
+    return f"{_GPU_SHORT_OF.get(whole, whole)}{slash}{profile}"
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def gpus() -> Mapping[str, GpuSpec]:
 
 def gpu_source(full_name: str) -> str:
     """Where the facts of a packaged GPU are from."""
-    return str(_read("gpus.json")["gpus"][full_name]["source"])
+    return str(_read("gpus.json")["gpus"][whole_gpu(full_name)]["source"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +164,25 @@ def gpu(name: str, field: str = "gpu") -> GpuSpec:
     """The GPU called `name`, else InvalidValue.
 
     In any case: its full or usual short name, what a driver or device plugin calls it
-    (NVIDIA-H100-80GB-HBM3), or a cloud's instance type that carries it (p5.48xlarge).
+    (NVIDIA-H100-80GB-HBM3), a cloud's instance type that carries it (p5.48xlarge), or a slice of it
+    (H100/1g.10gb).
     """
-    known = gpus()
+    sliced = split_name(name)
+    if sliced:
+        whole = gpu(sliced[0], field)
+        found = slice_of(whole, sliced[1])
+        if found is None:
+            known = ", ".join(f"{sliced[0]}/{one.name}" for one in profiles(whole))
+            raise InvalidValue(field, name, known or f"{whole.name}, which has no MIG slices")
+        return found
+    entries = gpus()
     carried = instance_type(name)
     wanted = carried[0] if carried else _SHORT_GPU_NAMES.get(name.upper(), name)
     for candidate in (wanted, gpu_product(name) or ""):
-        for full, spec in known.items():
+        for full, spec in entries.items():
             if full.lower() == candidate.lower():
                 return spec
-    names = sorted({*known, *_SHORT_GPU_NAMES})
+    names = sorted({*entries, *_SHORT_GPU_NAMES})
     raise InvalidValue(field, name, _nearest(name, names, "gpus"))
 
 

@@ -68,6 +68,31 @@ _INSTANCES: dict[str, tuple[str, int]] = {
     "g5.12xlarge": ("A10G", 4), "g5.24xlarge": ("A10G", 4), "g5.48xlarge": ("A10G", 8),
     "g6.12xlarge": ("L4", 4), "g6.24xlarge": ("L4", 4), "g6.48xlarge": ("L4", 8),
     "g6e.12xlarge": ("L40S", 4), "g6e.24xlarge": ("L40S", 4), "g6e.48xlarge": ("L40S", 8),
+    "g7e.12xlarge": ("RTXPRO6000-Blackwell-Server", 2),
+    "g7e.24xlarge": ("RTXPRO6000-Blackwell-Server", 4),
+    "g7e.48xlarge": ("RTXPRO6000-Blackwell-Server", 8),
+    # OCI shapes
+    "vm.gpu3.1": ("V100-SXM2-16GB", 1), "vm.gpu3.2": ("V100-SXM2-16GB", 2),
+    "vm.gpu3.4": ("V100-SXM2-16GB", 4), "bm.gpu3.8": ("V100-SXM2-16GB", 8),
+    "vm.gpu.a10.1": ("A10", 1), "vm.gpu.a10.2": ("A10", 2), "bm.gpu.a10.4": ("A10", 4),
+    "bm.gpu4.8": ("A100-SXM-40GB", 8), "bm.gpu.a100-v2.8": ("A100-SXM-80GB", 8),
+    "bm.gpu.l40s.4": ("L40S", 4), "bm.gpu.h100.8": ("H100-SXM", 8),
+    "bm.gpu.h200.8": ("H200-SXM", 8), "bm.gpu.b200.8": ("B200-SXM", 8),
+    "bm.gpu.b300.8": ("B300-SXM", 8), "bm.gpu.gb200.4": ("GB200", 4),
+    "bm.gpu.mi300x.8": ("MI300X", 8), "bm.gpu.mi355x.8": ("MI355X", 8),
+    # Lambda
+    "gpu_1x_a10": ("A10", 1), "gpu_1x_a6000": ("A6000", 1), "gpu_2x_a6000": ("A6000", 2),
+    "gpu_4x_a6000": ("A6000", 4), "gpu_1x_a100": ("A100-PCIe-40GB", 1),
+    "gpu_2x_a100": ("A100-PCIe-40GB", 2), "gpu_4x_a100": ("A100-PCIe-40GB", 4),
+    "gpu_1x_a100_sxm4": ("A100-SXM-40GB", 1), "gpu_8x_a100": ("A100-SXM-40GB", 8),
+    "gpu_8x_a100_80gb_sxm4": ("A100-SXM-80GB", 8), "gpu_8x_v100": ("V100-SXM2-16GB", 8),
+    "gpu_1x_h100_pcie": ("H100-PCIe", 1), "gpu_1x_gh200": ("GH200-96GB", 1),
+    # CoreWeave
+    "gd-8xh100ib-i128": ("H100-SXM", 8), "gd-8xh200ib-i128": ("H200-SXM", 8),
+    "gd-8xa100-i128": ("A100-SXM-80GB", 8), "gd-8xl40s-i128": ("L40S", 8),
+    "gd-8xl40-i128": ("L40", 8), "gd-1xgh200": ("GH200-96GB", 1), "b200-8x": ("B200-SXM", 8),
+    "b300-8x": ("B300-SXM", 8), "gb200-4x": ("GB200", 4), "gb300-4x": ("GB300", 4),
+    "rtxp6000-8x": ("RTXPRO6000-Blackwell-Server", 8),
     "a2-megagpu-16g": ("A100-SXM-40GB", 16), "a3-megagpu-8g": ("H100-SXM", 8),
     "a3-edgegpu-8g": ("H100-SXM", 8), "a3-ultragpu-8g": ("H200-SXM", 8),
     "a4-highgpu-8g": ("B200-SXM", 8), "g2-standard-24": ("L4", 2), "g2-standard-48": ("L4", 4),
@@ -85,12 +110,15 @@ for _family, _gpu, _sizes in (
     ("g6", "L4", ("", "2", "4", "8", "16")),
     ("g6e", "L40S", ("", "2", "4", "8", "16")),
     ("gr6", "L4", ("4", "8")),
+    ("g7e", "RTXPRO6000-Blackwell-Server", ("2", "4", "8")),
 ):
     _INSTANCES.update({f"{_family}.{size}xlarge": (_gpu, 1) for size in _sizes})
 for _n in (1, 2, 4, 8):
     _INSTANCES[f"a2-highgpu-{_n}g"] = ("A100-SXM-40GB", _n)
     _INSTANCES[f"a2-ultragpu-{_n}g"] = ("A100-SXM-80GB", _n)
     _INSTANCES[f"a3-highgpu-{_n}g"] = ("H100-SXM", _n)
+    _INSTANCES[f"gpu_{_n}x_h100_sxm5"] = ("H100-SXM", _n)
+    _INSTANCES[f"gpu_{_n}x_b200_sxm6"] = ("B200-SXM", _n)
 for _n in (4, 8, 12, 16, 32):
     _INSTANCES[f"g2-standard-{_n}"] = ("L4", 1)
 

@@ -14,6 +14,7 @@ from autoscaler.domain.measurement import Architecture, Measurement
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance.efficiency import Efficiency, EngineFactors
 from autoscaler.performance.measured_tables import MeasuredTable
+from autoscaler.performance.mig_profiles import whole_gpu
 
 DEFAULT_ENGINE = "vllm"
 # An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.
@@ -58,7 +59,8 @@ class Profile:
 
     def kernels(self, gpu: GpuSpec) -> Efficiency:
         """Factors of bare kernels on `gpu`."""
-        name = self.like.get(gpu.name, gpu.name)
+        name = whole_gpu(gpu.name)
+        name = self.like.get(name, name)
         default = self.default_pcie if gpu.interconnect_gb_s <= PCIE_GB_S else self.default
         return self.gpus.get(name, default)
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
+from autoscaler.performance.mig_profiles import is_slice, whole_gpu
 from autoscaler.performance.packaged_profile import default_profile
 from streams.cli.json_output import show_json
 from streams.files.model_source import architecture, is_file
@@ -45,7 +46,8 @@ def add_parser(subparsers: Any) -> None:
         "gpus",
         help="which GPUs are known, and where each fact is from",
         description="Lists the packaged GPUs; with names, which entry stands for each of them: "
-        "what drivers and device plugins print, and instance types of AWS, GCP and Azure.",
+        "what drivers and device plugins print, instance types of AWS, GCP, Azure, OCI, Lambda and "
+        "CoreWeave, and MIG slices (H100/1g.10gb).",
     )
     gpus.add_argument("names", nargs="*", metavar="NAME", help="a GPU, or an instance type")
     gpus.add_argument("--json", action="store_true", help="the same facts under stable names")
@@ -160,7 +162,9 @@ def _gpus(args: argparse.Namespace) -> int:
 def _gpu(name: str) -> dict[str, Any]:
     spec, profile = catalog.gpu(name, "NAME"), default_profile()
     carried = instance_type(name)
-    kernels = "measured" if profile.measured(spec) else f"like {profile.like.get(spec.name, '')}"
+    whole = whole_gpu(spec.name)
+    other = profile.like.get(whole, whole if is_slice(spec.name) else "")
+    kernels = "measured" if profile.measured(spec) else f"like {other}"
     return {
         "gpu": name,
         "entry": spec.name,

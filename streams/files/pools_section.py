@@ -11,6 +11,7 @@ from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
+from autoscaler.performance.mig_profiles import is_slice
 from streams.files import units
 from streams.files.name_rules import check_name
 from streams.files.yaml_tree import ConfigError, Section
@@ -42,6 +43,11 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
     if carried and per_node != carried[1]:
         raise pool.error(
             "per_node", f"{per_node} is not allowed; allowed: {carried[1]}, of {named}"
+        )
+    if per_node != 1 and is_slice(gpu.name):
+        raise pool.error(
+            "per_node",
+            f"{per_node} is not allowed; allowed: 1, since MIG slices have no link to each other",
         )
     price = units.number(0.0, 1e6)
     within, between = _network(pool)

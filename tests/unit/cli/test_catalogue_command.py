@@ -132,3 +132,18 @@ def test_a_source_that_cannot_be_used_is_one_line(
     assert said in error
     assert "models.mine.source" in error
     assert error.count("\n") == 1
+
+
+def test_a_pool_of_slices_is_planned_one_slice_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """16 GB of weights do not fit into 10 GB, and slices have no link to share them over."""
+    path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", "H100/3g.40gb")
+    plan = planned(path, capsys)
+    assert plan["models"]["mine"]["combos"]  # type: ignore[index]
+    path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", "H100/1g.10gb")
+    assert main(["plan", "--config", path, "--no-explain"]) != 0
+    capsys.readouterr()
+    path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", "H100/1g.10gb, per_node: 2")
+    assert main(["plan", "--config", path, "--no-explain"]) == 2
+    assert "per_node: 2 is not allowed; allowed: 1, since MIG slices" in capsys.readouterr().err
