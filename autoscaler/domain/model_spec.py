@@ -29,7 +29,8 @@ class ModelSpec:
     outside of the language model, such as a vision tower. `splits`: the widths that tensor
     parallelism divides; `undivided`: why none can be, "" where they can.
     `integer_activations`: products are computed in INT8. `memory_share`: of each GPU's memory, what
-    the engine may use for weights, KV cache and activations.
+    the engine may use for weights, KV cache and activations. `kv_bits`: of one number in the KV
+    cache.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ModelSpec:
     undivided: str = ""
     integer_activations: bool = False
     memory_share: float = 0.9
+    kv_bits: float = 16.0
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"

@@ -139,6 +139,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         splits=sums.splits,
         undivided=scheme.whole,
         integer_activations=sums.integer_activations,
+        kv_bits=scheme.kv_bits,
     )
 
 

@@ -24,6 +24,8 @@ Ints = npt.NDArray[np.int64]
 REQUESTS = 3600
 """In a sample; a long one has a multiple of them."""
 _GAMMA_DRAWS = 64 * REQUESTS
+_MOST_STRETCH = 1e9
+_HALVINGS = 40
 
 _NORMAL = NormalDist()
 
@@ -80,12 +82,36 @@ def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats
 
 @lru_cache(maxsize=32)  # every phase and every way to arrive has the same
 def lengths_of(lengths: Lengths, most: int, seed: int, count: int = REQUESTS) -> tuple[Ints, Ints]:
-    """Input and output tokens of every request, no count above `most`; not to be written to."""
+    """Input and output tokens of every request, at most `most` together; not to be written to.
+
+    Longer requests do not exist: a server refuses the prompt or cuts the answer. The means are of
+    the requests as they are served, so where a spread is cut the rest is longer.
+    """
     drawn = draws(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
     at = _beside(drawn, lengths.together) if lengths.together else drawn.outputs
     outputs = _spread(lengths.output_tokens, lengths.outputs, at)
-    return _tokens(inputs, drawn.round_up, most), _tokens(outputs, 1.0 - drawn.round_up, most)
+    longest = np.full(count, max(1.0, most - 1.0))
+    prompts = _tokens(_cut(inputs, longest), drawn.round_up, longest)
+    left = np.maximum(most - prompts, 1.0)
+    return prompts, _tokens(_cut(outputs, left), 1.0 - drawn.round_up, left)
+
+
+def _cut(tokens: Floats, limits: Floats) -> Floats:
+    """`tokens` with none above its limit and the mean kept, as far as the limits allow it."""
+    if (tokens <= limits).all():
+        return tokens
+    wanted, low, high = tokens.mean(), 1.0, 2.0
+    while np.minimum(high * tokens, limits).mean() < wanted and high < _MOST_STRETCH:
+        low, high = high, 2.0 * high
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if np.minimum(middle * tokens, limits).mean() < wanted:
+            low = middle
+        else:
+            high = middle
+    found: Floats = np.minimum(high * tokens, limits)
+    return found
 
 
 def _beside(drawn: Draws, together: float) -> Floats:
@@ -114,8 +140,9 @@ def _spread(mean: float, points: tuple[float, ...], at: Floats) -> Floats:
     return kept
 
 
-def _tokens(tokens: Floats, round_up: Floats, most: int) -> Ints:
-    return np.clip(np.floor(tokens + round_up), 1, most).astype(np.int64)
+def _tokens(tokens: Floats, round_up: Floats, most: Floats) -> Ints:
+    found: Ints = np.clip(np.floor(tokens + round_up), 1, most).astype(np.int64)
+    return found
 
 
 @lru_cache(maxsize=1)

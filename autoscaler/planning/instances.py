@@ -7,7 +7,7 @@ request of maximal length would not fit. Knows no pools and no prices.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
@@ -58,8 +58,8 @@ def instance(
     arrivals: of the model as a whole; the instance is to carry a share of them. link_gb_s: between
     prefill and decode instances.
     """
-    spec = service.architecture
-    longest = min(service.max_len_tokens, spec.max_position)
+    spec = served(service)
+    longest = spec.max_position
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
     if not VLLM.runs(spec, node):
@@ -81,6 +81,18 @@ def instance(
     )
 
 
+def served(service: Service) -> ModelSpec:
+    """The architecture with the context that its servers are started with, `max_len`."""
+    return _served(service.architecture, service.max_len_tokens)
+
+
+@lru_cache(maxsize=1024)  # the same value each time, so that what is cached by it is found
+def _served(spec: ModelSpec, max_len_tokens: int) -> ModelSpec:
+    if max_len_tokens >= spec.max_position:
+        return spec
+    return replace(spec, max_position=max_len_tokens)
+
+
 def rate_over(
     service: Service,
     slices: PipelineSlices,
@@ -93,7 +105,7 @@ def rate_over(
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     limits = service.utilization, service.percentile, KV_LINK_GB_PER_S
     phase = Phase.AGGREGATED
-    asked = (service.architecture, slices, phase, slo, lengths, profile, *limits)
+    asked = (served(service), slices, phase, slo, lengths, profile, *limits)
     return _shared(asked, arrivals)
 
 

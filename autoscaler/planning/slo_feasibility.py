@@ -16,6 +16,7 @@ from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.throughput import latency_alone
 from autoscaler.planning.candidate_combos import usable_pools
+from autoscaler.planning.instances import served
 from autoscaler.templates.engine_filter import VLLM
 
 
@@ -54,8 +55,8 @@ def out_of_reach(
     """How near `service` can come to its SLO; None when no slice of one node can hold it."""
     if service.graph is not None:
         return None
-    spec = service.architecture
-    longest = min(service.max_len_tokens, spec.max_position)
+    spec = served(service)
+    longest = spec.max_position
     first: tuple[float, str] | None = None
     later: tuple[float, str] | None = None
     for pool in usable_pools(cluster, service):

@@ -15,6 +15,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
+from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
@@ -48,11 +49,17 @@ class EngineSetup:
 
 
 def _placed(
-    source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None
+    source: str | ModelSpec,
+    gpu: str,
+    gpus: int,
+    quantization: str | None,
+    args: tuple[str, ...] = (),
 ) -> tuple[ModelSpec, NodeSlice]:
     spec = catalog.model(source) if isinstance(source, str) else source
     if quantization is not None:
         spec = catalog.quantized(spec, quantization)
+    if args:
+        spec = engine_memory(args).of(spec)
     return spec, NodeSlice(catalog.gpu(gpu), gpus)
 
 
@@ -75,16 +82,18 @@ def engine_setup(
     kv_gb_s: float | None = None,
     measurements: tuple[Measurement, ...] = (),
     stages: tuple[tuple[str, int, int], ...] = (),
+    args: tuple[str, ...] = (),
 ) -> EngineSetup:
     """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them; or
-    over several nodes, with (GPU type, GPUs, layers) of each in `stages`.
+    over several nodes, with (GPU type, GPUs, layers) of each in `stages`. args: of vLLM; those that
+    decide memory count.
 
     InvalidValue: an unknown model, GPU, phase or quantization; the weights do not fit; a request
     of `max_len` tokens would not fit the KV cache (an engine refuses to start then, too).
     """
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
-    spec, node = _placed(source, gpu, gpus, quantization)
+    spec, node = _placed(source, gpu, gpus, quantization, args)
     place: NodeSlice | PipelineSlices = node
     if stages:
         slices = tuple((NodeSlice(catalog.gpu(name), n), layers) for name, n, layers in stages)

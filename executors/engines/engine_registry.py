@@ -41,7 +41,6 @@ def parse_engine(where: str, raw: Any) -> EngineKind:
 
 
 def _simulated(where: str, raw: Any) -> EngineKind:
-    # The arguments are in the name on the wire; they change no simulation.
     profile: dict[str, Any] = {"image": "", "args": []}
     defaults = {"quantization": None, "max_num_seqs": None, "startup_s": None, **profile}
     defaults["measurements"] = []
@@ -59,7 +58,7 @@ def _simulated(where: str, raw: Any) -> EngineKind:
     measured = read_value(tuple[Measurement, ...], item["measurements"])
     return SimulatedKind(
         item["quantization"], item["max_num_seqs"], item["startup_s"], measured, item["image"],
-        item["sleep"],
+        item["sleep"], tuple(item["args"]),
     )  # fmt: skip
 
 

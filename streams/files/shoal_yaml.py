@@ -15,11 +15,10 @@ from pathlib import Path
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.measurement import Measurement
-from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
-from autoscaler.performance import catalog
+from autoscaler.performance.engine_arguments import AS_LOADED, EngineMemory, engine_memory
 from streams.files import units
 from streams.files.components_section import is_graph, read_graph_service
 from streams.files.defaults_section import Defaults, over, read_defaults
@@ -43,7 +42,8 @@ _MODES = tuple(mode.value for mode in Mode)
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as the operator defines it. quantization: what its arguments imply for weights.
+    """An engine as the operator defines it. memory: what its arguments imply for the memory that a
+    model takes.
 
     pipelines: which nodes it may join in one instance, see `Service`. sleep: its instances sleep
     instead of being stopped where their node stays.
@@ -52,10 +52,15 @@ class EngineSpec:
     name: str
     image: str = ""
     args: tuple[str, ...] = ()
-    quantization: str = ""
+    memory: EngineMemory = AS_LOADED
     max_num_seqs: int = 256
     pipelines: str = "none"
     sleep: bool = False
+
+    @property
+    def quantization(self) -> str:
+        """What weights are stored in after loading; "" for as the checkpoint has them."""
+        return self.memory.quantization
 
     @property
     def wire_name(self) -> str:
@@ -189,7 +194,7 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
             name,
             engine.take("image", units.text, ""),
             args,
-            _quantization(engine, args),
+            _memory(engine, args),
             seqs,
             engine.take("pipelines", units.word("none", "same-slice", "same-size", "any"), "none"),
             engine.take("sleep", units.flag, False),
@@ -206,17 +211,12 @@ def _args(value: object) -> tuple[str, ...]:
     return args
 
 
-def _quantization(engine: Section, args: tuple[str, ...]) -> str:
-    """What the arguments of vLLM say of it, in one word (--quantization=fp8) or in two; "" for
-    nothing."""
-    found = ""
-    for arg, following in zip(args, (*args[1:], ""), strict=False):
-        flag, equals, value = arg.partition("=")
-        if flag in ("--quantization", "-q"):
-            found = value if equals else following
-            if found != "fp8":
-                raise engine.error("args", f"quantization {found!r}; allowed: fp8")
-    return found
+def _memory(engine: Section, args: tuple[str, ...]) -> EngineMemory:
+    """What the arguments of vLLM say of the memory that a model takes."""
+    try:
+        return engine_memory(args)
+    except InvalidValue as error:
+        raise engine.error("args", str(error)) from None
 
 
 def _services(
@@ -282,9 +282,10 @@ def _declared(
         return read_graph_service(name, model, defaults, regions, mode)
     source = model.take("source", lambda value: architecture(units.text(value), folder))
     engine = model.take("engine", units.word(*engines), "default")
-    spec: ModelSpec = source
-    if engines[engine].quantization:
-        spec = catalog.quantized(source, engines[engine].quantization)
+    try:
+        spec = engines[engine].memory.of(source)
+    except InvalidValue as error:
+        raise model.error("engine", f"{engine}: {error}") from None
     limits = model.section("slo", required=True)
     assert limits is not None  # noqa: S101  required
     slo = Slo(

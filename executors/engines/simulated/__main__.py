@@ -42,6 +42,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--port", type=int, required=True)
     add("--max-len", type=int, required=True, help="tokens of prompt and answer together")
     add("--quantization", default=None)
+    add("--engine-args", default="[]", help="JSON: arguments of vLLM, of which memory counts")
     add("--max-num-seqs", type=int, default=None)
     add("--time-base", default="1.0,0,0", help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
     add("--startup-s", type=float, default=None, help="domain s; left out: as predicted")
@@ -148,6 +149,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments.kv_gb_s,
             measured_in(arguments.measurements),
             tuple((one.gpu, one.gpus, one.layers) for one in gang.stages) if gang else (),
+            read_value(tuple[str, ...], orjson.loads(arguments.engine_args)),
         )
     except (InvalidValue, InvalidRecord) as error:
         print(f"simulated engine: {error}", file=sys.stderr)

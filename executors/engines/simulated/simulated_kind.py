@@ -17,7 +17,8 @@ from topics.codec import write_value
 @dataclass(frozen=True, slots=True)
 class SimulatedKind(SimulatedProcess):
     """None stands for the engine's default; fixed_startup_s None = as predicted. measurements: a
-    user's own, whose speed an engine of that model on that GPU has."""
+    user's own, whose speed an engine of that model on that GPU has. args: of vLLM; what
+    decides memory counts."""
 
     quantization: str | None = None
     max_num_seqs: int | None = None
@@ -25,6 +26,7 @@ class SimulatedKind(SimulatedProcess):
     measurements: tuple[Measurement, ...] = ()
     image: str = ""
     sleeps: bool = False
+    args: tuple[str, ...] = ()
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
         """`python -m executors.engines.simulated ...`."""
@@ -37,6 +39,8 @@ class SimulatedKind(SimulatedProcess):
         }
         if self.quantization is not None:
             options["--quantization"] = self.quantization
+        if self.args:
+            options["--engine-args"] = write_value(self.args).decode()
         if self.max_num_seqs is not None:
             options["--max-num-seqs"] = str(self.max_num_seqs)
         if spec.kv_gb_s:

@@ -82,7 +82,10 @@ def test_the_quantization_of_an_engine_can_stand_in_two_words(args: str, tmp_pat
 )
 def test_a_quantization_that_is_not_known_is_refused(args: str, said: str, tmp_path: Path) -> None:
     message = refusal(tmp_path, DEMO.replace("--quantization=fp8", args))
-    assert message == f"shoal.yaml:40: engines.fp8.args: quantization {said}; allowed: fp8"
+    start = (
+        f"shoal.yaml:40: engines.fp8.args: --quantization: {said} is not allowed; allowed: fp8, "
+    )
+    assert message.startswith(start)
 
 
 def test_the_mode_is_recommend_where_nothing_is_said(tmp_path: Path) -> None:
@@ -212,3 +215,27 @@ def test_a_wrong_window_zone_or_idle_time_is_refused(key: str, words: str, tmp_p
     )
     with pytest.raises(UserError, match=re.escape(words)):
         load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("args", "key"),
+    [
+        ("--cpu-offload-gb=20", "--cpu-offload-gb"),
+        ("--kv-cache-dtype, int3", "--kv-cache-dtype"),
+        ("--gpu-memory-utilization=1.5", "--gpu-memory-utilization"),
+    ],
+)
+def test_an_argument_whose_memory_is_not_counted_is_refused(
+    args: str, key: str, tmp_path: Path
+) -> None:
+    message = refusal(tmp_path, DEMO.replace("--quantization=fp8", args))
+    assert message.startswith(f"shoal.yaml:40: engines.fp8.args: {key}: ")
+
+
+def test_the_memory_that_an_engine_may_use_counts(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    args = "--gpu-memory-utilization=0.7, --kv-cache-dtype=fp8"
+    path.write_text(DEMO.replace("--quantization=fp8", args))
+    found = load_config(path).cluster.service("chat").architecture
+    assert found.memory_share == 0.7
+    assert found.kv_bits == 8.0

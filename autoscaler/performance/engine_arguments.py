@@ -1,0 +1,147 @@
+"""Arguments of vLLM that decide how much memory a model takes, applied to its architecture.
+
+An argument that changes the memory and is not counted here is refused by its name, because plans
+would rest on sums that the server does not keep. Facts about vLLM 0.32 and 0.33.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance.catalog import quantized
+
+_KV_BITS = {
+    "auto": 0.0, "bfloat16": 16.0, "float16": 16.0, "half": 16.0, "fp8": 8.0, "fp8_e4m3": 8.0,
+    "fp8_e5m2": 8.0, "fp8_inc": 8.0, "nvfp4": 4.5,
+}  # fmt: skip
+"""Of one number in the KV cache; 0: as the checkpoint has it."""
+_IN_FLIGHT = {"fp8": "fp8", "bitsandbytes": "int4"}
+"""Quantisations of an unquantised checkpoint while it loads, and how weights are stored then."""
+_CHECKPOINT_METHODS = (
+    "auto-round", "awq", "awq_marlin", "compressed-tensors", "fbgemm_fp8", "gptq", "gptq_marlin",
+    "hqq", "inc", "modelopt", "modelopt_fp4", "moe_wna16", "mxfp4", "quark", "torchao",
+)  # fmt: skip
+_DTYPES = ("auto", "bfloat16", "float16", "half")
+_SHARE, _KV, _QUANTIZATION, _DTYPE, _EXPERTS = (
+    "--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype",
+    "--enable-expert-parallel",
+)  # fmt: skip
+_SHORT = {
+    "-q": _QUANTIZATION, "-ep": _EXPERTS, "-sc": "--speculative-config",
+    "-dcp": "--decode-context-parallel-size", "-pcp": "--prefill-context-parallel-size",
+}  # fmt: skip
+_COUNTED = (_SHARE, _KV, _QUANTIZATION, _DTYPE, _EXPERTS)
+_REFUSED = {
+    "--cpu-offload-gb": "weights in the host's memory are not planned",
+    "--cpu-offload-params": "weights in the host's memory are not planned",
+    "--offload-backend": "weights in the host's memory are not planned",
+    "--offload-group-size": "weights in the host's memory are not planned",
+    "--offload-num-in-group": "weights in the host's memory are not planned",
+    "--offload-prefetch-step": "weights in the host's memory are not planned",
+    "--offload-params": "weights in the host's memory are not planned",
+    "--kv-cache-memory-bytes": "declare --gpu-memory-utilization instead",
+    "--kv-cache-memory": "declare --gpu-memory-utilization instead",
+    "--num-gpu-blocks-override": "declare --gpu-memory-utilization instead",
+    "--kv-cache-dtype-skip-layers": "the cache is planned with one dtype",
+    "--speculative-config": "the memory and speed of a draft model are not planned",
+    "--speculative-model": "the memory and speed of a draft model are not planned",
+    "--hf-overrides": "change the config.json, and declare it as the source",
+    "--hf-config-path": "declare that config.json as the source",
+    "--decode-context-parallel-size": "the cache is planned as tensor parallelism splits it",
+    "--prefill-context-parallel-size": "the cache is planned as tensor parallelism splits it",
+    "--mamba-cache-dtype": "states are planned as the config.json has them",
+    "--mamba-ssm-cache-dtype": "states are planned as the config.json has them",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What arguments say of memory. memory_share: of each GPU's, for the engine; 0: not said.
+    kv_bits: of one number in the KV cache; 0: as the checkpoint has it. quantization: what weights
+    are stored in after loading, "" for as the checkpoint has them; method: as it stands there.
+    expert_parallel: whether experts stay whole."""
+
+    memory_share: float = 0.0
+    kv_bits: float = 0.0
+    quantization: str = ""
+    method: str = ""
+    expert_parallel: bool = False
+
+    def of(self, spec: ModelSpec) -> ModelSpec:
+        """`spec` as such an engine holds it; InvalidValue where it loads no such checkpoint."""
+        if self.quantization and spec.weight_dtype not in ("bf16", self.quantization):
+            stored = f"a source that is not quantised; this one is in {spec.weight_dtype}"
+            raise InvalidValue(_QUANTIZATION, self.method, stored)
+        if self.method and not self.quantization and spec.weight_dtype == "bf16":
+            raise InvalidValue(_QUANTIZATION, self.method, "a source with such weights")
+        if self.quantization and spec.weight_dtype == "bf16":
+            spec = quantized(spec, self.quantization)
+        if self.memory_share:
+            spec = replace(spec, memory_share=self.memory_share)
+        if self.kv_bits:
+            now = spec.kv_bytes_per_token * self.kv_bits / spec.kv_bits
+            spec = replace(spec, kv_bytes_per_token=now, kv_bits=self.kv_bits)
+        if self.expert_parallel and spec.experts:
+            kept = tuple(one for one in spec.splits if not one.expert)
+            spec = replace(spec, splits=kept)
+        return spec
+
+
+AS_LOADED = EngineMemory()
+"""No argument says anything of memory."""
+
+
+def engine_memory(args: Sequence[str]) -> EngineMemory:
+    """What `args` say, in one word (--dtype=half) or in two; InvalidValue for what is not counted,
+    its `field` the argument."""
+    found = AS_LOADED
+    for flag, value in _pairs(args):
+        if flag == _SHARE:
+            found = replace(found, memory_share=_share(value))
+        elif flag == _KV:
+            if value not in _KV_BITS:
+                raise InvalidValue(flag, value, ", ".join(_KV_BITS))
+            found = replace(found, kv_bits=_KV_BITS[value])
+        elif flag == _QUANTIZATION:
+            if value not in _IN_FLIGHT and value not in _CHECKPOINT_METHODS:
+                allowed = ", ".join((*_IN_FLIGHT, *_CHECKPOINT_METHODS))
+                raise InvalidValue(flag, value, allowed)
+            found = replace(found, quantization=_IN_FLIGHT.get(value, ""), method=value)
+        elif flag == _DTYPE and value not in _DTYPES:
+            raise InvalidValue(flag, value, ", ".join(_DTYPES))
+        elif flag == _EXPERTS:
+            found = replace(found, expert_parallel=True)
+    return found
+
+
+def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each argument that decides memory, with its value; InvalidValue for a refused one."""
+    for arg, following in zip(args, (*args[1:], ""), strict=False):
+        written, equals, value = arg.partition("=")
+        name = written.replace("_", "-").partition(".")[0]
+        if not name.startswith("-"):
+            continue
+        name = _SHORT.get(name, name)
+        if name in _REFUSED:
+            raise InvalidValue(
+                written, value if equals else following, f"not set: {_REFUSED[name]}"
+            )
+        if name in _COUNTED:
+            yield name, value if equals else following
+        elif name.startswith("--"):
+            longer = [one for one in (*_COUNTED, *_REFUSED) if one.startswith(name)]
+            if longer:
+                raise InvalidValue(written, "shortened", f"the argument in full: {longer[0]}")
+
+
+def _share(value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0.05 <= share <= 1.0:
+        raise InvalidValue(_SHARE, value, "a share from 0.05 to 1")
+    return share

@@ -1,0 +1,77 @@
+"""Arguments of vLLM that decide memory: counted, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance import catalog
+from autoscaler.performance.engine_arguments import engine_memory
+from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
+
+LLAMA = catalog.model("meta-llama/Llama-3.1-8B-Instruct")
+L4 = catalog.gpu("L4")
+
+
+def held(*args: str, spec: ModelSpec = LLAMA) -> ModelSpec:
+    return engine_memory(args).of(spec)
+
+
+def test_the_share_of_memory_counts() -> None:
+    assert kv_capacity_tokens(held("--gpu-memory-utilization=0.6"), L4, 1) == 0.0
+    more = held("--gpu_memory_utilization", "0.95")
+    assert usable_gb(more, L4, 1) - usable_gb(LLAMA, L4, 1) == pytest.approx(0.05 * L4.mem_gb)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3", "fp8_e5m2"])
+def test_a_kv_cache_in_fp8_holds_twice_the_tokens(dtype: str) -> None:
+    found = held("--kv-cache-dtype", dtype)
+    assert found.kv_bytes_per_token == LLAMA.kv_bytes_per_token / 2
+    assert kv_capacity_tokens(found, L4, 1) == pytest.approx(2 * kv_capacity_tokens(LLAMA, L4, 1))
+
+
+def test_weights_that_are_quantised_while_loading_count_so() -> None:
+    assert held("-q", "fp8").weight_dtype == "fp8"
+    assert held("--quantization=bitsandbytes").weight_bytes < 0.45 * LLAMA.weight_bytes
+
+
+def test_expert_parallelism_keeps_experts_whole() -> None:
+    blocks = catalog.model("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")
+    assert blocks.split_refusal(8)
+    assert not held("--enable-expert-parallel", spec=blocks).split_refusal(8)
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("--cpu-offload-gb=20",), "--cpu-offload-gb"),
+        (("--cpu-offload-gb", "20"), "'20'"),
+        (("--speculative-config.method=eagle",), "--speculative-config"),
+        (("--num-gpu-blocks-override=100",), "--num-gpu-blocks-override"),
+        (("--hf-overrides", "{}"), "--hf-overrides"),
+        (("--kv-cache-dtype=int3",), "int3"),
+        (("--kv-cache-dtype",), "--kv-cache-dtype"),
+        (("--gpu-memory-utilization=90",), "0.05 to 1"),
+        (("--gpu-memory-utilization", "much"), "much"),
+        (("--gpu-mem=0.5",), "in full: --gpu-memory-utilization"),
+        (("--dtype=float32",), "float32"),
+        (("--quantization=int3",), "int3"),
+    ],
+)
+def test_what_is_not_counted_is_refused_by_name(args: tuple[str, ...], named: str) -> None:
+    with pytest.raises(InvalidValue, match=named):
+        engine_memory(args)
+
+
+def test_a_quantisation_that_the_checkpoint_does_not_have_is_refused() -> None:
+    awq = catalog.model("Qwen/Qwen2.5-32B-Instruct-AWQ")
+    assert held("--quantization=awq_marlin", spec=awq) == awq
+    for args, spec in ((("-q", "fp8"), awq), (("-q", "awq"), LLAMA)):
+        with pytest.raises(InvalidValue, match="--quantization"):
+            held(*args, spec=spec)
+
+
+def test_other_arguments_change_nothing() -> None:
+    args = ("--trust-remote-code", "--enforce-eager", "--enable-lora", "--max-num-batched-tokens=1")
+    assert held(*args) == LLAMA
