@@ -14,6 +14,9 @@ _COMBO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+>&-]{0,999}\Z")
 
 MAX_COUNT = 10**12
 MAX_MS = 4_102_444_800_000  # 2100-01-01, so a time in microseconds is refused as a time in ms
+MOST_CONTINUED = MAX_COUNT // 2
+"""A count that a later leader goes on from (of decisions, plans, groups, generations) is believed
+up to here, so that there is room for all that it may add."""
 SCHEMA_VERSION = 1
 
 MOST_REQ_PER_S = 1e9

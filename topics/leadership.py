@@ -46,6 +46,9 @@ def token_of(record: Leadership, offset: int) -> int:
     The highest token leads. Readers refuse records with a lower one, and with a higher one that
     nobody has claimed. A renewal vouches for its token as the claim did, which may be lost: a
     reader that was cut off while the topic was made again goes on where it had been. The base
-    keeps tokens rising when the topic was deleted and made again.
+    keeps tokens rising when the topic was deleted and made again. No claim before `offset` can have
+    given a token above MAX_BASE + offset: a record that speaks of one speaks of none.
     """
-    return record.base + offset + 1 if record.kind == "claim" else record.token
+    if record.kind == "claim":
+        return record.base + offset + 1
+    return record.token if record.token <= MAX_BASE + offset else 0

@@ -64,10 +64,12 @@ def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: Scene) -> 
         or group.combo_id not in scene.combos
     ):
         return 0.0
-    pools = {p.node: scene.cluster.pool(p.pool) for p in group.placed}
-    if any(tenants[node] > 1 or pool.market is Market.OWNED for node, pool in pools.items()):
+    rented = {p.id: p.price_usd_per_h for p in scene.cluster.pools if p.market is not Market.OWNED}
+    pools = {placed.node: placed.pool for placed in group.placed}
+    # A pool that is declared no longer has no price.
+    if any(tenants[node] > 1 or pool not in rented for node, pool in pools.items()):
         return 0.0
-    return sum(pool.price_usd_per_h for pool in pools.values())
+    return sum(rented[pool] for pool in pools.values())
 
 
 def _nodes(group: Group) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
@@ -22,12 +23,14 @@ from autoscaler.rollout.serving_group import Group, Life, Placed, Switch, combo_
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.tick.quality_thresholds import from_routes
+from topics.checks import MOST_CONTINUED
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.hourly_rates import HOUR_MS, Learnt, RateHour
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
+Told = TypeVar("Told", Assignment, Routes)
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -54,13 +57,16 @@ def rebuild(
     last of them over the same predictions. full_ms: when this process last asked for full plans, in
     a term before. All empty: a first start.
     """
+    assignments = {node: _within_bounds(record) for node, record in assignments.items()}
+    routes = {model: _within_bounds(record) for model, record in routes.items()}
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
     turns: dict[str, Turns] = {}
     added_ms: dict[str, int] = {}
     number = 0
     for decision in sorted(decisions, key=lambda d: (d.at_ms, d.number)):
-        number = max(number, decision.number)
+        if decision.number <= MOST_CONTINUED:
+            number = max(number, decision.number)
         move = _MOVES.get(decision.kind) if decision.applied else None
         if move is not None:
             turns[decision.model] = moved(turns.get(decision.model, Turns()), move, decision.at_ms)
@@ -106,6 +112,14 @@ def rebuild(
         announce=_announcement(cluster, groups) if groups or number else "",
         splits=from_routes(cluster, routes, now_ms),
     )
+
+
+def _within_bounds(record: Told) -> Told:
+    """`record` with a generation that can be counted on from; under the token of a new term it is
+    news, however low it is."""
+    if record.generation <= MOST_CONTINUED:
+        return record
+    return replace(record, generation=MOST_CONTINUED)
 
 
 def _groups(

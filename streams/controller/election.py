@@ -79,7 +79,7 @@ class Election:
             self._current_until_s = max(self._current_until_s, sent_s + _CURRENT_S)
         if record.kind == "claim":
             self._claimed(record, offset, age_s, sent_s)
-        elif record.kind == "renewal" and record.token >= self.highest:
+        elif record.kind == "renewal" and token_of(record, offset) >= max(1, self.highest):
             self.highest, self.leader = record.token, record.controller
             self._vacant, self._silent_s = False, self._age_s(age_s)
             self._rival(record, ours)

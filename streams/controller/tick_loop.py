@@ -215,7 +215,13 @@ class Loop:
             ours: Assignment | Routes | None = self.state.routes.get(record.model)
             # Generation 0: whatever is decided of it later comes after.
             nothing: Assignment | Routes = replace(
-                record, generation=0, leader_token=token, groups=()
+                record,
+                generation=0,
+                leader_token=token,
+                groups=(),
+                types=(),
+                feeds=(),
+                split=None,
             )
         else:
             ours = self.state.assignments.get(record.node)

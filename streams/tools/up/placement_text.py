@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_names import parse_combo_id
 from topics.records import InstanceState, Status
 
@@ -95,10 +96,16 @@ def where_text(found: Iterable[Placement]) -> str:
 
 
 def change_text(change: Iterable[tuple[str, int]], pools: Mapping[str, Pool]) -> str:
-    """What a decision adds and removes: "+2×L40S eu-west, 1 spot; -1×L4 eu-west"."""
+    """What a decision adds and removes: "+2×L40S eu-west, 1 spot; -1×L4 eu-west". What is no combo
+    is called as it is."""
     counts: dict[tuple[int, str, str], Counter[str]] = {}
+    others = []
     for combo, count in change:
-        _, members = parse_combo_id(combo)
+        try:
+            _, members = parse_combo_id(combo)
+        except InvalidValue:  # of another writer, who may call it anything
+            others.append(f"{count:+d}×{combo}")
+            continue
         for _, gpus, pool_id, each in members:
             pool = pools.get(pool_id)
             sign = 1 if count > 0 else -1
@@ -111,4 +118,4 @@ def change_text(change: Iterable[tuple[str, int]], pools: Mapping[str, Pool]) ->
     for (sign, gpu, region), kind in sorted(counts.items(), key=lambda item: -item[0][0]):
         spot = f", {kind['spot']} spot" if kind["spot"] else ""
         parts.append(f"{'+' if sign > 0 else '-'}{kind['all']}×{gpu} {region}{spot}".strip())
-    return "; ".join(parts)
+    return "; ".join((*parts, *others))

@@ -1,13 +1,14 @@
 """Follow the topics of a run and fold them into a picture.
 
-Owns one consumer. A record that cannot be read is skipped here: the controller writes the dead
-letter, and a screen must not stop for it.
+Owns one consumer. A record that cannot be read or drawn is skipped here: the controller writes the
+dead letter, and a screen must not stop for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -17,6 +18,8 @@ from streams.tools.up.run_state import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, ROUTES, STATUS, TELEMETRY
+
+log = logging.getLogger(__name__)
 
 _FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
 
@@ -42,10 +45,18 @@ async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
                 batches = await consumer.getmany(timeout_ms=200)
                 for messages in batches.values():
                     for message in messages:
-                        if message.value is None:
-                            continue
-                        with contextlib.suppress(InvalidRecord):
-                            picture.add(decode(short[message.topic], message.value))
+                        if message.value is not None:
+                            take(short[message.topic], message.value, picture)
             await asyncio.sleep(0.02)
     finally:
         await consumer.stop()
+
+
+def take(topic: str, value: bytes, picture: Picture) -> None:
+    """Fold one record in. What it raises is its own doing: the picture adds nothing of its own."""
+    with contextlib.suppress(InvalidRecord):
+        record = decode(topic, value)
+        try:
+            picture.add(record)
+        except (ValueError, ArithmeticError, LookupError) as error:
+            log.warning("%s: a record cannot be shown: %s", topic, error)
