@@ -34,7 +34,7 @@ from loadtests.experiments.component_queues import (
 )
 from loadtests.experiments.cornserve import GPU, graph, only
 from streams.files.csv_rows import read_rows
-from streams.tools.replay.traces import read_lines
+from streams.files.tables import read_lines
 from topics.records import Endpoint, RouteGroup
 from topics.routing import Hop, RoutePath, Stage
 
@@ -63,7 +63,7 @@ def load_shape(path: Path) -> Shape:
     """The rates of ServeGen's `*_rate_10min.csv` and the histogram beside it."""
     rates = [float(row["rate_rps"]) for row in read_rows(path) if row["rate_rps"].strip()]
     beside = path.with_name(path.name.replace("_rate_10min.csv", "_token_hist.json"))
-    histogram = orjson.loads("\n".join(read_lines(beside)))["image_count"]
+    histogram = orjson.loads("\n".join(read_lines(beside, "a histogram")))["image_count"]
     images = tuple((int(n), float(p)) for n, p in histogram.items() if int(n) > 0)
     mean = sum(rates) / len(rates)
     return Shape(tuple(rate / mean for rate in rates), images)

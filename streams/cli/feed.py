@@ -19,6 +19,7 @@ from urllib.error import HTTPError, URLError
 from streams.cli.publish import Broker, add_broker
 from streams.files import units
 from streams.files.feed_files import KINDS, read_feed
+from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, first_line, without_login
 from topics.supply import Availability, Price
 
@@ -32,11 +33,18 @@ def add_parser(subparsers: Any) -> None:
         "feed",
         help="publish node prices or availability from a file or URL",
         description="Reads `region/pool/market: number` as YAML or JSON (USD per node and hour, or "
-        "nodes that can be had) and publishes it. The controller sets aside jumps it does not "
-        "believe.",
+        "nodes that can be had), or a price list of a cloud, and publishes it. The controller sets "
+        "aside jumps it does not believe.",
     )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--from", dest="source", required=True, metavar="FILE|URL")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="of a price list: the shoal.yaml whose pools have its instance types (default: pools "
+        "are called as the cloud does, us-east-1/g6.xlarge/spot)",
+    )
     parser.add_argument("--follow", action="store_true", help="read it again and again")
     parser.add_argument(
         "--every", default="30s", metavar="TIME", help="with --follow (%(default)s)"
@@ -51,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     while True:
         try:
             broker = Broker.of(args)
-            records = read_feed(args.kind, fetch(args.source), args.source, broker.now_ms)
+            instances = load_config(args.config).instances if args.config else None
+            raw = fetch(args.source)
+            records = read_feed(args.kind, raw, args.source, broker.now_ms, instances)
             broker.publish(records)
             print(f"{args.kind}: {said(records, broker.pools)}", flush=True)
         except UserError as error:

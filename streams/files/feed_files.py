@@ -1,14 +1,27 @@
 """Prices and offers of nodes as people have them: YAML or JSON, pool: number. Read strictly.
 
-Owns their form. A pool is `region/name/market`; `region/name` alone stands for its on-demand nodes.
+A pool is `region/name/market`; `region/name` alone stands for its on-demand nodes. Prices may also
+be a price list of a cloud (`cloud_prices`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from streams.files import units
+from streams.files.cloud_prices import KNOWN as PRICE_LISTS
+from streams.files.cloud_prices import (
+    cloud_prices,
+    is_price_list,
+    newest,
+    pools_by_name,
+    prices_of_pools,
+)
+from streams.files.tables import Table, table_of
+from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read_text
 from topics.checks import InvalidRecord
 from topics.records import Availability, Price
@@ -19,8 +32,20 @@ _PRICE = units.number(0.0, 100_000.0)
 _NODES = units.count(0, 1_000_000)
 
 
-def read_feed(kind: str, raw: bytes, name: str, now_ms: int) -> list[Any]:
-    """The records that `raw` says. kind: of KINDS. ConfigError names the line and the pool."""
+def read_feed(
+    kind: str,
+    raw: bytes,
+    name: str,
+    now_ms: int,
+    instances: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """The records that `raw` says. kind: of KINDS. instances: of a price list, the instance type of
+    each pool; None names pools as the cloud does. UserError names the line and the pool."""
+    table = _price_list(raw, name)
+    if table is not None:
+        if kind != "prices":
+            raise UserError(f"{name}: a price list; allowed with: shoal feed prices")
+        return _of_cloud(table, name, now_ms, instances)
     root = read_text(raw, name, "pools and their " + kind)
     parse: Callable[[object], Any] = _PRICE if kind == "prices" else _NODES
     made = Price if kind == "prices" else Availability
@@ -37,3 +62,41 @@ def read_feed(kind: str, raw: bytes, name: str, now_ms: int) -> list[Any]:
             said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
             raise root.error(key, said) from None
     return found
+
+
+def _price_list(raw: bytes, name: str) -> Table | None:
+    """A table of a cloud's prices; None: it is something else."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    first = text.lstrip().split("\n", 1)[0]
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            whole = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return None  # YAML may be
+        if isinstance(whole, dict):
+            lists = [value for value in whole.values() if isinstance(value, list)]
+            whole = lists[0] if len(lists) == 1 else None
+        if not isinstance(whole, list) or not whole or not isinstance(whole[0], dict):
+            return None
+        return table_of(name, text, PRICE_LISTS)
+    if "," not in first or ": " in first:
+        return None
+    table = table_of(name, text, PRICE_LISTS)
+    return table if is_price_list(table.columns) else None
+
+
+def _of_cloud(
+    table: Table, name: str, now_ms: int, instances: Mapping[str, str] | None
+) -> list[Any]:
+    prices = list(cloud_prices(table))
+    own = pools_by_name(prices) if instances is None else instances
+    try:
+        return [
+            Price(pool, usd, now_ms)
+            for pool, usd in newest(prices_of_pools(name, prices, own)).items()
+        ]
+    except InvalidRecord as error:
+        raise UserError(f"{name}: {error}") from None

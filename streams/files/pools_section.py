@@ -17,22 +17,29 @@ from streams.files.name_rules import check_name
 from streams.files.yaml_tree import ConfigError, Section
 
 
-def read_pools(section: Section | None) -> tuple[tuple[Pool, ...], dict[str, str]]:
+def read_pools(
+    section: Section | None,
+) -> tuple[tuple[Pool, ...], dict[str, str], dict[str, str]]:
+    """The pools, the hook that provides nodes of each, and the instance type of each; the latter
+    two by pool, for those that have one."""
     assert section is not None  # noqa: S101  required by the caller
     pools: list[Pool] = []
     provision: dict[str, str] = {}
+    instances: dict[str, str] = {}
     for region, declared in section.children():
         check_name(section, region)
         for name, pool in declared.children():
             check_name(declared, name)
             made = _pool(region, name, pool)
             hook = pool.take("provision", units.text, "")
+            kind = pool.take("gpu", units.text)
             pool.finish()
             pools += made
             provision.update({one.id: hook for one in made if hook})
+            instances.update({one.id: kind for one in made if instance_type(kind)})
     if not pools:
         raise ConfigError(section.file, section.line, section.path, "no pool is declared")
-    return tuple(pools), provision
+    return tuple(pools), provision, instances
 
 
 def _pool(region: str, name: str, pool: Section) -> list[Pool]:

@@ -70,7 +70,8 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker."""
+    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker. instances: the
+    instance type of pools that declare one."""
 
     path: str
     cluster: Cluster
@@ -81,6 +82,7 @@ class Config:
     provision: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
     scores: Mapping[str, Path] = field(default_factory=dict)
+    instances: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
@@ -118,7 +120,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     defaults = read_defaults(inherited, cautious)
     policy = read_policy(root.section("policy"))
     engines = _engines(root.section("engines"))
-    pools, provision = read_pools(root.section("regions", required=True))
+    pools, provision, instances = read_pools(root.section("regions", required=True))
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
     services = _services(models, defaults, engines, pools, found_mode)
@@ -142,6 +144,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
         provision,
         defaults,
         scores,
+        instances,
     )
 
 

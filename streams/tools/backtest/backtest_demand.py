@@ -22,7 +22,7 @@ from autoscaler.simulation.scenario import Scenario
 from streams.files.components_section import refuse_components
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
-from streams.tools.backtest.supply_files import load_supply
+from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.request_schedule import Job, schedule
 from streams.tools.replay.servegen import is_servegen, load_representatives
 from streams.tools.replay.trace_sessions import NO_SESSION
@@ -139,7 +139,10 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     services = tuple(s for s in cluster.services if s.model in used)
     cluster = replace(cluster, services=services)
     declared = _with_priors(cluster, arrivals, weight, duration_s, notes)
-    script = load_supply(demand.supply, declared, demand.from_s, LEAD_S)
+    origin_ms = next((t.origin_ms for _, t in traces if t.origin_ms is not None), None)
+    origin_s = None if origin_ms is None else origin_ms / 1000.0
+    times = TraceTime(origin_s, demand.from_s + duration_s, config.instances)
+    script = load_supply(demand.supply, declared, demand.from_s, LEAD_S, times, notes)
     scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weight=weight, seed=seed)
     return Workload(scenario, tuple(notes))
 

@@ -1,50 +1,75 @@
 """Prices and availability over time, from files, as what happens in a simulation.
 
-Two forms, told apart by how the file is named on the command line. FILE: a CSV with the columns
-time, pool and one or both of price (USD per node-hour) and nodes (the most that can be held); cells
-may be empty. POOL=FILE: a CSV of (time, nodes) without a header, as the recorded spot traces of
-Bamboo have it. Times in seconds from the start of the trace, in any order; a value holds until the
-next of its pool. Knows no policy.
+Three forms. FILE: a table with the columns time, pool and one or both of price (USD per node-hour)
+and nodes (the most that can be held); cells may be empty. FILE: a price history of a cloud
+(`streams.files.cloud_prices`). POOL=FILE: a CSV of (time, nodes) without a header, as the recorded
+spot traces of Bamboo have it. Rows are in any order; a value holds until the next of its pool.
+Times are seconds from the start of the trace, or dates. Dates are those of the trace if the trace
+has dates, too, and both overlap; otherwise the first date is the start of the trace. Knows no
+policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.supply_script import Happening, NodesLimited, PriceChanged
+from streams.files.cloud_prices import cloud_prices, is_price_list, prices_of_pools
 from streams.files.csv_rows import finite_cell
+from streams.files.tables import Row, Table, read_lines, read_table
+from streams.files.times import clock_of, date_ms, finite_number
 from streams.files.user_errors import UserError
-from streams.tools.replay.traces import read_lines
 
-_COLUMNS = ("time", "pool", "price", "nodes")
 _LIMITS = {"time": 366 * 86_400.0, "price": 100_000.0, "nodes": 1_000_000.0}
-_TABLE = "a CSV with the columns time, pool and price or nodes"
+_TABLE = "a CSV with the columns time, pool and price or nodes, or a price history of a cloud"
 _STEPS = "rows of time,nodes without a header"
-Row = tuple[float, str, float | None, int | None]
+_SINCE_1970_S = 946_684_800.0  # seconds from here on are dates
+Change = tuple[float, str, float | None, int | None]
+"""Seconds, of the trace or since 1970; the pool; its price and nodes, None where they stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTime:
+    """What dates are held against. origin_s: start of the trace since 1970, None if it has no
+    dates; duration_s: of the trace. instances: the instance type of pools that declare one."""
+
+    origin_s: float | None = None
+    duration_s: float = math.inf
+    instances: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_supply(
-    named: Sequence[str], cluster: Cluster, from_s: float, lead_s: float
+    named: Sequence[str],
+    cluster: Cluster,
+    from_s: float,
+    lead_s: float,
+    times: TraceTime | None = None,
+    notes: list[str] | None = None,
 ) -> tuple[Happening, ...]:
     """What the files say, on the axis of a simulation that begins `lead_s` before second `from_s`
-    of the trace: what held by then holds from its start on. UserError for what does not fit."""
+    of the trace: what held by then holds from its start on. notes: gets how dates were placed.
+    UserError for what does not fit."""
+    times = times or TraceTime()
     pools = {pool.id for pool in cluster.pools}
-    rows: list[Row] = []
+    changes: list[Change] = []
     for text in named:
         pool, equals, rest = text.rpartition("=")
         path = Path(rest if equals and not Path(text).exists() else text)
         if equals and not Path(text).exists():
-            rows += _steps(path, pool)
+            found = list(_steps(path, pool))
         else:
-            rows += _table(path)
-        for _, one, _, _ in rows:
+            found = list(_changes(path, {p: i for p, i in times.instances.items() if p in pools}))
+        for _, one, _, _ in found:
             if one not in pools:
                 raise UserError(f"{path}: pool: {one!r} is not one of {', '.join(sorted(pools))}")
-    found: list[Happening] = []
+        changes += found
+    found_events: list[Happening] = []
     before: dict[tuple[str, bool], Happening] = {}
-    for at_s, pool, price, nodes in sorted(rows, key=lambda row: row[0]):
+    for at_s, pool, price, nodes in sorted(_placed(changes, times, notes), key=lambda row: row[0]):
         when_s = max(0.0, at_s - from_s + lead_s) if at_s > from_s else 0.0
         events: list[Happening] = []
         if price is not None:
@@ -55,58 +80,102 @@ def load_supply(
             if when_s == 0.0:
                 before[pool, isinstance(event, PriceChanged)] = event
             else:
-                found.append(event)
-    return (*before.values(), *found)
+                found_events.append(event)
+    return (*before.values(), *found_events)
 
 
-def _table(path: Path) -> Iterable[Row]:
-    lines = [
-        (number, line) for number, line in enumerate(read_lines(path, _TABLE), 1) if line.strip()
-    ]
-    header = [cell.strip().lower() for cell in lines[0][1].split(",")] if lines else []
-    if not {"time", "pool"} <= set(header) <= set(_COLUMNS) or len(header) < 3:
+def _placed(
+    changes: Sequence[Change], times: TraceTime, notes: list[str] | None
+) -> Iterable[Change]:
+    """`changes` in seconds of the trace."""
+    dates = [at_s for at_s, *_ in changes if at_s >= _SINCE_1970_S]
+    if not dates:
+        return changes
+    origin_s = times.origin_s
+    said = "dates of --supply are those of the trace"
+    if origin_s is None or min(dates) > origin_s + times.duration_s or max(dates) < origin_s:
+        origin_s = min(dates)
+        said = "the first date of --supply counts as the start of the trace"
+    if notes is not None:
+        notes.append(said)
+    return [(at_s - origin_s if at_s >= _SINCE_1970_S else at_s, *rest) for at_s, *rest in changes]  # type: ignore[misc]
+
+
+def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
+    table = read_table(path, _TABLE)
+    columns = set(table.columns)
+    if not columns:  # of JSON: those of the first row
+        first = next(table.rows, None)
+        columns = set(first[1]) if first else set()
+        rest = table.rows
+        table = Table(table.place, (), _again(first, rest), table.shown)
+    if {"time", "pool"} <= columns and columns & {"price", "nodes"}:
+        yield from _rows(table)
+    elif is_price_list(columns):
+        for at_ms, pool, usd in prices_of_pools(str(path), cloud_prices(table), instances):
+            if at_ms is None:
+                raise UserError(f"{path}: prices without a time; allowed: a price history")
+            yield at_ms / 1000.0, pool, usd, None
+    else:
         raise UserError(f"{path}: expected {_TABLE} (or POOL=FILE for time,nodes without a header)")
-    for number, line in lines[1:]:
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(header):
-            raise UserError(f"{path}:{number}: {len(cells)} columns, expected {len(header)}")
-        row = dict(zip(header, cells, strict=True))
-        price, nodes = row.get("price", ""), row.get("nodes", "")
+
+
+def _again(
+    first: tuple[str, Row] | None, rest: Iterable[tuple[str, Row]]
+) -> Iterator[tuple[str, Row]]:
+    if first is not None:
+        yield first
+    yield from rest
+
+
+def _rows(table: Table) -> Iterable[Change]:
+    for place, row in table.rows:
+        price, nodes = row.get("price"), row.get("nodes")
         yield (
-            _number(path, number, "time", row["time"]),
-            row["pool"],
-            _number(path, number, "price", price) if price else None,
-            _whole(path, number, nodes) if nodes else None,
+            _when_s(place, row.get("time")),
+            str(row.get("pool", "")),
+            None if price in (None, "") else _number(place, "price", price),
+            None if nodes in (None, "") else _whole(place, nodes),
         )
 
 
-def _steps(path: Path, pool: str) -> Iterable[Row]:
+def _steps(path: Path, pool: str) -> Iterable[Change]:
     for number, line in enumerate(read_lines(path, _STEPS), 1):
         if not line.strip():
             continue
         cells = line.split(",")
         if len(cells) != 2:
             raise UserError(f"{path}:{number}: {len(cells)} columns, expected 2: time,nodes")
-        yield (
-            _number(path, number, "time", cells[0]),
-            pool,
-            None,
-            _whole(path, number, cells[1]),
-        )
+        place = f"{path}:{number}"
+        yield _when_s(place, cells[0]), pool, None, _whole(place, cells[1])
 
 
-def _whole(path: Path, number: int, text: str) -> int:
-    value = _number(path, number, "nodes", text)
-    if value != int(value):
-        raise UserError(f"{path}:{number}: nodes: {text!r} is not a whole number")
-    return int(value)
+def _when_s(place: str, value: object) -> float:
+    """Seconds of the trace, or since 1970 for a date."""
+    number = finite_number(value)
+    if number is not None and number >= _SINCE_1970_S:
+        clock = clock_of([number], "s", certain=False)
+        scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[clock.unit]
+        if clock.dated:
+            return number * scale
+    if number is None and (when_ms := date_ms(value)) is not None:
+        return when_ms / 1000.0
+    return _number(place, "time", value)
 
 
-def _number(path: Path, number: int, column: str, text: str) -> float:
+def _whole(place: str, value: object) -> int:
+    number = _number(place, "nodes", value)
+    if number != int(number):
+        raise UserError(f"{place}: nodes: {value!r} is not a whole number")
+    return int(number)
+
+
+def _number(place: str, column: str, value: object) -> float:
     most = _LIMITS[column]
-    value = finite_cell(text, 0.0, most)
-    if value is None:
+    number = None if isinstance(value, bool) else finite_cell(str(value), 0.0, most)
+    if number is None:
+        also = " seconds, or a date" if column == "time" else ""
         raise UserError(
-            f"{path}:{number}: {column}: {text[:40]!r} is not allowed; allowed: 0 to {most:g}"
+            f"{place}: {column}: {str(value)[:40]!r} is not allowed; allowed: 0 to {most:g}{also}"
         )
-    return value
+    return number

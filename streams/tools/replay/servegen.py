@@ -23,8 +23,10 @@ import numpy.typing as npt
 import orjson
 
 from streams.files.csv_rows import Row, finite_cell, read_rows
+from streams.files.tables import is_parquet, read_lines
 from streams.files.user_errors import UserError
-from streams.tools.replay.traces import Trace, read_lines
+from streams.tools.replay.trace_formats import KNOWN
+from streams.tools.replay.traces import Trace
 
 _RATES = "window_start_s,rate_rps"
 _CLIENTS = "client,window_start_s,rate_rps,cv,pattern,arg1,arg2"
@@ -38,7 +40,9 @@ Ints = npt.NDArray[np.int64]
 
 def is_servegen(path: Path) -> bool:
     """Whether `path` begins as one of the two forms."""
-    first = next((line for line in read_lines(path) if line.strip()), "").replace(" ", "")
+    if is_parquet(path):
+        return False
+    first = next((line for line in read_lines(path, KNOWN) if line.strip()), "").replace(" ", "")
     return first == _CLIENTS or first.startswith(_RATES)
 
 
@@ -247,7 +251,7 @@ def _lengths(
         want = f"{match[1]}_token_hist.json.gz" if match else "NAME_token_hist.json.gz"
         raise UserError(f"{path}: its lengths are missing; expected {want} in the same folder")
     try:
-        laws = orjson.loads("\n".join(read_lines(beside)))
+        laws = orjson.loads("\n".join(read_lines(beside, "a histogram of lengths")))
         read = [key for key in ("input_tokens", "text_tokens", "image_tokens") if key in laws]
         asked = [laws[key] for key in (*read, "output_tokens")]
         shape = len(asked), len(at_s)

@@ -9,7 +9,6 @@ lists the same for users.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,9 +16,6 @@ FIELDS = ("time", "input", "output", "model", "session", "delay", "latency", "ch
 """What a column may hold. latency: from the arrival to the end of the answer. chat, parent: of
 conversations that name the request before."""
 NEEDED = ("time", "input", "output")
-
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_OTHER = re.compile(r"[^a-z0-9.]+")
 
 Columns = Mapping[str, tuple[str, ...]]
 """Per field the names of columns that hold it, the first that a row has counts."""
@@ -30,7 +26,8 @@ class Format:
     """name: as users know it. needs: the columns it is recognised by, each may be several
     spellings. time_unit: of bare numbers ("s", "ms"; "" is told by the values). delay_unit,
     latency_unit: likewise. finished: times are of the end of an answer; the arrival is earlier by
-    the latency. only: a column and the value that rows of requests have in it."""
+    the latency. only: a column and the value that rows of requests have in it. turns: requests
+    within one row are turns of a session."""
 
     name: str
     needs: tuple[str, ...]
@@ -40,6 +37,7 @@ class Format:
     latency_unit: str = "s"
     finished: bool = False
     only: tuple[str, str] | None = None
+    turns: bool = True
 
 
 USUAL: Columns = {
@@ -101,7 +99,7 @@ FORMATS = (
     Format("mooncake", ("timestamp", "input_length", "output_length"), time_unit="ms"),
     Format("dynamo", ("created_time", "input_tokens", "output_tokens"), time_unit="ms"),
     Format("aibrix", ("timestamp_ms", "input_tokens", "output_tokens"), time_unit="ms"),
-    Format("aibrix", ("timestamp", "prompt_length", "output_length"), time_unit="ms"),
+    Format("aibrix", ("timestamp", "prompt_length", "output_length"), time_unit="ms", turns=False),
     Format("vllm-bench", ("start_times", "input_lens", "output_lens"), time_unit="s"),
     PLAIN,
 )
@@ -117,13 +115,6 @@ KNOWN = (
     "of SGLang or vLLM, or any CSV, JSON, JSONL or Parquet with columns for time, input_tokens and "
     "output_tokens (--columns names them), plain or .gz"
 )
-
-
-def column(name: str) -> str:
-    """The name of a column in lower snake case; a `.value` at its end does not count."""
-    spaced = _CAMEL.sub("_", name.strip()) if not name.isupper() else name.strip()
-    found = _OTHER.sub("_", spaced.lower()).strip("_.")
-    return found.removesuffix(".value")
 
 
 def format_of(columns: set[str]) -> Format:

@@ -35,6 +35,8 @@ Numbered = tuple[str, dict[str, object]]
 
 def is_log(text: str) -> bool:
     """Whether `text` has lines of a server's request log near its start."""
+    if text.lstrip()[:1] == "{":
+        return False
     for line in text[:_SOME].split("\n"):
         if (_CAME in line and _VLLM_CAME.search(line)) or (
             _FINISH in line and _SGLANG.search(line)

@@ -12,19 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from streams.files.user_errors import UserError
-from streams.tools.replay.trace_formats import (
-    FIELDS,
-    KNOWN,
-    NEEDED,
-    Format,
-    column,
-    format_of,
-    names_of,
-)
-from streams.tools.replay.trace_rows import Row, Table
-from streams.tools.replay.trace_sessions import NO_DELAY_MS, NO_SESSION, Sessions
-from streams.tools.replay.trace_times import (
+from streams.files.tables import OUTER, Row, Table, column
+from streams.files.times import (
     DATE_EXAMPLE,
     MS_OF,
     UNIT_WORDS,
@@ -36,6 +25,16 @@ from streams.tools.replay.trace_times import (
     unit_of_name,
     without_unit,
 )
+from streams.files.user_errors import UserError
+from streams.tools.replay.trace_formats import (
+    FIELDS,
+    KNOWN,
+    NEEDED,
+    Format,
+    format_of,
+    names_of,
+)
+from streams.tools.replay.trace_sessions import NO_DELAY_MS, NO_SESSION, Sessions
 
 MAX_TOKENS = 10_000_000
 MAX_ROWS = 5_000_000
@@ -195,7 +194,10 @@ class Rows:
         """The session of a row, and whether an earlier row is of it."""
         if (chat := _cell(row, names, "chat")) is not None:
             return self._sessions.of_chat(str(chat), str(_cell(row, names, "parent")))
-        if (key := _cell(row, names, "session")) is not None:
+        key = _cell(row, names, "session")
+        if key is None and self.form.turns:
+            key = row.get(OUTER)
+        if key is not None:
             return self._sessions.of_key(str(key))
         return NO_SESSION, False
 

@@ -1,4 +1,4 @@
-"""Recorded request traces: any file that `trace_rows` can read, by the table of `trace_formats`.
+"""Recorded request traces: any table of `streams.files.tables`, by the formats of `trace_formats`.
 
 Knows nothing of sending. Times are put on one axis, and turns of a session are marked, so that a
 replay can wait for the answer before the next turn.
@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from streams.files.tables import Table, is_parquet, of_rows, read_table, read_text, table_of
+from streams.files.times import MS_OF
 from streams.files.user_errors import UserError
+from streams.tools.replay.trace_formats import GROUPS, KNOWN
+from streams.tools.replay.trace_logs import is_log, log_rows
 from streams.tools.replay.trace_reader import COLUMNS_HELP, NO_COLUMNS, Given, Rows, parse_columns
-from streams.tools.replay.trace_rows import read_lines, read_table
 from streams.tools.replay.trace_sessions import NO_SESSION, arrivals_with_turns, of_several_turns
-from streams.tools.replay.trace_times import MS_OF
 
 __all__ = [
     "COLUMNS_HELP",
@@ -25,7 +27,6 @@ __all__ = [
     "Trace",
     "load_trace",
     "parse_columns",
-    "read_lines",
 ]
 
 _MAX_MS = 366 * 86_400_000.0
@@ -40,7 +41,8 @@ class Trace:
     those recorded, 0 included. models: of each request, empty if the record names none. sessions:
     the session of each request, -1 for none; empty if none has several turns. delays_ms: likewise,
     from the end of the turn before to this one; -1: the turn comes at its arrival, or when the turn
-    before ends if that is later. clock: how times were read, for people.
+    before ends if that is later. clock: how times were read, for people. origin_ms: ms since
+    1970 of arrivals_ms 0, None if times are no dates.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class Trace:
     sessions: array[int] = field(default_factory=lambda: array("q"))
     delays_ms: array[float] = field(default_factory=lambda: array("d"))
     clock: str = ""
+    origin_ms: float | None = None
 
     @property
     def duration_s(self) -> float:
@@ -66,7 +69,7 @@ class Trace:
 
 def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
     """The trace in `path`; UserError with file, line and what is expected if it is not one."""
-    rows = Rows(path, read_table(path), given)
+    rows = Rows(path, _table(path), given)
     clock = rows.clock()
     at_ms = array("d", [MS_OF[clock.unit] * value for value in rows.at])
     latencies_ms = _in_ms(rows.latencies, MS_OF[rows.unit_of("latency", clock)])
@@ -96,7 +99,17 @@ def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
         array("q", [sessions[row] for row in order]) if sessions else array("q"),
         array("d", [delays_ms[row] for row in order]) if sessions else array("d"),
         rows.clock_said(clock),
+        origin_ms if clock.dated else None,
     )
+
+
+def _table(path: Path) -> Table:
+    if is_parquet(path):
+        return read_table(path, KNOWN, GROUPS)
+    text = read_text(path, KNOWN)
+    if is_log(text):
+        return of_rows(log_rows(path, text), text.lstrip().split("\n", 1)[0])
+    return table_of(path, text, KNOWN, GROUPS)
 
 
 def _in_ms(values: array[float], factor: float) -> array[float]:

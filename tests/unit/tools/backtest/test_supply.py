@@ -11,8 +11,8 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import World
 from autoscaler.simulation.supply_script import NodesLimited, PriceChanged
 from streams.files.user_errors import UserError
-from streams.tools.backtest.supply_files import load_supply
-from tests.unit.simulation.worlds import OD, ONE, cluster, evenly
+from streams.tools.backtest.supply_files import TraceTime, load_supply
+from tests.unit.simulation.worlds import OD, ONE, SPOT, cluster, evenly
 
 
 def written(folder: Path, text: str) -> str:
@@ -81,3 +81,49 @@ def test_launches_beyond_the_limit_fail() -> None:
     )
     world.advance(60.0)
     assert len({span.node for span in world.finish().nodes}) == 1
+
+
+def test_dates_are_those_of_the_trace_if_both_overlap(tmp_path: Path) -> None:
+    """09:05 and 09:15 of a trace that begins at 09:00; the price of 08:00 holds at its start."""
+    nine_s = 1_795_165_200.0  # 2026-11-20T09:00:00Z
+    text = (
+        f"time,pool,price\n2026-11-20T09:05:00+00:00,{OD},3\n2026-11-20 09:15:00,{OD},4\n"
+        f"{nine_s - 3600},{OD},2\n"
+    )
+    path, notes = written(tmp_path, text), list[str]()
+    times = TraceTime(nine_s, 3600.0)
+    assert load_supply([path], cluster(), 0.0, 0.0, times, notes) == (
+        PriceChanged(0.0, OD, 2.0),
+        PriceChanged(300.0, OD, 3.0),
+        PriceChanged(900.0, OD, 4.0),
+    )
+    assert notes == ["dates of --supply are those of the trace"]
+
+
+@pytest.mark.parametrize("origin_s", [None, 1_700_000_000.0])
+def test_dates_count_from_the_first_if_the_trace_has_none_or_others(
+    tmp_path: Path, origin_s: float | None
+) -> None:
+    text = f"time,pool,price\n2026-11-20T09:00:00Z,{OD},3\n2026-11-20T09:05:00Z,{OD},4\n"
+    path, notes = written(tmp_path, text), list[str]()
+    times = TraceTime(origin_s, 3600.0)
+    assert load_supply([path], cluster(), 0.0, 10.0, times, notes) == (
+        PriceChanged(0.0, OD, 3.0),
+        PriceChanged(310.0, OD, 4.0),
+    )
+    assert notes == ["the first date of --supply counts as the start of the trace"]
+
+
+def test_a_clouds_price_history_is_of_the_pools_with_its_instance_types(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text(
+        "AvailabilityZone,InstanceType,ProductDescription,SpotPrice,Timestamp\n"
+        "eua,g6e.xlarge,Linux/UNIX,0.9,2026-11-20T10:00:00Z\n"
+        "eu,g6e.xlarge,Linux/UNIX,0.8,2026-11-20T09:00:00Z\n"
+    )
+    times = TraceTime(None, 3600.0, {SPOT: "g6e.xlarge", "else/x/spot": "g6e.xlarge"})
+    assert load_supply([str(path)], cluster(), 0.0, 0.0, times) == (PriceChanged(0.0, SPOT, 0.8),)
+    path.write_text("region,instance_type,price\neu,g6e.xlarge,1\n")
+    times = TraceTime(None, 3600.0, {OD: "g6e.xlarge"})
+    with pytest.raises(UserError, match="prices without a time; allowed: a price history"):
+        load_supply([str(path)], cluster(), 0.0, 0.0, times)

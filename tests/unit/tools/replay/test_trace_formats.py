@@ -281,7 +281,7 @@ def test_columns_are_fields_and_names(text: str) -> None:
         ("timestamp,input_tokens,output_tokens\n2024-01-01,1,2\n5,1,2\n", ":3: timestamp: '5'"),
         ("timestamp_s,input_tokens,output_tokens\n0,1,2\n99999999,1,2\n", "allowed: 366 days"),
         ('{"a": {"b": [1, 2', "not JSON"),
-        ("[1, 2]", "request 1: expected an object"),
+        ("[1, 2]", "row 1: expected an object"),
     ],
 )
 def test_a_fault_is_one_line_with_its_place(tmp_path: Path, text: str, said: str) -> None:

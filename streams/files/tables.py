@@ -1,7 +1,7 @@
-"""The rows of a trace file, whatever holds them: CSV, JSON Lines, JSON, Parquet, a server's log.
+"""Rows of tables, whatever file holds them: CSV, JSON Lines, JSON or Parquet, plain or gzipped.
 
-A row is a mapping of column names (`trace_formats.column`) to values, with its place in the file
-for messages. Knows no format: which column means what is `trace_formats`.
+A row is a mapping of column names in lower snake case (`column`) to values, with its place in the
+file for messages. Knows no format: what columns mean is for the reader of a kind of file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +21,16 @@ import orjson
 
 from streams.files.csv_rows import text_of
 from streams.files.user_errors import UserError
-from streams.tools.replay.trace_formats import GROUPS, KNOWN, column
-from streams.tools.replay.trace_logs import is_log, log_rows
 
 Row = Mapping[str, object]
 Numbered = tuple[str, Row]
 """The place of a row ("path:line"), and the row."""
 
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OTHER = re.compile(r"[^a-z0-9.]+")
 _DEEPEST = 6
+OUTER = "row_of_group"
+"""The column with the place of the row that held a group, for rows of groups."""
 _PARQUET = b"PAR1"
 
 
@@ -42,32 +45,44 @@ class Table:
     shown: str
 
 
-def read_table(path: Path) -> Table:
-    """What `path` holds. UserError: what it is not; of a line at fault, when it is reached."""
-    if _is_parquet(path):
-        return _of_rows(_parquet(path), "")
-    text = read_text(path)
+def column(name: str) -> str:
+    """The name of a column in lower snake case; a `.value` at its end does not count."""
+    spaced = _CAMEL.sub("_", name.strip()) if not name.isupper() else name.strip()
+    found = _OTHER.sub("_", spaced.lower()).strip("_.")
+    return found.removesuffix(".value")
+
+
+def read_table(path: Path, expected: str, groups: Sequence[str] = ()) -> Table:
+    """What `path` holds. groups: keys whose lists are rows of their own. UserError: what it is not;
+    of a line at fault, when it is reached."""
+    if is_parquet(path):
+        return of_rows(_parquet(path, groups), "")
+    return table_of(path, read_text(path, expected), expected, groups)
+
+
+def table_of(path: Path | str, text: str, expected: str, groups: Sequence[str] = ()) -> Table:
+    """The same of a text; path: its name in messages."""
     first = text.lstrip().split("\n", 1)[0].strip()
     if not first:
-        raise UserError(f"{path}: empty; expected {KNOWN}")
-    if first[0] != "{" and is_log(text):
-        return _of_rows(log_rows(path, text), first)
-    return _of_rows(_json(path, text), first) if first[0] in "{[" else _csv(path, text)
+        raise UserError(f"{path}: empty; expected {expected}")
+    if first[0] in "{[":
+        return of_rows(_json(path, text, groups), first)
+    return _csv(path, text)
 
 
-def _of_rows(rows: Iterator[Numbered], shown: str) -> Table:
+def of_rows(rows: Iterator[Numbered], shown: str) -> Table:
     first = next(rows, None)
     if first is None:
         return Table("", (), iter(()), shown)
     return Table(first[0], (), chain([first], rows), shown or ", ".join(first[1]))
 
 
-def read_lines(path: Path, expected: str = KNOWN) -> list[str]:
+def read_lines(path: Path, expected: str) -> list[str]:
     """The lines of a text file, see `read_text`."""
     return read_text(path, expected).splitlines()
 
 
-def read_text(path: Path, expected: str = KNOWN) -> str:
+def read_text(path: Path, expected: str) -> str:
     """A text file, gzipped or not; UserError, which says what is expected, where it is none."""
     try:
         return text_of(path)
@@ -82,7 +97,7 @@ def read_text(path: Path, expected: str = KNOWN) -> str:
 # -- CSV ----------------------------------------------------------------------------------------
 
 
-def _csv(path: Path, text: str) -> Table:
+def _csv(path: Path | str, text: str) -> Table:
     first = text.lstrip().split("\n", 1)[0].strip()
     cut = max(",\t;|", key=first.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=cut, skipinitialspace=True)
@@ -102,7 +117,7 @@ def _csv_rows(
         yield place, dict(zip(names, cells, strict=True))
 
 
-def _cells(path: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
+def _cells(path: Path | str, reader: Any) -> Iterator[tuple[str, list[str]]]:
     """The cells of every line that is not blank, with its place."""
     try:
         for cells in reader:
@@ -116,7 +131,7 @@ def _cells(path: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
 # -- JSON ---------------------------------------------------------------------------------------
 
 
-def _json(path: Path, text: str) -> Iterator[Numbered]:
+def _json(path: Path | str, text: str, groups: Sequence[str]) -> Iterator[Numbered]:
     """JSON Lines, or one document that spans lines."""
     try:
         whole = orjson.loads(text)
@@ -124,11 +139,11 @@ def _json(path: Path, text: str) -> Iterator[Numbered]:
         first = text.lstrip().split("\n", 1)[0].strip()
         if first in ("{", "["):
             raise UserError(f"{path}: not JSON ({error})") from None
-        return _json_lines(path, text)
-    return _document(path, whole)
+        return _json_lines(path, text, groups)
+    return _document(path, whole, groups)
 
 
-def _json_lines(path: Path, text: str) -> Iterator[Numbered]:
+def _json_lines(path: Path | str, text: str, groups: Sequence[str]) -> Iterator[Numbered]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -137,46 +152,47 @@ def _json_lines(path: Path, text: str) -> Iterator[Numbered]:
             value = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise UserError(f"{place}: not JSON ({error})") from None
-        yield from _of_object(place, value)
+        yield from _of_object(place, value, groups)
 
 
-def _document(path: Path, whole: Any) -> Iterator[Numbered]:
-    """A list of requests, an object with one, or an object of columns (lists of equal length)."""
+def _document(path: Path | str, whole: Any, groups: Sequence[str]) -> Iterator[Numbered]:
+    """A list of rows, an object with one, or an object of columns (lists of equal length)."""
     if isinstance(whole, dict):
         lists = {key: value for key, value in whole.items() if isinstance(value, list)}
         plain = {k: v for k, v in lists.items() if v and not isinstance(v[0], (dict, list))}
         if len({len(value) for value in plain.values()}) == 1 and len(plain) > 2:
             for number, cells in enumerate(zip(*plain.values(), strict=True), 1):
                 row = {column(key): one for key, one in zip(plain, cells, strict=True)}
-                yield f"{path}: request {number}", row
+                yield f"{path}: row {number}", row
             return
-        if not any(key in lists for key in GROUPS) and len(lists) == 1:
+        if not any(key in lists for key in groups) and len(lists) == 1:
             whole = next(iter(lists.values()))
     for number, one in enumerate(whole if isinstance(whole, list) else [whole], 1):
-        place = f"{path}: request {number}" if isinstance(whole, list) else f"{path}:1"
-        yield from _of_object(place, one)
+        place = f"{path}: row {number}" if isinstance(whole, list) else f"{path}:1"
+        yield from _of_object(place, one, groups)
 
 
-def _of_object(place: str, value: Any) -> Iterator[Numbered]:
+def _of_object(place: str, value: Any, groups: Sequence[str]) -> Iterator[Numbered]:
     if not isinstance(value, dict):
-        raise UserError(f"{place}: expected an object with time and tokens of a request")
-    yield from _flat(place, value, {}, 0)
+        raise UserError(f"{place}: expected an object")
+    yield from _flat(place, value, {}, groups, 0)
 
 
-def _flat(place: str, value: Mapping[str, Any], outer: Row, depth: int) -> Iterator[Numbered]:
-    """The requests that `value` stands for: itself, or those of the groups within."""
+def _flat(
+    place: str, value: Mapping[str, Any], outer: Row, groups: Sequence[str], depth: int
+) -> Iterator[Numbered]:
+    """The rows that `value` stands for: itself, or those of the groups within."""
     row = dict(outer)
     _take(row, value, "", depth)
-    groups = [key for key in GROUPS if isinstance(value.get(key), list)]
-    if not groups or depth >= _DEEPEST:
+    inside = next((key for key in groups if isinstance(value.get(key), list)), None)
+    if inside is None or depth >= _DEEPEST:
         yield place, row
         return
-    if groups[0] != "requests" and "session_id" not in row:
-        row["session_id"] = place
-    for one in value[groups[0]]:
+    row.setdefault(OUTER, place)
+    for one in value[inside]:
         if not isinstance(one, dict):
-            raise UserError(f"{place}: {groups[0]}: expected a list of objects")
-        yield from _flat(place, one, row, depth + 1)
+            raise UserError(f"{place}: {inside}: expected a list of objects")
+        yield from _flat(place, one, row, groups, depth + 1)
 
 
 def _take(row: dict[str, object], value: Mapping[str, Any], prefix: str, depth: int) -> None:
@@ -193,7 +209,7 @@ def _take(row: dict[str, object], value: Mapping[str, Any], prefix: str, depth: 
 # -- Parquet ------------------------------------------------------------------------------------
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4) == _PARQUET
@@ -201,7 +217,7 @@ def _is_parquet(path: Path) -> bool:
         return False  # the reader of text says why
 
 
-def _parquet(path: Path) -> Iterator[Numbered]:
+def _parquet(path: Path, groups: Sequence[str]) -> Iterator[Numbered]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -213,7 +229,7 @@ def _parquet(path: Path) -> Iterator[Numbered]:
         file = pyarrow.parquet.ParquetFile(path)
         batches = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
         for number, row in enumerate(batches, 1):
-            yield from _of_object(f"{path}: row {number}", row)
+            yield from _of_object(f"{path}: row {number}", row, groups)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
         raise UserError(f"{path}: not a Parquet file that can be read ({reason})") from None

@@ -1,0 +1,224 @@
+"""Price lists and spot price histories of clouds, and which declared pools their prices are of.
+
+Recognised by columns (docs/formats.md): AWS `describe-spot-price-history`, Azure's retail prices,
+and any table with a region, an instance type and a price, such as SkyPilot's catalogues. Windows,
+reservations and other currencies are no prices of a pool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from streams.files.tables import Row, Table
+from streams.files.times import date_ms, finite_number
+from streams.files.user_errors import UserError
+
+SPOT, ON_DEMAND = "spot", "on-demand"
+_REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-?\d+)")
+_MOST_USD = 100_000.0
+KNOWN = (
+    "AWS describe-spot-price-history, Azure retail prices, or a table with region, instance_type "
+    "and price or spot_price"
+)
+_SPOT_WORDS = ("spot", "preemptible")
+_OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")
+
+
+@dataclass(frozen=True, slots=True)
+class CloudPrice:
+    """USD per hour of an instance type. zone: "" for the whole region; at_ms: since 1970, None if
+    the list has no times."""
+
+    region: str
+    zone: str
+    instance: str
+    market: str
+    usd_per_h: float
+    at_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Columns, each in one of several spellings, the first that a row has counts. prices: by
+    market, "" if the row says which. needs: more columns that it is recognised by. keep: whether a
+    row is a price of Linux by the hour."""
+
+    region: tuple[str, ...]
+    instance: tuple[str, ...]
+    prices: Mapping[str, tuple[str, ...]]
+    time: tuple[str, ...]
+    market: Callable[[Row], str]
+    keep: Callable[[Row], bool]
+    needs: frozenset[str] = frozenset()
+
+
+def _aws_linux(row: Row) -> bool:
+    return str(row.get("product_description") or "Linux/UNIX").lower().startswith("linux")
+
+
+def _azure_hours(row: Row) -> bool:
+    words = " ".join(str(row.get(name, "")) for name in ("sku_name", "meter_name", "type")).lower()
+    return (
+        not any(word in words for word in _OTHER_WORDS)
+        and "windows" not in str(row.get("product_name", "")).lower()
+        and str(row.get("unit_of_measure") or "1 Hour").lower() in ("1 hour", "1 hours")
+    )
+
+
+def _said_market(row: Row) -> str:
+    words = " ".join(
+        str(row.get(name, ""))
+        for name in ("sku_name", "meter_name", "market", "usage_type", "pricing_model", "type")
+    ).lower()
+    return SPOT if any(word in words for word in _SPOT_WORDS) else ON_DEMAND
+
+
+def _by_the_hour(row: Row) -> bool:
+    words = " ".join(str(row.get(n, "")) for n in ("market", "usage_type", "pricing_model")).lower()
+    return not any(word in words for word in _OTHER_WORDS)
+
+
+_FORMS = (
+    _Form(
+        ("availability_zone",), ("instance_type",), {SPOT: ("spot_price",)}, ("timestamp",),
+        lambda _: SPOT, _aws_linux, frozenset({"product_description"}),
+    ),
+    _Form(
+        ("arm_region_name",), ("arm_sku_name",), {"": ("retail_price", "unit_price")},
+        ("effective_start_date",), _said_market, _azure_hours,
+    ),
+    _Form(
+        ("availability_zone", "zone", "region", "location"),
+        ("instance_type", "machine_type", "vm_size", "instance", "shape"),
+        {
+            "": ("price", "price_usd", "usd_per_h", "hourly_price", "on_demand_price"),
+            SPOT: ("spot_price", "preemptible_price"),
+        },
+        ("time", "timestamp", "date", "effective_time", "observed_at"), _said_market, _by_the_hour,
+    ),
+)  # fmt: skip
+
+
+def is_price_list(columns: Iterable[str]) -> bool:
+    """Whether rows of these columns are prices of instance types."""
+    return _form_of(set(columns)) is not None
+
+
+def _form_of(columns: set[str]) -> _Form | None:
+    for form in _FORMS:
+        prices = [name for names in form.prices.values() for name in names]
+        if form.needs <= columns and all(
+            columns.intersection(names) for names in (form.region, form.instance, prices)
+        ):
+            return form
+    return None
+
+
+def cloud_prices(table: Table) -> Iterator[CloudPrice]:
+    """The prices in `table`; UserError with the place of a row that makes no sense."""
+    form = _form_of(set(table.columns))
+    for place, row in table.rows:
+        form = form or _form_of(set(row))
+        if form is None:
+            raise UserError(f"{place}: {table.shown[:60]!r} begins no price list; expected {KNOWN}")
+        if not form.keep(row):
+            continue
+        currency = str(row.get("currency_code") or "USD")
+        if currency != "USD":
+            raise UserError(f"{place}: currency_code: {currency!r} is not allowed; allowed: USD")
+        zone, instance = _text(row, form.region), _text(row, form.instance)
+        if not zone or not instance:
+            continue  # a row of another product
+        region = _REGION.match(zone)
+        for market, names in form.prices.items():
+            usd = _usd(place, row, names)
+            if usd is not None:
+                yield CloudPrice(
+                    region[1] if region else zone,
+                    zone,
+                    instance.lower(),
+                    market or form.market(row),
+                    usd,
+                    _when_ms(place, row, form.time),
+                )
+
+
+def _text(row: Row, names: tuple[str, ...]) -> str:
+    return next((str(row[name]).strip() for name in names if row.get(name)), "")
+
+
+def _usd(place: str, row: Row, names: tuple[str, ...]) -> float | None:
+    name = next((name for name in names if row.get(name) not in (None, "")), None)
+    if name is None:
+        return None
+    value = row[name]
+    usd = finite_number(value.strip().lstrip("$") if isinstance(value, str) else value)
+    if usd is None or not 0.0 <= usd <= _MOST_USD:
+        raise UserError(
+            f"{place}: {name}: {str(value)[:40]!r} is not allowed; allowed: 0 to {_MOST_USD:g} USD "
+            "per hour"
+        )
+    return usd
+
+
+def _when_ms(place: str, row: Row, names: tuple[str, ...]) -> float | None:
+    name = next((name for name in names if row.get(name) not in (None, "")), None)
+    if name is None:
+        return None
+    found = date_ms(row[name])
+    if found is None:
+        raise UserError(f"{place}: {name}: {str(row[name])[:40]!r} is no date")
+    return found
+
+
+# -- which pool a price is of -------------------------------------------------------------------
+
+
+def prices_of_pools(
+    name: str, prices: Iterable[CloudPrice], instances: Mapping[str, str]
+) -> list[tuple[float | None, str, float]]:
+    """(ms since 1970 or None, pool, USD per node and hour), each time that a pool's price changes.
+
+    instances: the instance type of each declared pool. A pool of a region costs what the cheapest
+    of its zones does. UserError: no price is of a declared pool.
+    """
+    found: list[tuple[float | None, str, float]] = []
+    zones: dict[str, dict[str, float]] = {}
+    seen: set[str] = set()
+    for one in sorted(prices, key=lambda price: price.at_ms or 0.0):
+        seen.add(f"{one.region}/{one.instance}/{one.market}")
+        for pool, instance in instances.items():
+            region, _, market = pool.split("/")
+            if instance.lower() != one.instance or market != one.market:
+                continue
+            if region.lower() not in (one.region.lower(), one.zone.lower()):
+                continue
+            of_zone = zones.setdefault(pool, {})
+            before = min(of_zone.values(), default=None)
+            of_zone[one.zone] = one.usd_per_h
+            now = min(of_zone.values())
+            if now != before:
+                found.append((one.at_ms, pool, now))
+    if not found:
+        declared = ", ".join(f"{pool} ({kind})" for pool, kind in sorted(instances.items())[:5])
+        has = ", ".join(sorted(seen)[:3]) or "no price of an instance"
+        raise UserError(
+            f"{name}: no price is of a declared pool; it has {has}; pools with an instance type: "
+            f"{declared or 'none (gpu: g6.xlarge declares one)'}"
+        )
+    return found
+
+
+def newest(
+    found: Iterable[tuple[float | None, str, float]],
+) -> dict[str, float]:
+    """The last price of each pool."""
+    return {pool: usd for _, pool, usd in found}
+
+
+def pools_by_name(prices: Iterable[CloudPrice]) -> dict[str, str]:
+    """Pools called as the cloud calls its instance types, `us-east-1/g6.xlarge/spot`, for want of a
+    configuration."""
+    return {f"{p.region}/{p.instance}/{p.market}": p.instance for p in prices}

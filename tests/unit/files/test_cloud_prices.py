@@ -1,0 +1,141 @@
+"""Price lists of clouds: which rows are prices of a pool, and what a pool costs when."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.files.cloud_prices import cloud_prices, prices_of_pools
+from streams.files.feed_files import read_feed
+from streams.files.tables import table_of
+from streams.files.user_errors import UserError
+from topics.records import Price
+
+POOLS = {
+    "us-east-1/l4/spot": "g6.xlarge",
+    "us-east-1/l4/on-demand": "g6.xlarge",
+    "us-east-1b/near/spot": "g6.xlarge",
+    "eastus/h100/spot": "Standard_ND96isr_H100_v5",
+    "eastus/h100/on-demand": "Standard_ND96isr_H100_v5",
+}
+
+
+def aws(zone: str, usd: str, time: str, product: str = "Linux/UNIX") -> dict[str, str]:
+    return {
+        "AvailabilityZone": zone, "InstanceType": "g6.xlarge", "ProductDescription": product,
+        "SpotPrice": usd, "Timestamp": time,
+    }  # fmt: skip
+
+
+AWS = {
+    "SpotPriceHistory": [  # newest first, as AWS gives it
+        aws("us-east-1b", "0.50", "2026-11-20T10:00:00+00:00"),
+        aws("us-east-1a", "0.40", "2026-11-20T09:30:00+00:00"),
+        aws("us-east-1a", "9.99", "2026-11-20T09:20:00+00:00", "Windows"),
+        aws("us-east-1b", "0.45", "2026-11-20T09:10:00+00:00"),
+        aws("us-east-1a", "0.30", "2026-11-20T09:00:00+00:00"),
+    ]
+}
+
+
+def azure(sku: str, usd: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "currencyCode": "USD", "retailPrice": usd, "unitPrice": usd, "armRegionName": "eastus",
+        "effectiveStartDate": "2026-01-01T00:00:00Z", "skuName": sku, "meterName": sku,
+        "productName": "Virtual Machines NDsrH100v5 Series", "serviceName": "Virtual Machines",
+        "unitOfMeasure": "1 Hour", "type": "Consumption",
+        "armSkuName": "Standard_ND96isr_H100_v5", **changes,
+    }  # fmt: skip
+
+
+AZURE = {
+    "BillingCurrency": "USD",
+    "Items": [
+        azure("ND96isrH100v5", 98.32),
+        azure("ND96isrH100v5 Spot", 19.66),
+        azure("ND96isrH100v5 Low Priority", 20.0),
+        azure("ND96isrH100v5", 120.0, productName="Virtual Machines NDsrH100v5 Series Windows"),
+        azure("ND96isrH100v5", 500_000.0 / 8, type="Reservation", unitOfMeasure="1 Hour"),
+    ],
+    "Count": 5,
+}
+
+
+def pools(value: Any) -> list[tuple[float | None, str, float]]:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return prices_of_pools("f", cloud_prices(table_of("f", text, "prices")), POOLS)
+
+
+def test_a_region_costs_what_its_cheapest_zone_does_and_windows_counts_nowhere() -> None:
+    at = 1_763_629_200_000.0 + 365 * 86_400_000.0  # 2026-11-20 09:00
+    assert pools(AWS) == [
+        (at, "us-east-1/l4/spot", 0.30),
+        (at + 600_000, "us-east-1b/near/spot", 0.45),
+        (at + 1_800_000, "us-east-1/l4/spot", 0.40),
+        (at + 3_600_000, "us-east-1b/near/spot", 0.50),
+    ]
+
+
+def test_azures_list_has_spot_and_on_demand_and_other_products() -> None:
+    found = {(pool, usd) for _, pool, usd in pools(AZURE)}
+    assert found == {("eastus/h100/on-demand", 98.32), ("eastus/h100/spot", 19.66)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "InstanceType,AcceleratorName,vCPUs,Price,Region,SpotPrice,AvailabilityZone\n"
+        "g6.xlarge,L4,4,0.8,us-east-1,0.3,us-east-1a\n",
+        '[{"region": "us-east-1", "instance_type": "g6.xlarge", "price": 0.8},'
+        ' {"region": "us-east-1", "instance_type": "g6.xlarge", "price": "$0.3", "market": "spot"},'
+        ' {"region": "us-east-1", "instance_type": "g6.xlarge", "price": 0.1, '
+        '"market": "reserved"}]',
+    ],
+)
+def test_any_table_with_region_instance_type_and_price_is_a_price_list(text: str) -> None:
+    assert {(pool, usd) for _, pool, usd in pools(text)} == {
+        ("us-east-1/l4/on-demand", 0.8),
+        ("us-east-1/l4/spot", 0.3),
+    }
+
+
+def test_a_feed_publishes_the_newest_price_of_each_pool() -> None:
+    raw = json.dumps(AWS).encode()
+    assert read_feed("prices", raw, "f", 5, POOLS) == [
+        Price("us-east-1/l4/spot", 0.40, 5),
+        Price("us-east-1b/near/spot", 0.50, 5),
+    ]
+    assert read_feed("prices", raw, "f", 5) == [Price("us-east-1/g6.xlarge/spot", 0.40, 5)]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"SpotPriceHistory": [aws("us-east-1a", "cheap", "2026-11-20")]}, "row 1: spot_price: 'c"),
+        ({"SpotPriceHistory": [aws("us-east-1a", "1", "soon")]}, "row 1: timestamp: 'soon' is no"),
+        ({"Items": [azure("x", 1.0, currencyCode="EUR")]}, "currency_code: 'EUR' is not allowed"),
+        ({"Items": [{"a": 1}]}, "begins no price list; expected AWS describe-spot-price-history"),
+        (
+            {"SpotPriceHistory": [aws("eu-west-1a", "1", "2026-11-20T00:00:00Z")]},
+            "no price is of a declared pool; it has eu-west-1/g6.xlarge/spot",
+        ),
+        (
+            "region,instance_type,price\nus-east-1,g6.xlarge,-1\n",
+            ":2: price: '-1' is not allowed; allowed: 0 to 100000 USD",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(value: Any, said: str) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    with pytest.raises(UserError) as caught:
+        read_feed("prices", text.encode(), "f", 5, POOLS)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_price_list_is_no_availability(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="shoal feed prices"):
+        read_feed("availability", json.dumps(AWS).encode(), "f", 5, POOLS)
