@@ -21,12 +21,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from executors.broker_reach import reached, security_options
+from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.keys import Keys
 from topics.leadership import token_of
+from topics.macs import Signer, Verifier
 from topics.records import Leadership
-from topics.signing import Keys, refusal
-from topics.topic_table import LEADERSHIP, PREFIX, short_name
+from topics.signing import SIGNED
+from topics.topic_table import LEADERSHIP, PREFIX, key_of, short_name
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,8 @@ _Deliver = Callable[[Any], None]
 _AFTER_LOSS_S = 0.5
 _SEND_TIMEOUT_S = 2.0
 _TOLD_FORGERIES = 20
+_BY_THE_BROKER = 1  # a record's timestamp type
+_MADE_UP_MS = 10**12  # the embedded broker acknowledges with a time of 1970
 
 
 class KafkaClient:
@@ -52,7 +57,8 @@ class KafkaClient:
             ok = await kafka.publish("telemetry", "chat", record)
 
     Entering never waits for the broker. bootstrap: "HOST:PORT", "kafka://" in front is allowed.
-    keys: signatures are checked with them; without any, every record is believed.
+    keys: what is written is signed with them and what is read is checked; without any, every record
+    is believed. gateway: the name under which telemetry is signed.
     Counters: `published`, `refused` (publish answered False), `poison` (records not understood),
     `forged` (records whose signature is missing or wrong; they reach nobody).
     highest_token: of the leaders that the leadership topic knows, None until it has been read
@@ -60,12 +66,20 @@ class KafkaClient:
     """
 
     def __init__(
-        self, bootstrap: str, client_id: str, prefix: str = PREFIX, keys: Keys | None = None
+        self,
+        bootstrap: str,
+        client_id: str,
+        prefix: str = PREFIX,
+        keys: Keys | None = None,
+        gateway: str = "",
     ) -> None:
         self._bootstrap = bootstrap.removeprefix("kafka://")
         self._client_id = client_id
         self._prefix = prefix
-        self._keys = keys or Keys()
+        self._clock = BrokerClock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
+        self._signer = Signer(keys or Keys(), self._clock.now_ms, gateway)
+        # A reader that lost its broker begins anew, at the earliest record.
+        self._verifier = Verifier(keys or Keys(), rereads=True)
         self._producer: AIOKafkaProducer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers: list[asyncio.Event] = []
@@ -170,9 +184,7 @@ class KafkaClient:
             return False
         try:
             async with asyncio.timeout(_SEND_TIMEOUT_S):
-                await self._producer.send_and_wait(
-                    self._prefix + topic, encode(record), key=key.encode() if key else None
-                )
+                await self._send(topic, key.encode() if key else None, encode(record))
         except (KafkaError, TimeoutError) as error:
             # One record finds out that the broker is away; the next ones need not wait too.
             self._down_until = time.monotonic() + 1.0
@@ -181,6 +193,16 @@ class KafkaClient:
             return False
         self.published += 1
         return True
+
+    async def _send(self, topic: str, key: bytes | None, value: bytes) -> None:
+        assert self._producer is not None  # noqa: S101  `publish` looked
+        headers = self._signer.headers(topic, key, value)
+        sent_ns = time.monotonic_ns()
+        taken = await self._producer.send_and_wait(
+            self._prefix + topic, value, key=key, headers=headers
+        )
+        if taken.timestamp_type == _BY_THE_BROKER and taken.timestamp > _MADE_UP_MS:
+            self._clock.heard(taken.timestamp, sent_ns)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -264,15 +286,15 @@ class KafkaClient:
 
     def _deliver(self, message: Any, on_record: OnRecord, on_gone: OnGone | None) -> None:
         topic = short_name(message.topic, self._prefix)
+        forged = self._verifier.refusal(
+            topic, message.key, message.value, message.headers, message.timestamp
+        )
+        if forged is not None:
+            self._refuse(topic, message.offset, forged)
+            return
         if message.value is None:
             if on_gone is not None and message.key:
                 on_gone(topic, message.key.decode(errors="replace"))
-            return
-        forged = refusal(topic, message.value, self._keys)
-        if forged:
-            self.forged += 1
-            level = logging.WARNING if self.forged < _TOLD_FORGERIES else logging.DEBUG
-            log.log(level, "%s: record at %d refused: %s", topic, message.offset, forged)
             return
         try:
             record = decode(topic, message.value)
@@ -281,7 +303,19 @@ class KafkaClient:
             self.poison += 1
             log.warning("%s: record at %d not understood: %s", topic, message.offset, error)
             return
+        if topic not in SIGNED:  # a signature in the body says whose it is
+            owner = (key_of(record) or b"").decode()
+            forged = self._verifier.misaddressed(topic, key, owner)
+            if forged is not None:
+                self._refuse(topic, message.offset, forged)
+                return
+            self._signer.heard(topic, message.key, message.headers)
         try:
             on_record(topic, key, record, message.timestamp)
         except Exception:
             log.exception("%s: record at %d not handled", topic, message.offset)
+
+    def _refuse(self, topic: str, offset: int, why: str) -> None:
+        self.forged += 1
+        level = logging.WARNING if self.forged < _TOLD_FORGERIES else logging.DEBUG
+        log.log(level, "%s: record at %d refused: %s", topic, offset, why)

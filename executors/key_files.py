@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from topics.checks import InvalidRecord
-from topics.signing import CLUSTER_KEY, ENGINE_KEY, NODE_KEY, Keys, keys_from
+from topics.keys import CLUSTER_KEY, ENGINE_KEY, GATEWAY_KEY, NODE_KEY, Keys, keys_from
 
 
 def read_keys() -> Keys:
@@ -14,5 +14,6 @@ def read_keys() -> Keys:
     try:
         return keys_from(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        variables = f"{CLUSTER_KEY}_FILE, {NODE_KEY}_FILE or {ENGINE_KEY}_FILE"
+        names = (CLUSTER_KEY, NODE_KEY, GATEWAY_KEY, ENGINE_KEY)
+        variables = " or ".join(f"{name}_FILE" for name in names)
         raise InvalidRecord(variables, str(error), "a readable text file") from None

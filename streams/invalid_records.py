@@ -1,17 +1,21 @@
 """Records that could not be understood, and what is written about them.
 
 Owns the form of a dead letter. One place of a topic gives one dead letter, however often it is
-read, as long as `Latest.dead` remembers it.
+read, as long as `Latest.dead` remembers it. Of records without a good signature only some get one:
+a stranger who writes must not fill `dead-letters`.
 """
 
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from topics.records import DeadLetter
 
 _MOST_BYTES = 64 * 1024
+_MOST_FORGERIES, _FORGERIES_S = 20, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +37,26 @@ class Poison:
         """What is written to dead-letters; the payload is cut at 64 KiB."""
         payload = base64.b64encode(self.value[:_MOST_BYTES]).decode()
         return DeadLetter(self.topic, self.partition, self.offset, self.why[:2000], payload, reader)
+
+
+class Forgeries:
+    """Tells `on_poison` of records without a good signature: at most 20 a minute."""
+
+    def __init__(
+        self,
+        on_poison: Callable[[Poison], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_poison = on_poison
+        self._monotonic_s = monotonic_s
+        self._since_s = float("-inf")
+        self._told = 0
+
+    def tell(self, poison: Poison) -> None:
+        """One more."""
+        now_s = self._monotonic_s()
+        if now_s - self._since_s >= _FORGERIES_S:
+            self._since_s, self._told = now_s, 0
+        self._told += 1
+        if self._told <= _MOST_FORGERIES:
+            self._on_poison(poison)

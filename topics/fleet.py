@@ -151,7 +151,8 @@ class Status:
     executors of one node notice each other. refused: assignments refused since they were first
     counted. reclaim_ms: when the node will be taken away (spot), 0 = nobody said so. faults: what
     is wrong with the node and does not stop it from serving, for people. load_feed: where it tells
-    gateways how busy its engines are, "" = nowhere.
+    gateways how busy its engines are, "" = nowhere. address: host under which all its endpoints
+    lie, "" of an older executor, whose endpoints share one host all the same.
     """
 
     node: str
@@ -167,6 +168,7 @@ class Status:
     faults: tuple[str, ...] = ()
     load_feed: str = ""
     observed_token: int = 0
+    address: str = ""
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
@@ -181,3 +183,29 @@ class Status:
         checks.time_ms("reclaim_ms", self.reclaim_ms)
         for fault in self.faults:
             checks.text("faults", fault)
+        self._check_address()
+
+    def _check_address(self) -> None:
+        """A node serves on its own address and nowhere else, so it sends requests nowhere else."""
+        if self.address:
+            checks.name("address", self.address)
+            feed = self.load_feed.partition(" ")[0]
+            if feed and host_of(feed) != host_of(self.address, False):
+                allowed = f"a port of {self.address}, the node's address"
+                raise checks.InvalidRecord("load_feed", self.load_feed, allowed)
+        home = host_of(self.address, False)
+        for at, seen in enumerate(self.instances):
+            rendezvous = seen.gang.rendezvous if seen.gang and seen.gang.leads else ""
+            for field, place in (("endpoint", seen.endpoint), ("gang.rendezvous", rendezvous)):
+                if not place:
+                    continue
+                host = host_of(place)
+                home = home or host
+                if host != home:
+                    allowed = f"a port of {home}, the node's address"
+                    raise checks.InvalidRecord(f"instances[{at}].{field}", place, allowed)
+
+
+def host_of(place: str, with_port: bool = True) -> str:
+    """The host in "host:port", or in "host" alone; of an IPv6 address without brackets."""
+    return (place.rpartition(":")[0] if with_port else place).strip("[]")

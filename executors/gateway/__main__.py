@@ -27,8 +27,8 @@ from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import watch_supervisor
 from topics.checks import InvalidRecord, count
 from topics.http_origin import host_names
+from topics.keys import Keys, gateway_of
 from topics.records import Routes
-from topics.signing import Keys
 from topics.time_base import TimeBase
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -109,7 +109,13 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, 
     state_dir = Path(options.state_dir) if options.state_dir else None
     keys_file = Path(options.keys_file) if options.keys_file else None
     async with (
-        KafkaClient(options.broker, settings.gateway_id, options.prefix, keys) as kafka,
+        KafkaClient(
+            options.broker,
+            settings.gateway_id,
+            options.prefix,
+            keys,
+            gateway_of(settings.gateway_id),
+        ) as kafka,
         Gateway(
             settings,
             clock,

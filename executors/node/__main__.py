@@ -36,7 +36,7 @@ from executors.node.state_store import StateFolderUnusable, Store
 from executors.supervision import end_event, supervision_fds
 from topics.checks import InvalidRecord
 from topics.fleet import Status
-from topics.signing import Keys
+from topics.keys import Keys
 from topics.topic_table import ASSIGNMENTS, STATUS
 
 

@@ -22,7 +22,7 @@ from executors.node.node_lock import Occupancy
 from executors.node.node_state import Command, Held, Kill, Launch, NodeState, Rules, Wake
 from executors.node.state_store import Store
 from topics.checks import InvalidRecord
-from topics.fleet import Assignment, InstanceState, Status
+from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class NodeWorker:
             executor=self._config.executor,
             observed_generation=state.assignment.generation if state.assignment else 0,
             at_ms=now_ms,
-            instances=reconcile.observed(state),
+            instances=tuple(self._at_home(seen) for seen in reconcile.observed(state)),
             boot=self.occupancy.boot,
             place=self.occupancy.place,
             refused=sum(state.refused.values()),
@@ -267,7 +267,19 @@ class NodeWorker:
             faults=tuple(fault for fault in faults if fault),
             load_feed=self._load_feed,
             observed_token=state.assignment.leader_token if state.assignment else 0,
+            address=self._config.advertise,
         )
+
+    def _at_home(self, seen: ObservedInstance) -> ObservedInstance:
+        """`seen` under the address of now: an adopted engine may have been started under another
+        name of this host."""
+        home = self._config.advertise
+        if seen.endpoint:
+            seen = replace(seen, endpoint=f"{home}:{seen.endpoint.rpartition(':')[2]}")
+        if seen.gang is not None and seen.gang.leads and seen.gang.rendezvous:
+            port = seen.gang.rendezvous.rpartition(":")[2]
+            seen = replace(seen, gang=replace(seen.gang, rendezvous=f"{home}:{port}"))
+        return seen
 
     async def _show(self, status: Status) -> None:
         try:

@@ -25,7 +25,7 @@ from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, Children
 from streams.tools.up.host_resources import free_port
 from streams.tools.up.real_engines import RealEngines
-from topics.signing import CLUSTER_KEY
+from topics.keys import CLUSTER_KEY
 from topics.time_base import TimeBase
 
 CONFIG = """

@@ -36,7 +36,8 @@ from streams.solver.solver_client import plan_here
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.signing import Keys, refusal
+from topics.keys import Keys
+from topics.signing import refusal
 from topics.telemetry_columns import AGE_MS
 from topics.time_base import TimeBase
 from topics.topic_table import LEADERSHIP

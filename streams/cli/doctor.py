@@ -125,6 +125,8 @@ def of_controller(url: str) -> Iterator[Finding]:
 def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
     """What `/v1/status` shows."""
     who = f"controller {found['controller']}"
+    for point in found.get("open", ()):
+        yield Finding(False, point["code"], point["said"], point["mend"])
     if not found["leads"]:
         leader = found["leader"]
         yield Finding(

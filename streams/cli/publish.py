@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -21,12 +21,16 @@ from streams.broker.kafka_clients import consumer as new_consumer
 from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli.controller_client import add_url, status
+from streams.files.keyfiles import operator_keys
 from streams.files.user_errors import UserError
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.keys import OPERATOR_KEY, Keys, Principal
+from topics.macs import Signer, Verifier
 from topics.topic_table import PREFIX, Topic, key_of, topic_of
 
 _TIMEOUT_S = 15.0
+_LAST = 5000
 
 
 def add_broker(
@@ -41,25 +45,34 @@ def add_broker(
 @dataclass(frozen=True, slots=True)
 class Broker:
     """Where to write. now_ms: domain time, of the controller if one was asked; models, pools: what
-    it knows of, empty where none was asked."""
+    it knows of, empty where none was asked. keys: what is written is signed with the operator's."""
 
     address: str
     prefix: str
     now_ms: int
     models: tuple[str, ...] = ()
     pools: tuple[str, ...] = ()
+    keys: Keys = field(default_factory=Keys)
 
     @classmethod
     def of(cls, args: argparse.Namespace, kafka: str = "") -> Broker:
         """As the options of `add_broker` say. kafka: what a file names, for want of --broker."""
         if args.broker or kafka:
             address = parse_address(args.broker or kafka)
-            return cls(address, args.prefix or PREFIX, time.time_ns() // 1_000_000)
+            keys = operator_keys(address, args.prefix or PREFIX)
+            return cls(address, args.prefix or PREFIX, _wall_ms(), keys=keys)
         found = status(args.url)
         prefix = args.prefix or str(found["prefix"])
         models = tuple(model["model"] for model in found["models"])
         pools = tuple(found.get("pools", ()))
-        return cls(str(found["broker"]), prefix, int(found["now_ms"]), models, pools)
+        address = str(found["broker"])
+        keys = operator_keys(address, prefix)
+        if found.get("records_signed") and not keys.of_principal(Principal.OPERATOR):
+            raise UserError(
+                f"the controller at {args.url} believes only what an operator signed; set "
+                f"{OPERATOR_KEY}_FILE to the file of `shoal keys derive --operator`"
+            )
+        return cls(address, prefix, int(found["now_ms"]), models, pools, keys)
 
     def publish(self, records: Iterable[Any]) -> None:
         """Write `records` in order; returns when the broker has all of them. UserError."""
@@ -79,7 +92,8 @@ class Broker:
         return found
 
     def values(self, topic: Topic, most: int) -> list[tuple[bytes | None, bytes | None]]:
-        """(key, value) of the same, undecoded; None for a value that was taken away. UserError."""
+        """(key, value) of the same, undecoded; None for a value that was taken away, b"" for one
+        without a good signature. UserError."""
         found: list[tuple[bytes | None, bytes | None]] = self._run(self._values(topic, most))
         return found
 
@@ -96,22 +110,38 @@ class Broker:
 
     async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
         await ensure_topics(self.address, self.prefix)
+        signer = Signer(self.keys, _wall_ms)
+        if signer:  # whoever signed last may have a clock that is ahead of ours
+            for topic in {topic for topic, _, _ in values}:
+                for message in await self._messages(topic, _LAST):
+                    signer.heard(topic.name, message.key, message.headers)
         producer = new_producer(self.address, "shoal-cli")
         await producer.start()
         try:
             for topic, key, value in values:
-                await producer.send_and_wait(topic.wire_name(self.prefix), value, key=key)
+                headers = signer.headers(topic.name, key, value)
+                await producer.send_and_wait(
+                    topic.wire_name(self.prefix), value, key=key, headers=headers
+                )
         finally:
             await producer.stop()
 
     async def _values(self, topic: Topic, most: int) -> list[tuple[bytes | None, bytes | None]]:
+        verifier = Verifier(self.keys)
+        found: list[tuple[bytes | None, bytes | None]] = []
+        for one in await self._messages(topic, most):
+            refused = verifier.refusal(topic.name, one.key, one.value, one.headers, one.timestamp)
+            found.append((one.key, one.value if refused is None else b""))
+        return found
+
+    async def _messages(self, topic: Topic, most: int) -> list[Any]:
         ensured = await ensure_topics(self.address, self.prefix)
         name = topic.wire_name(self.prefix)
         parts = [TopicPartition(name, k) for k in range(ensured.partitions[topic.name])]
         consumer = new_consumer(
             self.address, "shoal-cli", fetch_max_wait_ms=50, isolation_level="read_committed"
         )
-        found: list[tuple[bytes | None, bytes | None]] = []
+        found: list[Any] = []
         await consumer.start()
         try:
             consumer.assign(parts)
@@ -121,7 +151,11 @@ class Broker:
                 consumer.seek(part, max(starts[part], ends[part] - most))
             while [part for part in parts if await consumer.position(part) < ends[part]]:
                 for messages in (await consumer.getmany(timeout_ms=100)).values():
-                    found += [(message.key, message.value) for message in messages]
+                    found += messages
         finally:
             await consumer.stop()
         return found
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -25,6 +25,7 @@ from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.kafka_clients import producer as new_producer
+from streams.broker.kafka_clients import security
 from streams.broker.topic_admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.clock import Clock, wall_ms
 from streams.controller.control_state import Latest, into_latest
@@ -40,10 +41,12 @@ from streams.controller.leadership_term import Terms
 from streams.controller.operator_endpoints import operated
 from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop, Ports
+from streams.files.keyfiles import read_keys
 from streams.files.plan_inputs import load_demand, with_workload
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.health.controller_facts import Identity
+from streams.health.exposure import open_points
 from streams.invalid_records import Poison
 from streams.ports.actuator import Published, Publisher
 from streams.ports.demand_source import DemandSource, Sink
@@ -51,12 +54,13 @@ from streams.ports.demand_topic import DemandTopic
 from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.node_provider import Provisioner
 from streams.ports.promql import prometheus
-from streams.ports.record_signing import Seal, read_keys
+from streams.ports.record_signing import Seal
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged_counts import UnmanagedServers
 from streams.solver.solver_client import Solver, solver_argv
 from streams.warm_up import warmed
 from topics.broker_clock import BrokerClock
+from topics.macs import Signer, Verifier
 from topics.records import Alert
 from topics.time_base import TimeBase
 from topics.topic_table import DEMAND, LEADERSHIP, TELEMETRY
@@ -110,7 +114,10 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
     queries = asked_of_prometheus(config)  # refused before this controller claims to lead
     keys = read_keys()
-    seal = Seal(keys, clock)
+    exposed = open_points(keys, security(), options.broker)
+    for point in exposed:
+        log.warning("open: %s (%s); to close it, %s", point.said, point.code, point.mend)
+    seal, signer, verifier = Seal(keys, clock), Signer(keys, broker_clock.now_ms), Verifier(keys)
     found = await ensure_topics(options.broker, options.prefix)
     _say_changed(found)
     latest, election = Latest(), Election(uuid.uuid4().hex)
@@ -127,7 +134,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
         (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.heard,
     )
-    outbox = Outbox(written, options.prefix, seat.leads)
+    outbox = Outbox(written, options.prefix, seat.leads, signer)
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = Declared(config, latest)
@@ -176,7 +183,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         bury,
         lambda: [node for node, desired in latest.assignments.items() if desired.instances],
         found.embedded,
-        keys=keys,
+        verifier=verifier,
         on_forged=loop.overwrite_forged,
     )
     telemetry = (DemandTopic if options.merged else TelemetryTopic)(
@@ -188,6 +195,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         config.cluster.policy.global_window_s,
         found.embedded,
         DEMAND if options.merged else TELEMETRY,
+        verifier,
     )
     sources = demand_sources(
         config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged, known
@@ -218,7 +226,14 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
             loops["unmanaged servers"] = _unmanaged(config, declared, latest).run
         if not found.embedded:
             loops["topics"] = _watching(options, control, telemetry, loop)
-        identity = Identity(options.controller_id, options.broker, options.prefix, found.embedded)
+        identity = Identity(
+            options.controller_id,
+            options.broker,
+            options.prefix,
+            found.embedded,
+            bool(keys.cluster),
+            exposed,
+        )
 
         def leader() -> tuple[bool, int, str]:
             return seat.leads(), election.highest, election.leader
@@ -226,7 +241,9 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         def behind() -> dict[str, int]:
             return {**control.behind.records, **telemetry.behind.records}
 
-        async with operated(options.operated, identity, loop, words, leader, behind):
+        async with operated(
+            options.operated, identity, loop, words, signer, leader, behind, verifier
+        ):
             await _until_over(loops, end, outbox, seat)
         log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
     finally:

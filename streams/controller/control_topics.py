@@ -21,10 +21,12 @@ from aiokafka.errors import KafkaError
 from streams.broker.consumer_lag import Behind
 from streams.broker.kafka_clients import consumer as new_consumer
 from streams.controller.control_state import Refused
-from streams.invalid_records import Poison
+from streams.invalid_records import Forgeries, Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.signing import Keys, refusal
+from topics.keys import SIGNER, Keys
+from topics.macs import Verifier
+from topics.signing import SIGNED, Refusal
 from topics.topic_table import (
     ALERTS,
     ASSIGNMENTS,
@@ -41,6 +43,7 @@ from topics.topic_table import (
     STATUS,
     Cleanup,
     Topic,
+    key_of,
     short_name,
 )
 
@@ -72,8 +75,8 @@ class ControlTopics:
 
     on_gone: (short topic name, key) was deleted. expected: keys of `status` that must be found
     even if they were silent for a while.
-    keys: what signatures are checked with; on_forged is told of an assignment or routes without a
-    good one, which is poison besides.
+    verifier: checks signatures; what has no good one is counted there, is poison (as far as
+    `Forgeries` goes), and on_forged is told of an assignment or routes.
     """
 
     def __init__(
@@ -87,10 +90,11 @@ class ControlTopics:
         expected: Callable[[], Iterable[str]] = lambda: (),
         embedded: bool = False,
         topics: Iterable[Topic] = FOLLOWED,
-        keys: Keys = NO_KEYS,
+        verifier: Verifier | None = None,
         on_forged: Callable[[Any], None] = lambda _record: None,
     ) -> None:
-        self._keys = keys
+        self._verifier = verifier or Verifier(NO_KEYS)
+        self._forgeries = Forgeries(on_poison)
         self._on_forged = on_forged
         self._bootstrap = bootstrap
         self._prefix = prefix
@@ -196,8 +200,15 @@ class ControlTopics:
         await self.behind.look(consumer)
 
     def _fold(self, name: str, message: Any) -> None:
+        key = (message.key or b"").decode(errors="replace")
+        refused = self._verifier.refusal(
+            name, message.key, message.value, message.headers, message.timestamp
+        )
+        if refused is not None and (message.value is None or name not in SIGNED):
+            self._refuse(name, message, refused)
+            return
         if message.value is None:
-            self._on_gone(name, (message.key or b"").decode(errors="replace"))
+            self._on_gone(name, key)
             return
         try:
             record = decode(name, message.value)
@@ -205,16 +216,24 @@ class ControlTopics:
             why = str(error)
             self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
             return
-        forged = refusal(name, message.value, self._keys)
-        if forged:
-            self._on_poison(Poison(name, message.partition, message.offset, message.value, forged))
+        if refused is not None:
+            self._refuse(name, message, refused)
             self._on_forged(record)
             return
+        if name in SIGNER:
+            refused = self._verifier.misaddressed(name, key, (key_of(record) or b"").decode())
+            if refused is not None:
+                self._refuse(name, message, refused)
+                return
         try:
             self._on_record(name, record, message.offset, message.timestamp)
         except Refused as error:
             why = str(error)
             self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
+
+    def _refuse(self, name: str, message: Any, why: Refusal) -> None:
+        value = message.value or b""
+        self._forgeries.tell(Poison(name, message.partition, message.offset, value, why))
 
     async def _read_last_values(self, consumer: AIOKafkaConsumer) -> None:
         """Of compacted topics the last records of each key are decoded, of others the last 5000.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from aiokafka.errors import InvalidProducerEpoch, KafkaConnectionError, KafkaError, ProducerFenced
@@ -60,9 +60,11 @@ class LeaderProducer:
             with contextlib.suppress(KafkaError, OSError):
                 await producer.stop()
 
-    async def send(self, topic: str, value: bytes, key: bytes | None) -> Any:
+    async def send(
+        self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> Any:
         """Queue one record; the future is done when the broker has it."""
-        return await self._producer.send(topic, value=value, key=key)
+        return await self._producer.send(topic, value=value, key=key, headers=headers)
 
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
 from topics.codec import encode
+from topics.macs import Signer, Verifier
 from topics.records import Alert
 from topics.topic_table import ALERTS, key_of
 
@@ -30,20 +31,26 @@ async def operated(
     identity: Identity,
     loop: Loop,
     producer: Any,
+    signer: Signer,
     leader: Callable[[], tuple[bool, int, str]],
     behind: Callable[[], Mapping[str, int]],
+    verifier: Verifier,
 ) -> AsyncIterator[str]:
     """While inside, `loop` is watched by what `settings` asks for; yields the URL, "" for none.
 
-    producer: of aiokafka, for alerts, which a standby publishes too. leader: see `Facts`.
-    behind: see `Metrics`. UserError: the address cannot be had.
+    producer: of aiokafka, for alerts, which a standby publishes too; signer signs them. leader: see
+    `Facts`. behind: see `Metrics`. verifier: of what the controller reads. UserError: the address
+    cannot be had.
     """
 
     async def publish(alert: Alert) -> None:
-        name = ALERTS.wire_name(identity.prefix)
-        await producer.send_and_wait(name, encode(alert), key=key_of(alert))
+        key, value = key_of(alert), encode(alert)
+        headers = signer.headers(ALERTS.name, key, value)
+        await producer.send_and_wait(
+            ALERTS.wire_name(identity.prefix), value, key=key, headers=headers
+        )
 
-    facts = Facts(identity, loop, leader)
+    facts = Facts(identity, loop, leader, lambda: verifier.refused)
     written: DecisionLog | None = None
     if settings.record is not None:
         written = DecisionLog(settings.record, identity.controller, settings.record_bytes)

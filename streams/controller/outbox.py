@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from topics.codec import encode
+from topics.keys import Keys
+from topics.macs import Signer
 from topics.topic_table import PREFIX, Cleanup, key_of, topic_of
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,9 @@ class Producer(Protocol):
     async def open(self) -> None:
         """Begin anew after a failure."""
 
-    async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+    async def send(
+        self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> asyncio.Future[Any]:
         """Queue one record; the future is done when the broker has it."""
 
     def batch(self) -> AbstractAsyncContextManager[None]:
@@ -48,15 +52,21 @@ class Producer(Protocol):
 class Outbox:
     """Records on their way to the broker. `run` sends until it is cancelled or fenced.
 
-    leads: asked before each batch; while it says no, nothing is sent, because only a leader may
-    write. A lease that lapsed may be taken up again in the same term, with what waits; `clear` ends
-    a term. Counters: sent, dropped (at the end of a term, more than MAX_WAITING waiting, or larger
-    than the broker takes: tried again, it would hold up all others).
+    signer: signs what gateways check. leads: asked before each batch; while it says no, nothing is
+    sent, because only a leader may write. A lease that lapsed may be taken up again in the same
+    term, with what waits; `clear` ends a term. Counters: sent, dropped (at the end of a term, more
+    than MAX_WAITING waiting, or larger than the broker takes: tried again, it would hold up all
+    others).
     """
 
     def __init__(
-        self, producer: Producer, prefix: str = PREFIX, leads: Callable[[], bool] = lambda: True
+        self,
+        producer: Producer,
+        prefix: str = PREFIX,
+        leads: Callable[[], bool] = lambda: True,
+        signer: Signer | None = None,
     ) -> None:
+        self._signer = signer or Signer(Keys(), lambda: 0)
         self._producer = producer
         self._prefix = prefix
         self._leads = leads
@@ -153,9 +163,12 @@ class Outbox:
         pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None
         for key, record in batch:
-            name = topic_of(record).wire_name(self._prefix)
+            topic, key_bytes, value = topic_of(record), key_of(record), encode(record)
+            headers = self._signer.headers(topic.name, key_bytes, value)
             try:
-                future = await self._producer.send(name, value=encode(record), key=key_of(record))
+                future = await self._producer.send(
+                    topic.wire_name(self._prefix), value=value, key=key_bytes, headers=headers
+                )
             except _UNSENDABLE as error:
                 self._give_up(key, record, error)
                 continue

@@ -28,31 +28,38 @@ from autoscaler.state.effects import (
 )
 from autoscaler.tick.status import ModelStanding, Standing, standing
 from streams.controller.tick_loop import Loop, TickDone
+from streams.health.exposure import OpenPoint
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
 from topics.decisions import Decision
+from topics.signing import Refusal
 
 _KEPT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this controller is. broker: bootstrap servers; embedded: a broker of its own."""
+    """Who this controller is. broker: bootstrap servers; embedded: a broker of its own.
+    records_signed: it believes only records with a signature. open: where it takes any."""
 
     controller: str
     broker: str
     prefix: str
     embedded: bool
+    records_signed: bool = False
+    open: tuple[OpenPoint, ...] = ()
 
 
 @dataclass(slots=True)
 class Facts:
     """Watch a loop with `tick`. leader: (leads now, token of the highest claim, its controller).
+    refused: records without a good signature, by topic and reason.
     writes: assignments and routes, which is all by which a controller changes anything."""
 
     identity: Identity
     loop: Loop
     leader: Callable[[], tuple[bool, int, str]]
+    refused: Callable[[], Mapping[tuple[str, Refusal], int]] = dict
     last: TickDone | None = None
     last_at_s: float = 0.0
     began_s: float = 0.0
@@ -132,6 +139,9 @@ class Facts:
             "broker": self.identity.broker,
             "embedded_broker": self.identity.embedded,
             "prefix": self.identity.prefix,
+            "records_signed": self.identity.records_signed,
+            "records_refused": sum(self.refused().values()),
+            "open": [dataclasses.asdict(point) for point in self.identity.open],
             "leads": leads,
             "leader": leader,
             "leader_token": token,

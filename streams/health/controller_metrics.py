@@ -110,6 +110,11 @@ class Metrics(Collector):
         undeclared = sorted(loop.latest.undeclared.items())
         yield "shoal_undeclared_records_total", [((t,), float(n)) for t, n in undeclared]
         yield "shoal_refused_declarations", [((), float(len(loop.latest.refused)))]
+        refused = sorted(facts.refused().items())
+        yield (
+            "shoal_refused_records_total",
+            [((topic, why.name.lower()), float(n)) for (topic, why), n in refused],
+        )
         yield "shoal_decision_log_lost_total", [((), float(self._lost()))]
         yield "shoal_alerts_total", [((k,), float(n)) for k, n in sorted(self._alerts().items())]
         yield (

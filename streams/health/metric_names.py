@@ -25,6 +25,7 @@ Name = Literal[
     "shoal_dead_letters_total",
     "shoal_undeclared_records_total",
     "shoal_refused_declarations",
+    "shoal_refused_records_total",
     "shoal_decision_log_lost_total",
     "shoal_alerts_total",
     "shoal_supply_age_seconds",
@@ -84,6 +85,12 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         (),
         "models whose last declaration cannot be used; the one before stands",
+    ),
+    Metric(
+        "shoal_refused_records_total",
+        "counter",
+        ("topic", "reason"),
+        "records without a good signature",
     ),
     Metric("shoal_decision_log_lost_total", "counter", (), "ticks missing from the decision log"),
     Metric(

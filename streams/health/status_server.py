@@ -8,6 +8,7 @@ address is named. Everything but /alerts only reads. With a token for reads, all
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -138,7 +139,9 @@ class HealthServer:
 
     async def _get_ready(self, _: web.Request) -> web.Response:
         why = self.unhealthy() or ("" if self._ready() else "nobody is known to lead yet")
-        return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
+        identity = self._facts.identity
+        open_points = [dataclasses.asdict(point) for point in identity.open]
+        return _json({"ready": not why, "why": why, "open": open_points}, 503 if why else 200)
 
     async def _get_status(self, _: web.Request) -> web.Response:
         why = self.unhealthy()

@@ -37,10 +37,17 @@ class DemandTopic(TelemetryTopic):
     def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
         said: list[_Said] = []
         for message in messages:
+            value = message.value or b""
+            refused = self._verifier.refusal(
+                DEMAND.name, message.key, value, message.headers, message.timestamp
+            )
+            if refused is not None:
+                self._forgeries.tell(self._poison(message, refused))
+                continue
             try:
-                record = decode(DEMAND.name, message.value or b"")
+                record = decode(DEMAND.name, value)
             except InvalidRecord as error:
-                self._bury(message, error)
+                self._on_poison(self._poison(message, str(error)))
             else:
                 said += [_merged(record, second) for second in record.seconds]
                 said += [_word(record.model, word) for word in record.gateways]

@@ -20,10 +20,11 @@ from aiokafka.errors import KafkaError
 from streams.broker.consumer_lag import Behind
 from streams.broker.kafka_clients import consumer as new_consumer
 from streams.clock import Clock, EventsMs
-from streams.invalid_records import Poison
+from streams.invalid_records import Forgeries, Poison
 from streams.ports.demand_source import Sink
-from streams.ports.telemetry_wire import read_reported
-from topics.checks import InvalidRecord
+from streams.ports.telemetry_signed import read_signed
+from topics.keys import Keys
+from topics.macs import Verifier
 from topics.telemetry_columns import AGE_MS
 from topics.topic_table import TELEMETRY, Topic
 
@@ -38,6 +39,7 @@ class TelemetryTopic:
     """All partitions of `telemetry`. partitions: how many each topic has on this broker, by short
     name. horizon_s: domain seconds of the past that windows need.
 
+    verifier: checks the signatures of gateways; what has no good one is counted there.
     embedded: the broker is the embedded one, which cannot say which offset belongs to a time (all
     that it kept is replayed) and holds each fetch for as long as it may (so it may not for long).
     """
@@ -52,10 +54,13 @@ class TelemetryTopic:
         horizon_s: int = 1800,
         embedded: bool = False,
         topic: Topic = TELEMETRY,
+        verifier: Verifier | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._clock = clock
         self._on_poison = on_poison
+        self._forgeries = Forgeries(on_poison)
+        self._verifier = verifier or Verifier(Keys())
         self._horizon_s = horizon_s
         self._embedded = embedded
         self._topic = topic
@@ -162,14 +167,19 @@ class TelemetryTopic:
 
     def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
         """Give the sink what `messages` say."""
-        records, bad = read_reported([message.value or b"" for message in messages])
-        for at, error in bad.items():
-            self._bury(messages[at], error)
-        appended_ms = [one.timestamp for at, one in enumerate(messages) if at not in bad]
+        values = [message.value or b"" for message in messages]
+        appended_ms = [message.timestamp for message in messages]
+        signatures = [message.headers for message in messages]
+        found = read_signed(values, signatures, appended_ms, self._verifier)
+        for at, error in found.bad.items():
+            self._on_poison(self._poison(messages[at], str(error)))
+        for at, why in found.refused.items():
+            self._forgeries.tell(self._poison(messages[at], why))
+        if found.places is not None:
+            appended_ms = [appended_ms[at] for at in found.places]
+        records = found.records
         sink(records, events_ms(np.array(appended_ms, np.int64), records.numbers[:, AGE_MS]))
 
-    def _bury(self, message: Any, error: InvalidRecord) -> None:
+    def _poison(self, message: Any, why: str) -> Poison:
         value = message.value or b""
-        self._on_poison(
-            Poison(self._topic.name, message.partition, message.offset, value, str(error))
-        )
+        return Poison(self._topic.name, message.partition, message.offset, value, why)

@@ -17,6 +17,7 @@ from faust.types import TP
 from autoscaler.domain.validation import InvalidValue
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.keyfiles import read_keys
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_seldom
 from streams.logs import add_log_level, log_to_stderr
@@ -34,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     log_to_stderr(given.log_level)
     try:
+        keys = read_keys()
         bootstrap = parse_address(given.broker)
         found = asyncio.run(ensure_topics(bootstrap, given.prefix))
         if found.embedded:
@@ -44,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     collect_seldom()
     warm_up()
-    app = make_app(bootstrap, given.prefix)
+    app = make_app(bootstrap, given.prefix, keys)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
 

@@ -20,9 +20,12 @@ from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from streams.broker.kafka_clients import options, security
-from streams.ports.telemetry_wire import read_reported
+from streams.ports.telemetry_signed import read_signed
 from streams.windows.telemetry_merge import merged
 from topics.codec import encode
+from topics.demand import Demand
+from topics.keys import Keys
+from topics.macs import Signer, Verifier
 from topics.topic_table import DEMAND, TELEMETRY
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ log = logging.getLogger(__name__)
 _IDLE_S = 1.5
 _LOOK_S = 0.25
 _ANSWER_S = 1.0
+_TOLD = 1000
+_NO_KEYS = Keys()
 
 
 Ends = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
@@ -46,11 +51,21 @@ class _Second:
 
 class Worker:
     """The seconds not closed yet of the partitions that this worker has now. ends: asks the broker
-    for the offsets that the next records of partitions will get."""
+    for the offsets that the next records of partitions will get. keys: telemetry is checked with
+    them, and what is merged is signed."""
 
     def __init__(
-        self, demand: Any, ends: Ends, monotonic_s: Callable[[], float] = time.monotonic
+        self,
+        demand: Any,
+        ends: Ends,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        keys: Keys = _NO_KEYS,
     ) -> None:
+        self._verifier = Verifier(keys)
+        self._told = 0
+        # What it merges was appended a moment ago, by the clock that will date the result too.
+        self._appended_ms = 0
+        self._signer = Signer(keys, lambda: self._appended_ms)
         self._demand = demand
         self._ends = ends
         self._monotonic_s = monotonic_s
@@ -101,26 +116,43 @@ class Worker:
     async def _close(self, partition: int) -> None:
         second = self._open.pop(partition)
         events = second.events
-        records, bad = read_reported([event.message.value or b"" for event in events])
-        for at, error in bad.items():
-            log.warning("telemetry %d at %d: %s", partition, events[at].message.offset, error)
-        appended_ms = [_append_ms(event) for at, event in enumerate(events) if at not in bad]
+        values = [event.message.value or b"" for event in events]
+        headers = [_pairs(event.message.headers) for event in events]
+        appended_ms = [_append_ms(event) for event in events]
+        found = read_signed(values, headers, appended_ms, self._verifier)
+        for at, why in {**found.bad, **found.refused}.items():
+            self._told += 1
+            level = logging.WARNING if self._told < _TOLD else logging.DEBUG
+            log.log(level, "telemetry %d at %d: %s", partition, events[at].message.offset, why)
+        if found.places is not None:
+            appended_ms = [appended_ms[at] for at in found.places]
         times_ms = np.array(appended_ms, np.int64)
+        self._appended_ms = max(self._appended_ms, second.appended_s * 1000)
         sent = [
-            await self._demand.send(key=record.model.encode(), value=encode(record))
-            for record in merged(partition, second.appended_s, records, times_ms)
+            await self._send(record)
+            for record in merged(partition, second.appended_s, found.records, times_ms)
         ]
         for delivery in sent:
             await delivery
         for event in events:
             event.ack()
 
+    async def _send(self, record: Demand) -> Any:
+        key, value = record.model.encode(), encode(record)
+        headers = self._signer.headers(DEMAND.name, key, value)
+        return await self._demand.send(key=key, value=value, headers=headers)
+
+
+def _pairs(headers: Any) -> Any:
+    """The headers of a record as Faust gives them, in pairs."""
+    return tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers or ())
+
 
 def _append_ms(event: Any) -> int:
     return int(event.message.timestamp * 1000)
 
 
-def make_app(bootstrap: str, prefix: str) -> faust.App:
+def make_app(bootstrap: str, prefix: str, keys: Keys = _NO_KEYS) -> faust.App:
     """The application; run it with `faust.Worker`. Topics must exist."""
     app = faust.App(
         f"{prefix}windows",
@@ -148,7 +180,7 @@ def make_app(bootstrap: str, prefix: str) -> faust.App:
         found = await app.consumer.highwaters(*(TP(name, number) for number in partitions))
         return {place.partition: end for place, end in found.items()}
 
-    worker = Worker(app.topic(DEMAND.wire_name(prefix), **raw), ends)
+    worker = Worker(app.topic(DEMAND.wire_name(prefix), **raw), ends, keys=keys)
 
     async def merge(stream: Any) -> None:
         async for event in stream.noack().events():

@@ -21,9 +21,9 @@ from aiokafka.errors import KafkaError
 from autoscaler.domain.cluster import Mode
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.files.keyfiles import read_keys, run_key_file, write_key
 from streams.files.user_errors import UserError
 from streams.plain_text import several
-from streams.ports.record_signing import read_keys
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, ChildFailed, Children
 from streams.tools.up.host_resources import check_port, free_port, remove_topics
@@ -34,7 +34,7 @@ from streams.tools.up.run_state import Picture
 from streams.tools.up.run_summary import Ended, summarize
 from streams.tools.up.status_view import Shown
 from streams.tools.up.topic_follower import follow
-from topics.signing import CLUSTER_KEY
+from topics.keys import CLUSTER_KEY, Principal, credential
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
@@ -48,7 +48,9 @@ class Session:
 
     def __init__(self, wishes: Wishes, view: View) -> None:
         self._wishes = wishes
-        self._children = Children(_keys())
+        self._own_keys = _keys()
+        self._children = Children(self._own_keys)
+        self._key_file: Path | None = None
         self.picture = Picture(wishes.config.cluster)
         self._shown = Shown(wishes, view, self.picture, self._children)
         self._interrupted = asyncio.Event()
@@ -119,6 +121,8 @@ class Session:
             if self._drawing is not None:
                 await _cancelled(self._drawing)
             self._shown.end()
+            if self._key_file is not None:
+                self._key_file.unlink(missing_ok=True)
             if self._bootstrap and not embedded:
                 await remove_topics(self._bootstrap, prefix)
             if fine and not self.lost:
@@ -164,6 +168,20 @@ class Session:
         except (BrokerUnreachable, TopicsUnusable) as error:
             raise UserError(f"--broker {bootstrap}: {error}") from error
         self._bootstrap = bootstrap
+        self._leave_key(run.prefix)
+
+    def _leave_key(self, prefix: str) -> None:
+        """Let `shoal pause`, `apply` and others of this user sign for this run."""
+        cluster = self._own_keys.get(CLUSTER_KEY)
+        if cluster is None:
+            return
+        path = run_key_file(self._bootstrap, prefix)
+        try:
+            write_key(path, credential(cluster, Principal.OPERATOR))
+        except OSError as error:
+            self._shown.say(f"commands cannot sign for this run: {error}", bad=True)
+        else:
+            self._key_file = path
 
     async def _serve(self, run: process_list.Run, bootstrap: str) -> None:
         """Start controller, executors and gateway side by side."""

@@ -12,7 +12,8 @@ import aiohttp
 
 from executors.node.state_store import Store
 from tests.integration.executors.conftest import Harness, alive, stop, wish
-from topics.signing import Keys, signed
+from topics.keys import Keys
+from topics.signing import signed
 
 
 async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: Harness) -> None:

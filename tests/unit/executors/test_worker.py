@@ -28,7 +28,7 @@ from executors.node.probe_schedule import Asking
 from executors.node.reconcile import expired as expired_at
 from executors.node.state_store import StateFolderUnusable, Store
 from topics.fleet import Assignment, DesiredInstance, Status
-from topics.signing import Keys
+from topics.keys import Keys
 
 POOL = "r/p/owned"
 WISH = DesiredInstance("a", "m", "aggregated", "g", (0,))

@@ -22,6 +22,7 @@ from streams.controller.control_state import Latest
 from streams.controller.tick_loop import Loop, Ports
 from streams.ports.record_signing import Seal
 from streams.solver.solver_client import plan_here
+from topics.keys import Keys
 from topics.records import (
     Alert,
     Assignment,
@@ -32,7 +33,6 @@ from topics.records import (
     Routes,
     Telemetry,
 )
-from topics.signing import Keys
 from topics.time_base import TimeBase
 
 NOW_MS = 1_700_000_000_000

@@ -44,7 +44,9 @@ class FakeProducer:
             self.sent = before
             raise
 
-    async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+    async def send(
+        self, topic: str, value: bytes, key: bytes | None, headers: Any
+    ) -> asyncio.Future[Any]:
         self.calls += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.away:
@@ -155,11 +157,13 @@ async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: A
     """Both ways of being refused: before it is queued, and by the broker's answer."""
 
     class Picky(FakeProducer):
-        async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+        async def send(
+            self, topic: str, value: bytes, key: bytes | None, headers: Any
+        ) -> asyncio.Future[Any]:
             number = decode(short_name(topic), value).number
             if number == 2:
                 raise MessageSizeTooLargeError("2")
-            future = await super().send(topic, value, key)
+            future = await super().send(topic, value, key, headers)
             if number == 4:
                 self.sent.pop()
                 future = asyncio.get_running_loop().create_future()
@@ -182,11 +186,13 @@ async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed
     """A time-out in the middle of a batch: only what comes after it is tried again."""
 
     class Stumbling(FakeProducer):
-        async def send(self, topic: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
+        async def send(
+            self, topic: str, value: bytes, key: bytes | None, headers: Any
+        ) -> asyncio.Future[Any]:
             if self.calls == 2:
                 self.calls += 1
                 raise KafkaTimeoutError
-            return await super().send(topic, value, key)
+            return await super().send(topic, value, key, headers)
 
     producer = Stumbling()
     outbox = Outbox(producer)

@@ -67,7 +67,11 @@ def test_merged_records_say_what_all_of_them_say(
     for second, (batch, appended_ms) in seconds.items():
         for record in merge(3, second, read_reported(batch)[0], np.array(appended_ms)):
             assert decode("demand", encode(record)) == record
-            topic._take([SimpleNamespace(value=encode(record))] * copies, CLOCK.events(), sink)
+            topic._take(
+                [SimpleNamespace(key=b"", headers=(), timestamp=0, value=encode(record))] * copies,
+                CLOCK.events(),
+                sink,
+            )
     one, other = (w.stats("chat", NOW_MS, 60) for w in (plain, merged))
     assert isinstance(one, Stats) == isinstance(other, Stats)
     if isinstance(one, Stats):

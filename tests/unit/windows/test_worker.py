@@ -39,7 +39,7 @@ class Broker:
             await asyncio.Event().wait()
         return dict.fromkeys(partitions, self.end)
 
-    async def send(self, key: bytes, value: bytes) -> Any:
+    async def send(self, key: bytes, value: bytes, headers: Any) -> Any:
         self.merged.append(decode("demand", value))
         delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         delivered.set_result(None)
@@ -49,7 +49,11 @@ class Broker:
         """A record of 7 requests, appended that long after the second began."""
         record = Telemetry("m", "a", "b", offset, 0, 1000, 0, 7, *[0] * 9)
         message = SimpleNamespace(
-            partition=0, offset=offset, value=encode(record), timestamp=SECOND_S + after_s
+            partition=0,
+            offset=offset,
+            value=encode(record),
+            headers=(),
+            timestamp=SECOND_S + after_s,
         )
         return SimpleNamespace(message=message, ack=self._ack)
 

@@ -1,0 +1,64 @@
+"""Files that hold keys: where processes find theirs, and how one is written.
+
+Owns permissions: a file with a key is its owner's alone (0600), in a folder that is too (0700).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from streams.files.user_errors import UserError
+from topics.checks import InvalidRecord
+from topics.keys import CLUSTER_KEY, OPERATOR_KEY, Keys, Principal, checked_key, keys_from
+
+
+def read_keys() -> Keys:
+    """The keys that the environment or the files it names hold. UserError: they are unusable."""
+    try:
+        return keys_from(os.environ, lambda path: Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{CLUSTER_KEY}_FILE or {OPERATOR_KEY}_FILE: {error}") from None
+    except InvalidRecord as error:
+        raise UserError(str(error)) from None
+
+
+def operator_keys(broker: str, prefix: str) -> Keys:
+    """What a command signs with: the keys of the environment, else the key that a `shoal up` of
+    this user left for its own broker. UserError as of `read_keys`."""
+    keys = read_keys()
+    if keys.of_principal(Principal.OPERATOR):
+        return keys
+    try:
+        text = run_key_file(broker, prefix).read_text()
+    except (OSError, UnicodeDecodeError):
+        return keys
+    try:
+        return replace(keys, operator=checked_key(OPERATOR_KEY, text))
+    except InvalidRecord:
+        return keys
+
+
+def run_key_file(broker: str, prefix: str) -> Path:
+    """Where `shoal up` leaves the operator's key of its run, for commands of the same user."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    name = f"{broker}-{prefix}".replace("/", "_")
+    return Path(base).expanduser() / "shoal" / "keys" / name
+
+
+def write_key(path: Path, text: str) -> None:
+    """Put `text` in place of what `path` has, at once and for its owner alone. OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text.rstrip("\n") + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

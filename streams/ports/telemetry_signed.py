@@ -1,0 +1,70 @@
+"""Telemetry that a gateway signed: what is not, or speaks for another gateway, is left out.
+
+Owns the order of things: signatures first, over whole batches, and only what has a good one is
+read (`streams.ports.telemetry_wire`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streams.ports.telemetry_wire import read_reported
+from topics.checks import InvalidRecord
+from topics.keys import gateway_of
+from topics.macs import Verifier, signer_of
+from topics.signing import Refusal
+from topics.telemetry_columns import Reported
+from topics.topic_table import TELEMETRY
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTelemetry:
+    """records: in their order. places: of each in the batch; None: all of it. bad: what is no
+    record, refused: what is not believed, by their places in the batch."""
+
+    records: Reported
+    places: Sequence[int] | None
+    bad: Mapping[int, InvalidRecord]
+    refused: Mapping[int, Refusal]
+
+
+def read_signed(
+    values: Sequence[bytes],
+    headers: Sequence[Any],
+    appended_ms: Sequence[int],
+    verifier: Verifier,
+) -> SignedTelemetry:
+    """The records of a batch. headers: of each record."""
+    refused = verifier.telemetry(values, headers, appended_ms)
+    places: Sequence[int] = range(len(values))
+    if refused:
+        places = [at for at in places if at not in refused]
+        values = [values[at] for at in places]
+    records, unread = read_reported(values)
+    bad = {places[at]: error for at, error in unread.items()}
+    if bad:
+        places = [at for at in places if at not in bad]
+    if verifier:
+        strange = _strangers(records, [signer_of(headers[at]) for at in places], verifier)
+        if strange:
+            refused |= {places[at]: why for at, why in strange.items()}
+            records = records.at([at for at in range(len(places)) if at not in strange])
+            places = [at for at in places if at not in refused]
+    whole = len(places) == len(headers)
+    return SignedTelemetry(records, None if whole else places, bad, refused)
+
+
+def _strangers(records: Reported, signers: Sequence[str], verifier: Verifier) -> dict[int, Refusal]:
+    """Records that name another gateway than the one that signed them."""
+    gateways = [name[1] for name in records.names]
+    pairs = set(zip(signers, gateways, strict=True))
+    if all(gateway_of(gateway) == signer for signer, gateway in pairs):
+        return {}
+    found = {}
+    for at, (signer, gateway) in enumerate(zip(signers, gateways, strict=True)):
+        why = verifier.misaddressed(TELEMETRY.name, signer, gateway_of(gateway)) if signer else None
+        if why is not None:
+            found[at] = why
+    return found

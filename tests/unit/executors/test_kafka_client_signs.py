@@ -1,0 +1,93 @@
+"""What a process of the serving plane writes is signed, dated by the broker's clock."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from executors.kafka_client import KafkaClient
+from topics.codec import encode
+from topics.keys import Keys, Principal, credential
+from topics.macs import FRESH_MS, Verifier
+from topics.records import Routes, Status, Telemetry
+from topics.signing import Refusal
+
+CLUSTER = "c" * 32
+HOUR_MS = 3_600_000
+TELEMETRY = Telemetry("m", "gw.w2", "b", 1, 1000, 1000, 0, 3, *[0] * 9)
+
+
+class FakeProducer:
+    """Acknowledges with a time that is `ahead_ms` of ours, or with one that is made up."""
+
+    def __init__(self, ahead_ms: int | None = 0) -> None:
+        self.ahead_ms = ahead_ms
+        self.sent: list[tuple[bytes | None, bytes, Any]] = []
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + (self.ahead_ms or 0)
+
+    async def send_and_wait(self, _topic: str, value: bytes, key: Any, headers: Any) -> Any:
+        self.sent.append((key, value, headers))
+        stamp = 1234 if self.ahead_ms is None else self.now_ms()
+        return SimpleNamespace(timestamp=stamp, timestamp_type=1)
+
+
+def client(keys: Keys, producer: FakeProducer) -> KafkaClient:
+    made = KafkaClient("127.0.0.1:1", "gw", keys=keys, gateway="gw")
+    made._producer = producer  # type: ignore[assignment]
+    return made
+
+
+@pytest.mark.parametrize("ahead_ms", [None, 0, HOUR_MS, -HOUR_MS])
+async def test_telemetry_is_fresh_by_the_brokers_clock_from_the_second_record_on(
+    ahead_ms: int | None,
+) -> None:
+    """Whatever this host's clock says; a made-up time of acknowledgement changes nothing."""
+    producer = FakeProducer(ahead_ms)
+    kafka = client(Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw")), producer)
+    for _ in range(2):
+        assert await kafka.publish("telemetry", "m", TELEMETRY)
+    _, value, headers = producer.sent[-1]
+    reader = Verifier(Keys(CLUSTER))
+    assert reader.telemetry([value], [tuple(headers)], [producer.now_ms()]) == {}
+    late_ms = producer.now_ms() + FRESH_MS + 1000
+    assert reader.telemetry([value], [tuple(headers)], [late_ms]) == {0: Refusal.STALE}
+
+
+async def test_a_status_is_signed_with_the_key_of_its_node() -> None:
+    producer = FakeProducer()
+    status = Status("n1", "r/p/owned", "e", 0, 1000)
+    kafka = client(Keys(node=credential(CLUSTER, Principal.NODE, "n1")), producer)
+    assert await kafka.publish("status", "n1", status)
+    key, value, headers = producer.sent[-1]
+    assert value == encode(status)
+    now_ms = producer.now_ms()
+    assert Verifier(Keys(CLUSTER)).refusal("status", key, value, headers, now_ms) is None
+    assert Verifier(Keys("x" * 32)).refusal("status", key, value, headers, now_ms) is not None
+
+
+def message(topic: str, key: bytes, value: bytes | None, headers: Any = ()) -> Any:
+    return SimpleNamespace(
+        topic=f"shoal.{topic}", key=key, value=value, headers=headers, timestamp=0, offset=7
+    )
+
+
+@pytest.mark.parametrize(
+    "keys", [Keys(CLUSTER), Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))]
+)
+def test_a_deletion_that_nobody_signed_withdraws_no_routes(keys: Keys) -> None:
+    """A gateway with its own key serves on; so does one that holds the cluster's."""
+    gone: list[str] = []
+    heard: list[object] = []
+    kafka = KafkaClient("127.0.0.1:1", "gw", keys=keys, gateway="gw")
+    for value in (None, encode(Routes("m", 3, 7, 1000, 500.0, 50.0))):
+        kafka._deliver(
+            message("routes", b"m", value),
+            lambda _topic, _key, record, _ms: heard.append(record),
+            lambda _topic, key: gone.append(key),
+        )
+    assert (gone, heard, kafka.forged) == ([], [], 2)

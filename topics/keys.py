@@ -1,0 +1,190 @@
+"""Keys of processes: the cluster's key, and those that are derived from it.
+
+Holds who signs which topic and how each signer's key follows from the cluster's. Pure: whoever
+opens files or reads the environment gives it the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from topics.checks import InvalidRecord
+from topics.topic_table import (
+    ALERTS,
+    ASSIGNMENTS,
+    AVAILABILITY,
+    CONTROLS,
+    DEMAND,
+    PRICES,
+    ROUTES,
+    SERVICES,
+    STATUS,
+    TELEMETRY,
+)
+
+CLUSTER_KEY, NODE_KEY = "SHOAL_CLUSTER_KEY", "SHOAL_NODE_KEY"
+GATEWAY_KEY, OPERATOR_KEY = "SHOAL_GATEWAY_KEY", "SHOAL_OPERATOR_KEY"
+ENGINE_KEY = "SHOAL_ENGINE_KEY"
+"""Variables that hold a key; with _FILE behind them, the path of a file that does."""
+ACCEPT_UNSIGNED = "SHOAL_ACCEPT_UNSIGNED"
+"""Variable: "yes" accepts records without a signature, while an older version still writes them."""
+
+LEAST_CHARACTERS = 32
+MOST_LINES = 2
+_WORKER = re.compile(r"(?P<gateway>.+)\.w\d{1,3}\Z")
+
+
+class Principal(StrEnum):
+    """Who signs records. CONTROLLER: controllers and window workers, which have the cluster's key.
+    GATEWAYS: controllers, for all gateways together, which can check it and share that key."""
+
+    NODE = "node"
+    GATEWAY = "gateway"
+    GATEWAYS = "gateways"
+    OPERATOR = "operator"
+    CONTROLLER = "controller"
+
+
+SIGNER: Mapping[str, Principal] = {
+    STATUS.name: Principal.NODE,
+    ASSIGNMENTS.name: Principal.NODE,
+    TELEMETRY.name: Principal.GATEWAY,
+    ROUTES.name: Principal.GATEWAYS,
+    SERVICES.name: Principal.OPERATOR,
+    CONTROLS.name: Principal.OPERATOR,
+    AVAILABILITY.name: Principal.OPERATOR,
+    PRICES.name: Principal.OPERATOR,
+    ALERTS.name: Principal.CONTROLLER,
+    DEMAND.name: Principal.CONTROLLER,
+}
+"""Whose key signs the records of a topic, by its short name; others are not signed."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keys:
+    """What a process may sign or check with; "" where it has none. Each is one line, or two while
+    keys rotate: the first signs, both are accepted.
+
+    cluster: everything follows from it. node: of one node. gateway: of one gateway, a dot, and the
+    key that all gateways check routes with. operator: for services, controls, prices and
+    availability. engine: what engines ask of whoever calls them, and executors and gateways have;
+    it signs nothing. unsigned_accepted: records without a signature are believed, those with a
+    wrong one are not.
+    """
+
+    cluster: str = ""
+    node: str = ""
+    engine: str = ""
+    gateway: str = ""
+    operator: str = ""
+    unsigned_accepted: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.cluster or self.node or self.gateway or self.operator)
+
+    def of(self, topic: str, key: str) -> tuple[str, ...]:
+        """The keys of one node's assignments or one model's routes; none where they cannot be
+        known. The first signs."""
+        if self.cluster:
+            return tuple(derived(line, topic, key) for line in _lines(self.cluster))
+        return tuple(_lines(self.node)) if topic == ASSIGNMENTS.name else ()
+
+    def of_principal(self, principal: Principal, name: str = "") -> tuple[str, ...]:
+        """The keys of a principal (a node or gateway by its name), the first of which signs; none
+        where they cannot be known."""
+        if self.cluster:
+            return tuple(principal_key(one, principal, name) for one in _lines(self.cluster))
+        if principal is Principal.NODE:
+            return tuple(_lines(self.node))
+        if principal is Principal.OPERATOR:
+            return tuple(_lines(self.operator))
+        if principal in (Principal.GATEWAY, Principal.GATEWAYS):
+            place = 0 if principal is Principal.GATEWAY else 1
+            return tuple(line.split(".")[place] for line in _lines(self.gateway))
+        return ()
+
+
+def derived(cluster: str, topic: str, key: str) -> str:
+    """The key of `key` on `topic`, e.g. of one node's assignments, as hexadecimal digits."""
+    return hmac.new(cluster.encode(), f"shoal/{topic}\n{key}".encode(), hashlib.sha256).hexdigest()
+
+
+def principal_key(cluster: str, principal: Principal, name: str = "") -> str:
+    """The key of a principal. A node's is that of its assignments, which it checks with it."""
+    if principal is Principal.NODE:
+        return derived(cluster, ASSIGNMENTS.name, name)
+    return derived(cluster, principal, name)
+
+
+def credential(cluster: str, principal: Principal, name: str = "") -> str:
+    """What a node, a gateway or an operator is given: as many lines as `cluster` has."""
+
+    def line(one: str) -> str:
+        own = principal_key(one, principal, name)
+        if principal is Principal.GATEWAY:
+            return f"{own}.{principal_key(one, Principal.GATEWAYS)}"
+        return own
+
+    return "\n".join(line(one) for one in _lines(cluster))
+
+
+def gateway_of(gateway: str) -> str:
+    """The name whose key signs telemetry of `gateway`: workers (NAME.w1) have that of NAME."""
+    found = _WORKER.match(gateway)
+    return found["gateway"] if found else gateway
+
+
+def keys_from(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
+    """The keys that the environment gives or points to; none where it names none.
+
+    read: the text of a file. InvalidRecord: a key that is too short, more than two, or a file
+    without one (the key itself is never shown); OSError as `read` raises it.
+    """
+
+    def key(variable: str) -> str:
+        path = environ.get(f"{variable}_FILE", "")
+        return checked_key(
+            variable, read(path) if path else environ.get(variable, ""), asked=bool(path)
+        )
+
+    path = environ.get(f"{ENGINE_KEY}_FILE", "")
+    engine = (read(path) if path else environ.get(ENGINE_KEY, "")).strip()
+    if (engine or path) and len(engine) < LEAST_CHARACTERS:
+        shown = f"{len(engine)} characters"
+        raise InvalidRecord(ENGINE_KEY, shown, f"at least {LEAST_CHARACTERS} characters")
+    if not all("!" <= character <= "~" for character in engine):
+        allowed = "printable ASCII without spaces: it travels in a header"
+        raise InvalidRecord(ENGINE_KEY, f"{len(engine)} characters", allowed)
+    gateway = key(GATEWAY_KEY)
+    if any(line.count(".") != 1 for line in _lines(gateway)):
+        raise InvalidRecord(GATEWAY_KEY, "another text", "what `shoal keys derive --gateway` wrote")
+    accept = environ.get(ACCEPT_UNSIGNED, "")
+    if accept not in ("", "yes", "no"):
+        raise InvalidRecord(ACCEPT_UNSIGNED, accept, "yes or no")
+    return Keys(
+        key(CLUSTER_KEY), key(NODE_KEY), engine, gateway, key(OPERATOR_KEY), accept == "yes"
+    )
+
+
+def checked_key(name: str, text: str, asked: bool = True) -> str:
+    """The lines of a key without what surrounds them. asked: none at all is refused too.
+    InvalidRecord: as of `keys_from`."""
+    lines = [line.strip() for line in _lines(text.strip())]
+    if len(lines) > MOST_LINES:
+        raise InvalidRecord(name, f"{len(lines)} lines", f"at most {MOST_LINES}, a key each")
+    if not lines and asked:
+        raise InvalidRecord(name, "0 characters", f"at least {LEAST_CHARACTERS} characters")
+    for line in lines:
+        if len(line) < LEAST_CHARACTERS:
+            shown = f"{len(line)} characters"
+            raise InvalidRecord(name, shown, f"at least {LEAST_CHARACTERS} characters")
+    return "\n".join(lines)
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n") if text else []

@@ -1,0 +1,239 @@
+"""Signatures beside the body of a record: a message authentication code (MAC) in a Kafka header.
+
+Holds its form and what it promises: who signed the record (a node, a gateway, the operator, a
+controller), for which topic and key, and when. The header has 16 bytes of keyed BLAKE2b over
+everything else, 8 bytes of the time of signing (ms of the broker's clock), and the signer's name
+where the signer is a node or gateway. Deletions are signed too. Pure: time is an argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from topics.keys import SIGNER, Keys, Principal
+from topics.signing import SIGNED, Refusal, refusal
+from topics.topic_table import ASSIGNMENTS, TELEMETRY
+
+HEADER = "shoal-mac"
+FRESH_MS = 900_000
+"""A record that a node, a gateway or a controller signed longer ago than this before the broker
+took it is a copy of an old one."""
+_MAC, _HEAD = 16, 24
+_MOST_REMEMBERED, _MOST_NAME = 100_000, 200
+_NAMED = (Principal.NODE, Principal.GATEWAY)
+_IN_ORDER = (Principal.NODE, Principal.OPERATOR)
+_NO_KEY = (1).to_bytes(5, "little")
+
+Headers = Iterable[tuple[str, bytes]]
+
+
+class Signer:
+    """Signs what a process writes. gateway: the name under which it signs telemetry.
+
+    now_ms: the broker's clock as far as it is known. A record of a node or operator is always dated
+    after the last one of its key that was signed or `heard` here, whatever the clock says.
+    """
+
+    def __init__(self, keys: Keys, now_ms: Callable[[], int], gateway: str = "") -> None:
+        self._keys = keys
+        self._now_ms = now_ms
+        self._gateway = gateway
+        self._states: dict[tuple[str, str], tuple[Any, ...]] = {}
+        self._last_ms: dict[tuple[str, bytes], int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def headers(
+        self, topic: str, key: bytes | None, value: bytes | None
+    ) -> list[tuple[str, bytes]]:
+        """The headers of a record (value None: a deletion) of the topic with this short name; none
+        where it is not signed, or there is no key to sign it with."""
+        principal = SIGNER.get(topic)
+        if principal is None or not self._keys or topic == ASSIGNMENTS.name:
+            return []  # an assignment has its signature in its body, and is never deleted
+        named = (key or b"").decode() if principal is Principal.NODE else ""
+        signer = self._gateway if principal is Principal.GATEWAY else named
+        states = self._states.get((topic, signer))
+        if states is None:
+            states = self._states[topic, signer] = _states(self._keys, topic, signer)
+        if not states:
+            return []
+        at_ms = self._now_ms()
+        if principal in _IN_ORDER:
+            place = topic, key or b""
+            at_ms = self._last_ms[place] = max(at_ms, self._last_ms.get(place, 0) + 1)
+        tail = at_ms.to_bytes(8, "big") + signer.encode()
+        return [(HEADER, _mac(states[0], tail, _signed_key(topic, key), value) + tail)]
+
+    def heard(self, topic: str, key: bytes | None, headers: Headers) -> None:
+        """A record of `key` with these headers is on the topic; they were checked already."""
+        found = header_of(headers)
+        if found is not None:
+            place = topic, key or b""
+            self._last_ms[place] = max(self._last_ms.get(place, 0), _signed_ms(found))
+
+
+class Verifier:
+    """Checks what a process reads; without keys everything is believed. refused: how many records
+    were not, by topic and reason. rereads: the process may read a topic again from its beginning;
+    else a record of a node or operator that is not newer than the last one of its key is refused.
+    """
+
+    def __init__(self, keys: Keys, rereads: bool = False) -> None:
+        self._keys = keys
+        self._rereads = rereads
+        self._states: dict[tuple[str, bytes], tuple[Any, ...]] = {}
+        self._gateways: dict[bytes, Any] = {}
+        self._last_ms: dict[tuple[str, bytes], int] = {}
+        self.refused: Counter[tuple[str, Refusal]] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def refusal(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, append_ms: int
+    ) -> Refusal | None:
+        """Why a record (value None: a deletion) as read from `topic` is not believed; None if it
+        is. What the body says of its key or gateway is not looked at: see `misaddressed`."""
+        principal = SIGNER.get(topic)
+        if principal is None or not self._keys:
+            return None
+        if topic in SIGNED and value is not None and self._keys.of(topic, ""):
+            found = refusal(topic, value, self._keys)
+        else:
+            found = self._marked(topic, principal, key or b"", value, headers, append_ms)
+        if found is not None:
+            self.refused[topic, found] += 1
+        return found
+
+    def misaddressed(self, topic: str, signer: str, owner: str) -> Refusal | None:
+        """The refusal of a record of `topic` whose body names `owner` as its key or gateway, where
+        `signer` signed or was given as its key."""
+        if signer == owner or topic not in SIGNER or not self._keys:
+            return None
+        self.refused[topic, Refusal.MISADDRESSED] += 1
+        return Refusal.MISADDRESSED
+
+    def telemetry(
+        self, values: Sequence[bytes], headers: Sequence[Any], appended_ms: Sequence[int]
+    ) -> dict[int, Refusal]:
+        """As `refusal` of many records of `telemetry`, by their places: the quick way for the one
+        topic with thousands of records a second."""
+        if not self._keys or not values:
+            return {}
+        given, made, dated = [], [], []
+        try:
+            for value, ((name, header),) in zip(values, headers, strict=True):
+                state = self._gateways[header[_HEAD:]].copy()
+                state.update(value)
+                state.update(header[_MAC:])
+                made.append(state.digest())
+                given.append(header[:_MAC])
+                dated.append(header[_MAC:_HEAD])
+                if name != HEADER:
+                    raise ValueError
+            fits = hmac.compare_digest(b"".join(given), b"".join(made))
+            if fits and max(appended_ms) - int.from_bytes(min(dated), "big") <= FRESH_MS:
+                return {}
+        except (KeyError, ValueError, TypeError):
+            pass  # one of them is not signed, or by a gateway that is new
+        found = {}
+        for at, (value, more, append_ms) in enumerate(
+            zip(values, headers, appended_ms, strict=True)
+        ):
+            why = self.refusal(TELEMETRY.name, None, value, more or (), append_ms)
+            if why is not None:
+                found[at] = why
+        return found
+
+    def _marked(
+        self,
+        topic: str,
+        principal: Principal,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        append_ms: int,
+    ) -> Refusal | None:
+        given = header_of(headers)
+        if given is None:
+            return None if self._keys.unsigned_accepted else Refusal.UNSIGNED
+        tail, signer = given[_MAC:], given[_HEAD:]
+        if len(given) < _HEAD or len(signer) > _MOST_NAME or bool(signer) != (principal in _NAMED):
+            return Refusal.WRONG
+        if principal is Principal.NODE and signer != key:
+            return Refusal.MISADDRESSED
+        known = self._states.get((topic, signer))
+        states = known or _states(self._keys, topic, signer.decode(errors="replace"))
+        if not states:
+            return None  # this process has no key to check it with
+        covered = _signed_key(topic, key)
+        fits = [
+            state
+            for state in states
+            if hmac.compare_digest(given[:_MAC], _mac(state, tail, covered, value))
+        ]
+        if not fits:
+            return Refusal.WRONG
+        if known is None and len(self._states) < _MOST_REMEMBERED:
+            self._states[topic, signer] = states
+        if principal is Principal.GATEWAY and len(self._gateways) < _MOST_REMEMBERED:
+            self._gateways[signer] = fits[0].copy()
+            self._gateways[signer].update(_NO_KEY)
+        at_ms = _signed_ms(given)
+        if principal is not Principal.OPERATOR and append_ms - at_ms > FRESH_MS:
+            return Refusal.STALE
+        if principal in _IN_ORDER and not self._rereads:
+            if at_ms <= self._last_ms.get((topic, key), -1):
+                return Refusal.REPLAYED
+            self._last_ms[topic, key] = at_ms
+        return None
+
+
+def header_of(headers: Headers) -> bytes | None:
+    """The signature among the headers of a record; None where there is none."""
+    for name, value in headers:
+        if name == HEADER:
+            return value
+    return None
+
+
+def signer_of(headers: Headers) -> str:
+    """The node or gateway that signed, by its name; "" for others and without a signature."""
+    return (header_of(headers) or b"")[_HEAD:].decode(errors="replace")
+
+
+def _signed_ms(header: bytes) -> int:
+    return int.from_bytes(header[_MAC:_HEAD], "big")
+
+
+def _signed_key(topic: str, key: bytes | None) -> bytes:
+    # The body of telemetry names its model; its key says no more than a partition.
+    return b"" if topic == TELEMETRY.name else key or b""
+
+
+def _states(keys: Keys, topic: str, signer: str) -> tuple[Any, ...]:
+    """Hashes that have taken the keys of `signer` for this topic, the first of which signs. Each
+    topic has a key of its own: what is signed for one means nothing on another."""
+    label = f"shoal record\n{topic}".encode()
+    return tuple(
+        hashlib.blake2b(
+            key=hmac.digest(secret.encode(), label, "sha256"), digest_size=_MAC, person=b"shoal"
+        )
+        for secret in keys.of_principal(SIGNER[topic], signer)
+    )
+
+
+def _mac(state: Any, tail: bytes, key: bytes, value: bytes | None) -> bytes:
+    """Lengths go first, and `tail` has the same length for all that one signer signs, so no two
+    records have one text. `Verifier.telemetry` takes the same text in pieces."""
+    made = state.copy()
+    made.update(bytes((value is not None,)) + len(key).to_bytes(4, "little") + key)
+    made.update((value or b"") + tail)
+    found: bytes = made.digest()
+    return found
