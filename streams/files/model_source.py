@@ -19,7 +19,7 @@ from streams.files.csv_rows import cause_of
 _STARTS = ("./", "../", "/", "~/")
 
 
-_MOST_BYTES = 1_000_000
+_MOST_BYTES = 4_000_000
 
 
 def is_file(source: str) -> bool:
@@ -53,13 +53,13 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
     """The architecture of `source`; a relative path is one from
     `folder`. InvalidValue says why there is none.
 
-    A folder stands for the config.json in it.
+    A folder stands for the config.json in it, or for Mistral's params.json.
     """
     if not is_file(source):
         return catalog.model(source, field)
     try:
         path = (folder / Path(source).expanduser()).resolve()
-        path = path / "config.json" if path.is_dir() else path
+        path = _in_folder(path) if path.is_dir() else path
         text = _text_of(path)
     except (OSError, ValueError, RuntimeError) as error:  # pathlib's own: no such home, NUL, a loop
         why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
@@ -71,6 +71,12 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         raise InvalidValue(
             field, source, f"a config.json that can be understood ({error})"
         ) from None
+
+
+def _in_folder(folder: Path) -> Path:
+    params = folder / "params.json"
+    config = folder / "config.json"
+    return params if params.exists() and not config.exists() else config
 
 
 def _text_of(path: Path) -> str:

@@ -12,6 +12,8 @@ _PLAIN = {
     "gpt2", "opt", "bloom", "falcon", "mpt", "phi", "gpt_neox", "gpt_bigcode", "starcoder2",
     "nemotron", "gptj", "nemotron_h",
 }  # fmt: skip
+# Model types whose key counts the two merged matrices of a gated MLP together.
+_MERGED = {"qwen", "molmo"}
 _LLAMA4 = ("llama4", "llama4_text")
 _MOST_EXPERTS = 100_000
 
@@ -37,7 +39,7 @@ def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
         width = int(keys.real("block_ffn_dim_multiplier", 1.0, 0.0, 100.0) * width)
         multiple = keys.number("block_multiple_of", otherwise=256, low=1)
         width = multiple * -(-width // multiple)
-    return max(1, width)
+    return max(1, width // 2 if kind in _MERGED else width)
 
 
 def experts_of(keys: Keys, kind: str, hidden: int, dense: int) -> Experts | None:

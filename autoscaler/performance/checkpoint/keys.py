@@ -14,6 +14,7 @@ from autoscaler.domain.validation import InvalidValue, finite, whole
 
 MOST = 10**8
 _LONGEST_LIST = 100_000
+_LONGEST_NAME = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Keys:
     def error(self, name: str, value: object, allowed: str) -> InvalidValue:
         """A refusal of `value` at the key `name`."""
         short = value if len(repr(value)) <= 200 else f"{repr(value)[:200]}..."
-        return InvalidValue(f"{self.field}: {name}", short, allowed)
+        return InvalidValue(f"{self.field}: {_printable(name)}", short, allowed)
 
     def number_of(self, *names: str, low: int = 1, high: int = MOST) -> int:
         """A whole number that must be set; InvalidValue names the first of `names`."""
@@ -111,7 +112,7 @@ class Keys:
             return None
         if not isinstance(value, Mapping):
             raise self.error(name, value, "a mapping")
-        return Keys(value, f"{self.field}: {name}", {})
+        return Keys(value, f"{self.field}: {_printable(name)}", {})
 
     def _named(self, *names: str) -> str:
         return next((n for n in names if self.config.get(n) is not None), names[0])
@@ -122,3 +123,8 @@ class Keys:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.error(name, value, f"a whole number from {low} to {high}")
         return whole(f"{self.field}: {name}", value, low, high)
+
+
+def _printable(name: str) -> str:
+    """A key as it can stand in a line: names of groups and modules are the publisher's."""
+    return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name[:_LONGEST_NAME])

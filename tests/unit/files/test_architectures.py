@@ -12,8 +12,8 @@ from streams.files.model_source import architecture
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(b" " * 1_000_000 + b"{}")
-    with pytest.raises(InvalidValue, match=r"can be read \(more than 1,000,000 bytes\)"):
+    (tmp_path / "config.json").write_bytes(b" " * 4_000_000 + b"{}")
+    with pytest.raises(InvalidValue, match=r"can be read \(more than 4,000,000 bytes\)"):
         architecture("./config.json", tmp_path)
 
 

@@ -1,0 +1,90 @@
+"""The table of docs/checkpoints.md: what Shoal reads out of public configurations.
+
+`python -m loadtests.checkpoint_table` prints it, `--write` puts it into the page.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance.architecture import from_config
+
+ROOT = Path(__file__).parents[1]
+FACTS = ROOT / "tests" / "data" / "checkpoints" / "facts.json.gz"
+PAGE = ROOT / "docs" / "checkpoints.md"
+BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+_SIZES = (1, 2, 4, 8)
+_HEAD = (
+    "| checkpoint | parameters, 1e9 | stated | weights, GB | index, GB | KV, B/token |"
+    " state, MB/sequence | GPUs of one split |\n| --- | --: | --: | --: | --: | --: | --: | --- |\n"
+)
+
+
+def facts() -> Mapping[str, Mapping[str, Any]]:
+    """The rows of tests/data/checkpoints by the name of the checkpoint."""
+    rows: Mapping[str, Mapping[str, Any]] = json.loads(gzip.decompress(FACTS.read_bytes()))[
+        "checkpoints"
+    ]
+    return rows
+
+
+def table() -> str:
+    """The table in Markdown: what is read first, then what is refused and why."""
+    read, refused = [], []
+    for name, row in facts().items():
+        try:
+            read.append(_row(name, row, from_config(name, row["config"])))
+        except InvalidValue as error:
+            why = str(error).removeprefix("config: ").partition(" is not allowed")[0]
+            refused.append(f"- {name}: `{why}`\n")
+    return f"{_HEAD}{''.join(read)}\nRefused by name:\n\n{''.join(refused)}"
+
+
+def _row(name: str, row: Mapping[str, Any], spec: ModelSpec) -> str:
+    cells = [
+        f"{name} ({spec.weight_dtype})",
+        f"{spec.params / 1e9:.4g} ({spec.active_params / 1e9:.3g} active)"
+        if spec.is_moe
+        else f"{spec.params / 1e9:.4g}",
+        " / ".join(_stated(row)) or "-",
+        f"{spec.weight_bytes / 1e9:.4g}",
+        f"{row['index_bytes'] / 1e9:.4g}" if "index_bytes" in row else "-",
+        f"{spec.kv_bytes_per_token:,.0f}",
+        f"{spec.state_bytes / 1e6:.3g}" if spec.state_bytes else "-",
+        ", ".join(str(n) for n in _SIZES if not spec.split_refusal(n)),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _stated(row: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("published", "published_active"):
+        if key in row:
+            yield f"{row[key]:g}"
+
+
+def with_table(page: str) -> str:
+    """The text of the page with its table made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{table()}{END}{after}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table, or write the page."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments == ["--write"]:
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return 0
+    sys.stdout.write(table())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
