@@ -10,9 +10,11 @@ planner's choice; how the fleet gets there is for `transitions`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.planning.time_limits import drain_words
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.decision_record import hold
 from autoscaler.state.effects import Effect, SolveRequested
@@ -44,7 +46,12 @@ def decide(
     done = carry(found, wanted)
     asked = ask(found, done)
 
-    ground, held = done.ground, {**guarded.held, **left_alone(found.inputs.left_alone, guarded)}
+    ground = done.ground
+    held = {
+        **guarded.held,
+        **left_alone(found.inputs.left_alone, guarded),
+        **_drains_too_short(guarded.cluster, ground.models),
+    }
     after = replace(
         state,
         groups=ground.groups,
@@ -80,3 +87,10 @@ def decide(
         state, after, ground.sight, ground.cluster, decisions, now_ms, stands
     )
     return new_state, (*published, *(SolveRequested(one.request) for one in asked.requests))
+
+
+def _drains_too_short(cluster: Cluster, models: Mapping[str, ModelState]) -> dict[str, str]:
+    if cluster.policy.drain_timeout_s <= 0.0:
+        return {}
+    acting = {service.model: service for service in cluster.services if service.managed}
+    return drain_words(acting, cluster.policy, {m: state.lengths for m, state in models.items()})

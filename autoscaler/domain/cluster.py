@@ -207,8 +207,9 @@ class Policy:
     than this share calls for one. min_samples: arrivals needed for a decision. significance:
     false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
     removal. reversals_per_h: most changes of one model from adding to removing or back, as a mean
-    over two hours. start_timeout_s, drain_timeout_s: deadlines of waves. approve_within_s: how long
-    a proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
+    over two hours. start_timeout_s, drain_timeout_s: deadlines of waves; a drain_timeout_s of 0
+    follows from each model's workload (`planning.time_limits`). approve_within_s: how long a
+    proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
     leaves capacity, routes and the bill. k_start, k_load, k_switch:
     initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3), see
     `Service.start_penalty`.
@@ -227,7 +228,7 @@ class Policy:
     cooldown_s: float = 120.0
     reversals_per_h: int = 2
     start_timeout_s: float = 600.0
-    drain_timeout_s: float = 120.0
+    drain_timeout_s: float = 0.0
     approve_within_s: float = 1800.0
     node_silent_s: float = 15.0
     k_start: float = 0.1

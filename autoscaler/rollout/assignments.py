@@ -22,6 +22,7 @@ from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 
 _LEAST_WEIGHT = 1e-6
+_NO_TIMEOUTS: Mapping[str, int] = {}
 
 
 def changed_assignments(
@@ -29,15 +30,15 @@ def changed_assignments(
     published: Mapping[str, Assignment],
     leader_token: int,
     now_ms: int,
-    drain_timeout_ms: int = 0,
+    drain_timeouts_ms: Mapping[str, int] = _NO_TIMEOUTS,
     nodes: Collection[str] | None = None,
 ) -> tuple[Assignment, ...]:
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
     A changed node gets its generation + 1; a node that was emptied gets an empty assignment. All
-    nodes are published anew under a new leader token. drain_timeout_ms: of the policy; a drain
-    always comes with a change of its node, so it is told with those. nodes: only these can have
-    changed; left out, any may have.
+    nodes are published anew under a new leader token. drain_timeouts_ms: by model; a drain always
+    comes with a change of its node, so a node is told the longest of what runs, or ran, on it.
+    nodes: only these can have changed; left out, any may have.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
         node: (published[node].pool, [])
@@ -71,6 +72,10 @@ def changed_assignments(
         if old and old.instances == desired and old.leader_token == leader_token:
             continue
         generation = old.generation + 1 if old else 1
+        models = {one.model for one in (*desired, *(old.instances if old else ()))}
+        known = [drain_timeouts_ms[model] for model in models if model in drain_timeouts_ms]
+        if old is not None and not models <= drain_timeouts_ms.keys():
+            known.append(old.drain_timeout_ms)  # of a model that is no longer declared
         changed.append(
             Assignment(
                 node,
@@ -79,7 +84,7 @@ def changed_assignments(
                 leader_token,
                 now_ms,
                 desired,
-                drain_timeout_ms=drain_timeout_ms,
+                drain_timeout_ms=max(known, default=0),
             )
         )
     return tuple(changed)

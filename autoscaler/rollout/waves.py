@@ -12,6 +12,7 @@ step in time; called again with nothing changed it changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,7 +34,9 @@ class WaveInputs:
 
     ready_req_per_s: raw goodput of the ready part of each group. floor: combos that must stay.
     max_disruption: share of the ready capacity that may be leaving at the same time; one group
-    always may. rated_req_per_s: of whole groups, which is what a group takes with it until it is
+    always may, and so may what is surplus: what is not replaced, while what stays is ready for
+    proven_req_per_s, the raw capacity that all targets need (infinite: the evidence for that is not
+    good now). rated_req_per_s: of whole groups, which is what a group takes with it until it is
     gone (a drain is over in seconds or minutes; its instances are not ready meanwhile).
     reclaim_ms: when the nodes of a group are taken away, of those that are. paused: words of
     executors and gateways are still unread, so no time-out takes anything away.
@@ -49,6 +52,7 @@ class WaveInputs:
     floor: int
     drain_timeout_ms: int
     max_disruption: float = 1.0
+    proven_req_per_s: float = math.inf
     rated_req_per_s: Mapping[str, float] = field(default_factory=dict)
     reclaim_ms: Mapping[str, int] = field(default_factory=dict)
     paused: bool = False
@@ -122,7 +126,8 @@ def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) ->
     whole = sum(1 for g in serving if g.name != group.name and inputs.views[g.name].all_ready)
     if stays < min(inputs.demand_req_per_s, was) - 1e-9 or whole < inputs.floor:
         return group
-    if not _within_budget(group, current, inputs, was):
+    surplus = not group.after and not group.yields and stays >= inputs.proven_req_per_s - 1e-9
+    if not surplus and not _within_budget(group, current, inputs, was):
         return group
     return _unrouted(group, inputs.now_ms)
 

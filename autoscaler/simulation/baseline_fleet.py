@@ -13,6 +13,7 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
+from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import place, used_gpus
 from autoscaler.rollout.multi_node import without
@@ -132,7 +133,11 @@ class Crew:
 
     def said(self, cluster: Cluster, now_ms: int) -> Said:
         """The records of this tick."""
-        assignments = changed_assignments(self._groups, self._assignments, 1, now_ms)
+        drains_ms = {
+            service.model: int(1000 * drain_timeout_s(service, cluster.policy))
+            for service in cluster.services
+        }
+        assignments = changed_assignments(self._groups, self._assignments, 1, now_ms, drains_ms)
         self._assignments.update({record.node: record for record in assignments})
         changed = []
         for service in cluster.services:

@@ -21,7 +21,7 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedIns
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
 _PROBE_MS = 100.0
-_DRAIN_TIMEOUT_MS = 120_000.0
+_DRAIN_TIMEOUT_MS = 120_000.0  # where the assignment names none, as a real executor
 _FAIL_AFTER_MS = 5_000.0
 _BACKOFF_MS = 5_000.0
 _MAX_ATTEMPTS, _SWITCH_ATTEMPTS = 3, 2
@@ -338,6 +338,8 @@ class SimNode:
         """Stop what has drained, or has had long enough."""
         self._polling = False
         now_ms = self._ground.agenda.now_ms
+        named_ms = self._assignment.drain_timeout_ms if self._assignment else 0
+        timeout_ms = named_ms or _DRAIN_TIMEOUT_MS
         ended = draining = False
         for item in list(self._held.values()):
             leaves = item.state is InstanceState.SWITCHING and item.engine is not None
@@ -346,7 +348,7 @@ class SimNode:
             draining = True
             engine = item.engine
             idle = engine is None or not (engine.in_flight or engine.held_kv)
-            if idle or now_ms - item.drain_ms >= _DRAIN_TIMEOUT_MS:
+            if idle or now_ms - item.drain_ms >= timeout_ms:
                 self._stop(item)
                 ended = True
         if ended:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.planning.time_limits import DRAIN_TOO_SHORT
 from autoscaler.state import reader_lag
 from autoscaler.state.decision_record import hold
 from topics.controls import EVERYTHING, Control
@@ -20,6 +21,7 @@ _LIFTED = {
     "pause": "resumed",
     "release": "managed by Shoal again",
     "undeclared": "declared again, or stopped as what is declared no longer",
+    DRAIN_TOO_SHORT: "the drain time-out is long enough for its answers again",
     reader_lag.KIND: "this controller has caught up: silence counts again",
 }
 

@@ -6,9 +6,12 @@ Owns nothing but the order of these steps over all models.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from autoscaler.apply.model_change import unproven
 from autoscaler.model.update import Inputs
+from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
 from autoscaler.rollout.fleet_snapshot import Sight
@@ -55,7 +58,7 @@ def _rests(group: Group) -> bool:
 def _wave_inputs(
     own: list[Group], view: ModelView | None, sight: Sight, inputs: Inputs
 ) -> WaveInputs:
-    needed, floor, disruption = 0.0, 0, 1.0
+    needed, floor, disruption, proven = 0.0, 0, 1.0, math.inf
     gateways = view.demand.speaking if view is not None else ()
     if view is not None:
         service = view.service
@@ -63,6 +66,8 @@ def _wave_inputs(
         # What is wanted may be less than demand: the plan yields to others, or makes room first.
         # A group on a node that is taken away would be wanted: it serves on while it can.
         wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
+        if not (view.frozen or unproven(view, inputs.now_ms)):
+            proven = needed
         needed = min(needed, raw_req_per_s(wanted, inputs.combos))
         floor = min(service.min_instances, len(wanted))
         disruption = service.max_disruption
@@ -81,12 +86,22 @@ def _wave_inputs(
         fleet=sight.fleet,
         assignments=inputs.state.assignments,
         floor=floor,
-        drain_timeout_ms=int(inputs.cluster.policy.drain_timeout_s * 1000),
+        drain_timeout_ms=_drain_timeout_ms(own, view, inputs),
         max_disruption=disruption,
+        proven_req_per_s=proven,
         rated_req_per_s={g.name: raw_req_per_s([g], combos) for g in own},
         reclaim_ms={g.name: at_ms for g in own if (at_ms := sight.reclaim_ms(g))},
         paused=bool(topics_behind(inputs.observation.lag_ms)),
     )
+
+
+def _drain_timeout_ms(own: list[Group], view: ModelView | None, inputs: Inputs) -> int:
+    """Of the model; of one that is no longer declared, as its nodes were told."""
+    if view is not None:
+        return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
+    nodes = {placed.node for group in own for placed in group.placed}
+    told = [inputs.state.assignments[n] for n in nodes if n in inputs.state.assignments]
+    return max([int(1000 * LEAST_DRAIN_S), *(one.drain_timeout_ms for one in told)])
 
 
 def revive(

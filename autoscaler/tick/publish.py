@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.model.prediction_drift import basis, starts_s
+from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.assignments import (
     changed_assignments,
     changed_nodes,
@@ -118,8 +119,13 @@ def publish(
     assignments = dict(after.assignments)
     nodes = _may_differ(before, groups)
     if nodes is None or nodes:
-        drain_ms = int(cluster.policy.drain_timeout_s * 1000)
-        for assignment in changed_assignments(groups, assignments, token, now_ms, drain_ms, nodes):
+        drains_ms = {
+            service.model: int(
+                1000 * drain_timeout_s(service, cluster.policy, after.models[service.model].lengths)
+            )
+            for service in cluster.services
+        }
+        for assignment in changed_assignments(groups, assignments, token, now_ms, drains_ms, nodes):
             assignments[assignment.node] = assignment
             effects.append(PublishAssignment(assignment))
     models = _numbered(after.models, numbered)

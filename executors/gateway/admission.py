@@ -67,6 +67,8 @@ class Admission:
         if queue is None:
             queue = self._queues[model] = WaitQueue(router, 0.0, self._settings.queue_s * 1000)
         queue.hold_ms = self.hold_s(model) * 1000
+        # Who waits for a cold start may wait for all of it, however long that takes.
+        queue.queue_ms = max(self._settings.queue_s * 1000, queue.hold_ms)
         ticket = queue.join(request.arrived_ns, request.tried, self._clock.now_ms(), request.want)
         answer = self._answers[ticket] = asyncio.get_running_loop().create_future()
         try:

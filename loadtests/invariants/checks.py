@@ -145,6 +145,7 @@ class Promises:
             taken = sum(rate[g.name] for g in leaving)
             others = [g for g in leaving if g.name != group.name]
             within = not others or taken <= service.max_disruption * total + 1e-6
+            within = within or (not was.after and self._is_surplus(group, own, done))
             self._hold("6", within, f"{len(leaving)} groups of {group.model} leave at once")
             if group.yields:
                 continue  # the plan makes room for something larger, or for another model
@@ -154,6 +155,20 @@ class Promises:
             self._hold(
                 "20", len(stays) >= floor, f"{group.name} leaves {len(stays)} of {floor} ready"
             )
+
+    def _is_surplus(self, group: Group, own: list[Group], done: TickDone) -> bool:
+        """Whether what stays ready without `group` covers all that is planned for, while nothing
+        hides or distorts the model's demand."""
+        model = group.model
+        strain = self._since("strain", model)
+        hidden = self._gap_s(model) > _WAY_S or self._since("false zero", model) is not None
+        late = strain is not None and self._world.now_s - strain > 20.0
+        if hidden or late or group.yields or done.observation.lag_ms:
+            return False
+        state, service = done.before.models[model], done.cluster.service(model)
+        needed = state.target_req_per_s / (service.utilization * state.derate)
+        stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
+        return sum(_rate(g, done) for g in stays) >= needed - 1e-6
 
     def _supply(self, done: TickDone) -> None:
         """Line 15: only prices that a feed truly said are planned with."""

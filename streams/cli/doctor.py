@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.planning.time_limits import DRAIN_TOO_SHORT, contradictions
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
@@ -74,6 +75,8 @@ def of_file(path: Path) -> Iterator[Finding]:
     models, pools = several(len(cluster.services), "model"), several(len(cluster.pools), "pool")
     said = f"{models}, {pools}, mode {config.mode}"
     yield Finding(True, str(path), said)
+    for wrong in contradictions(cluster):
+        yield Finding(wrong.harmless, wrong.key, wrong.text)
     for model, name, entry in uncertain_facts(cluster):
         yield Finding(True, f"source of {model}", facts_words(name, entry))
     yield _broker(config)
@@ -149,6 +152,8 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
             undo = "resume" if kind == "pause" else "adopt"
             target = "--all" if scope == "*" else scope
             yield Finding(True, scope, words, f"shoal {undo} {target} ends it")
+        elif kind == DRAIN_TOO_SHORT:
+            yield Finding(False, scope, words)
     yield from _lag(found)
     for model, why in found.get("refused", {}).items():
         said = f"its last declaration cannot be used, the one before stands: {why}"

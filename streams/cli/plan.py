@@ -22,6 +22,7 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import STRATEGIES, strategy
+from autoscaler.planning.time_limits import contradictions
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
 from streams.cli.plan_modes import refuse_ignored
 from streams.files.plan_inputs import load_demand, load_fleet
@@ -96,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode, profile)
+    for wrong in contradictions(cluster):
+        print(f"time limits: {wrong.text}")
     return UNSERVED if made.shortfall_req_per_s else 0
 
 

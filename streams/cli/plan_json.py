@@ -12,6 +12,7 @@ from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.time_limits import contradictions
 from streams.cli.json_output import encoded
 
 
@@ -46,6 +47,7 @@ def encode(
         "broken_promises": plan.broken,
         "limits_hit": plan.limits_hit,
         "notes": plan.notes,
+        "time_limits": [asdict(wrong) for wrong in contradictions(problem.cluster)],
         "planned_in_s": wall_s,
         "capacity_90_req_per_s": {
             m: asdict(found) for m, found in capacities(problem, plan, profile).items()

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from autoscaler.domain.cluster import Cluster, Mode, Policy, Pool, Service
+from autoscaler.domain.cluster import Cluster, Mode, Pool, Service
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.performance.engine_arguments import AS_LOADED, EngineMemory, engine_memory
+from autoscaler.planning.time_limits import beyond_window
 from streams.files import units
 from streams.files.components_section import is_graph, read_graph_service
 from streams.files.defaults_section import Defaults, over, read_defaults
@@ -101,7 +102,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     made = _service(
         model, section, config.defaults, config.engines, config.cluster.pools, config.mode, folder
     )
-    found = _beyond_window(made, config.cluster.policy)
+    found = beyond_window(made, config.cluster.policy)
     if found:
         raise section.error(*found)
     return made
@@ -128,7 +129,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     root.finish()
     refuse_mixed(root.file, policy, services, routes)
     for service in services:
-        found = _beyond_window(service, policy)
+        found = beyond_window(service, policy)
         if found:
             raise _said_where(root, models.section(service.model), inherited, service, *found)
     told = raw + repr(measurements).encode() if measurements else raw
@@ -153,18 +154,6 @@ def _measurements(root: Section, name: str) -> tuple[Measurement, ...]:
         return read_measurements(Path(root.file).parent / name)
     except UserError as error:
         raise root.error("measurements", str(error)) from None
-
-
-def _beyond_window(service: Service, policy: Policy) -> tuple[str, str] | None:
-    """The key for which demand would have to be known for longer than it is, and what is wrong."""
-    for key, found_s in (
-        ("zero_after", service.zero_after_s),
-        ("scale_in_after", service.scale_in_after_s),
-    ):
-        if found_s > policy.global_window_s:
-            allowed = f"at most policy.global_window, {policy.global_window_s}s"
-            return key, f"{found_s:g}s is not allowed; allowed: {allowed}"
-    return None
 
 
 def _said_where(

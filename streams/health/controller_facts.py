@@ -239,7 +239,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
         minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
         said.append(
             f"scale-in after {minutes:g} min of excess, at most "
-            f"{service.max_disruption:.0%} of capacity at a time"
+            f"{service.max_disruption:.0%} of capacity that is replaced at a time"
         )
     return said
 

@@ -18,6 +18,7 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
+from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
 from streams.files.components_section import stage_engines
 from streams.files.shoal_yaml import Config, EngineSpec
 from streams.gateway_models_option import declared_options, media_options
@@ -95,6 +96,7 @@ def gateway(run: Run, bootstrap: str) -> Child:
         "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),
         "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
         "--drain-s", "0.5",  # the engines end at the same time
+        "--request-s", f"{request_limit_s(run.config.cluster):.0f}",
         "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
         *declared_options(run.config.cluster),
         *media_options(engine.args for engine in run.config.engines.values()),
@@ -164,7 +166,7 @@ def node_file(
             for node in node_ids(pool)
             if nodes is None or node in nodes
         ],
-        "drain_timeout_s": run.config.cluster.policy.drain_timeout_s,
+        "drain_timeout_s": run.config.cluster.policy.drain_timeout_s or LEAST_DRAIN_S,
         "start_timeout_s": longest_start_s(run.config.cluster),
         "models": {
             service.model: {

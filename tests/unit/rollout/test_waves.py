@@ -160,3 +160,54 @@ def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
     )
     by_name = {one.name: one.life for one in step([*groups, *never, fleet[-1]], seen)}
     assert by_name[fleet[-1].name] is Life.UNROUTED
+
+
+def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
+    """Ten of 10, nine retire, all targets need 15 raw: eight go in one step, two stay."""
+    groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
+    ready = set(range(1, 11))
+    given = inputs(groups, ready, 15.0, max_disruption=0.1, proven_req_per_s=15.0)
+    left = lives(step(groups, given))
+    assert (left.count(Life.UNROUTED), left.count(Life.RETIRING)) == (8, 1)
+
+
+def test_without_proof_what_leaves_keeps_to_the_disruption_budget() -> None:
+    """The same with telemetry that shows nothing now; one that leaves already uses a tenth up."""
+    groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
+    given = inputs(groups, set(range(1, 11)), 15.0, max_disruption=0.2)
+    assert lives(step(groups, given)).count(Life.UNROUTED) == 2
+
+
+def test_what_is_replaced_keeps_to_the_disruption_budget() -> None:
+    """Capacity that just came is no proof that it holds: a move is not surplus."""
+    new = [group(k) for k in range(1, 6)]
+    after = tuple(one.name for one in new)
+    groups = [*new, *(retire(group(k), NOW, after) for k in range(6, 11))]
+    given = inputs(groups, set(range(1, 11)), 45.0, max_disruption=0.1, proven_req_per_s=45.0)
+    assert lives(step(groups, given)).count(Life.UNROUTED) == 1
+
+
+def test_what_yields_to_other_models_is_no_surplus() -> None:
+    groups = [group(1), *(replace(retire(group(k), NOW), yields=True) for k in range(2, 11))]
+    given = inputs(groups, set(range(1, 11)), 0.0, max_disruption=0.1, proven_req_per_s=0.0)
+    assert lives(step(groups, given)).count(Life.UNROUTED) == 1
+
+
+def test_unread_words_take_nothing_away() -> None:
+    """Nothing leaves the routes, no drain begins, and none ends by its time-out alone."""
+    groups = [group(1), retire(group(2), NOW)]
+    given = inputs(groups, {1, 2}, 1.0, paused=True)
+    assert lives(step(groups, given))[1] is Life.RETIRING
+    gone = [group(1), group(2, life=Life.UNROUTED, since_ms=0)]
+    assert lives(step(gone, inputs(gone, {1, 2}, 1.0, paused=True)))[1] is Life.UNROUTED
+    drains = [group(1), group(2, life=Life.DRAINING, since_ms=NOW - 180_001)]
+    assert len(step(drains, inputs(drains, {1}, 1.0))) == 1
+    assert len(step(drains, inputs(drains, {1}, 1.0, paused=True))) == 2
+
+
+def test_what_failed_or_is_taken_away_leaves_all_the_same() -> None:
+    failed = [group(1), replace(retire(group(2), NOW), failed_ms=NOW)]
+    assert lives(step(failed, inputs(failed, {1}, 1.0, paused=True)))[1] is Life.DRAINING
+    groups = [group(1), retire(group(2), NOW)]
+    given = inputs(groups, {1, 2}, 1.0, paused=True, reclaim_ms={groups[1].name: NOW + 9})
+    assert lives(step(groups, given))[1] is Life.UNROUTED

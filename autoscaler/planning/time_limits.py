@@ -1,0 +1,175 @@
+"""Time limits that follow from what is declared, and those that contradict it. Pure.
+
+All checks of one limit against another stand here; docs/time-limits.md lists every limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Cluster, Mode, Policy, Pool, Service
+from autoscaler.domain.workload import Lengths
+
+LEAST_DRAIN_S = 120.0
+MOST_S = 86_400.0
+GATEWAY_REQUEST_S = 1_800.0
+"""Default of a gateway's `--request-s`."""
+
+DRAIN_TOO_SHORT = "drain_too_short"
+START_BELOW_PROVISION = "start_below_provision"
+APPROVAL_TOO_SHORT = "approval_too_short"
+REQUEST_LIMIT_TOO_SHORT = "request_limit_too_short"
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A time limit that what is declared does not fit into. code: of the kind, which stays; key:
+    of shoal.yaml or an option; model: "" where it is not about one. text: for people. harmless:
+    Shoal gets along with it, or cannot see whether it was mended."""
+
+    code: str
+    key: str
+    model: str
+    limit_s: float
+    needs_s: float
+    text: str
+    harmless: bool = False
+
+
+def longest_answer_s(service: Service, measured: Lengths | None = None) -> float:
+    """Seconds that an answer of the model may take within its SLO: the TTFT limit, and the TPOT
+    limit for each token of the longest answers of the declared workload and the measured lengths
+    (99.5% are shorter), but for no more tokens than a request may have."""
+    lengths = [service.lengths, *(kind.lengths for kind in service.types)]
+    if measured is not None:
+        lengths.append(measured)
+    tokens = max(max((one.output_tokens, *one.outputs[-1:])) for one in lengths)
+    tokens = min(tokens, float(service.max_len_tokens))
+    return (service.slo.ttft_ms + tokens * service.slo.tpot_ms) / 1000.0
+
+
+def drain_timeout_s(service: Service, policy: Policy, measured: Lengths | None = None) -> float:
+    """Seconds that an instance of the model may take to finish its requests once it gets no new
+    ones: as declared, else as long as an answer may take."""
+    if policy.drain_timeout_s > 0.0:
+        return policy.drain_timeout_s
+    return min(MOST_S, max(LEAST_DRAIN_S, longest_answer_s(service, measured)))
+
+
+def request_limit_s(cluster: Cluster) -> float:
+    """The `--request-s` that a gateway needs for answers of all models, at least its default."""
+    longest = (longest_answer_s(service) for service in cluster.services)
+    return min(MOST_S, max(GATEWAY_REQUEST_S, *longest, 0.0))
+
+
+def drain_contradiction(
+    service: Service, policy: Policy, measured: Lengths | None = None
+) -> Contradiction | None:
+    """What is wrong with the declared drain time-out for this model, if something is."""
+    needs_s = longest_answer_s(service, measured)
+    if not 0.0 < policy.drain_timeout_s < needs_s:
+        return None
+    return Contradiction(
+        DRAIN_TOO_SHORT,
+        "policy.drain_timeout",
+        service.model,
+        policy.drain_timeout_s,
+        needs_s,
+        f"policy.drain_timeout {_s(policy.drain_timeout_s)} is shorter than answers of "
+        f"{service.model} may take ({_s(needs_s)}: the longest answers at the TPOT limit): "
+        "scale-in may cut requests; leave it out, and it follows from the workload",
+    )
+
+
+def contradictions(cluster: Cluster) -> tuple[Contradiction, ...]:
+    """Everything of `cluster` that does not fit together, by model and then by pool."""
+    policy = cluster.policy
+    drains = (drain_contradiction(service, policy) for service in cluster.services)
+    return (
+        *(wrong for wrong in drains if wrong is not None),
+        *(_long_answers(service) for service in cluster.services if _is_cut(service)),
+        *_approvals(cluster),
+        *(
+            _slow_pool(pool, policy)
+            for pool in cluster.pools
+            if pool.provision_s > policy.start_timeout_s
+        ),
+    )
+
+
+def _is_cut(service: Service) -> bool:
+    return longest_answer_s(service) > GATEWAY_REQUEST_S
+
+
+def _long_answers(service: Service) -> Contradiction:
+    needs_s = longest_answer_s(service)
+    return Contradiction(
+        REQUEST_LIMIT_TOO_SHORT,
+        "--request-s",
+        service.model,
+        GATEWAY_REQUEST_S,
+        needs_s,
+        f"answers of {service.model} may take {_s(needs_s)}, and a gateway ends them after "
+        f"{_s(GATEWAY_REQUEST_S)}: start gateways with --request-s {min(needs_s, MOST_S):.0f} "
+        "or more (shoal up does)",
+        harmless=True,
+    )
+
+
+def _approvals(cluster: Cluster) -> Iterator[Contradiction]:
+    policy = cluster.policy
+    asks = any(service.mode is Mode.APPROVE for service in cluster.services)
+    if asks and policy.approve_within_s < policy.replan_every_s:
+        yield Contradiction(
+            APPROVAL_TOO_SHORT,
+            "policy.approve_within",
+            "",
+            policy.approve_within_s,
+            policy.replan_every_s,
+            f"policy.approve_within {_s(policy.approve_within_s)} is shorter than "
+            f"policy.replan_every {_s(policy.replan_every_s)}: a proposal expires before the next "
+            "full plan makes it again",
+        )
+
+
+def _slow_pool(pool: Pool, policy: Policy) -> Contradiction:
+    return Contradiction(
+        START_BELOW_PROVISION,
+        "policy.start_timeout",
+        "",
+        policy.start_timeout_s,
+        pool.provision_s,
+        f"policy.start_timeout {_s(policy.start_timeout_s)} is shorter than the provision_time "
+        f"{_s(pool.provision_s)} of {pool.id}: twice the expected start counts there instead",
+        harmless=True,
+    )
+
+
+def beyond_window(service: Service, policy: Policy) -> tuple[str, str] | None:
+    """The key for which demand would have to be known for longer than it is, and what is wrong."""
+    for key, declared_s in (
+        ("zero_after", service.zero_after_s),
+        ("scale_in_after", service.scale_in_after_s),
+    ):
+        if declared_s > policy.global_window_s:
+            allowed = f"at most policy.global_window, {policy.global_window_s}s"
+            return key, f"{declared_s:g}s is not allowed; allowed: {allowed}"
+    return None
+
+
+def drain_words(
+    services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
+) -> dict[str, str]:
+    """As `Guards.held`: models whose drains may cut answers, at the measured lengths."""
+    found: dict[str, str] = {}
+    for model, service in services.items():
+        wrong = drain_contradiction(service, policy, measured.get(model))
+        if wrong is not None:
+            found[f"{model}/{DRAIN_TOO_SHORT}"] = wrong.text
+    return found
+
+
+def _s(seconds: float) -> str:
+    """ "90s", "16m": as a file would say it, to the minute above two."""
+    return f"{seconds:g}s" if seconds < 120.0 else f"{seconds / 60.0:.0f}m"

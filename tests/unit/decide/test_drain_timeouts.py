@@ -1,0 +1,55 @@
+"""How long instances may take to finish what they have, and when that is too short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.workload import Lengths
+from autoscaler.planning.time_limits import DRAIN_TOO_SHORT, longest_answer_s
+from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_world import world
+
+ONE = pool("one", nodes=10, per_node=1)
+
+
+def writes_essays(**changes: object) -> Service:
+    made = service(lengths=Lengths.expected(100.0, 8000.0), max_len_tokens=16_384)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_nodes_are_told_to_wait_for_the_longest_answers_of_what_they_run() -> None:
+    w = world(20.0, writes_essays(), pools=(ONE,)).run(60)
+    told_ms = {a.drain_timeout_ms for a in w.applied.values() if a.instances}
+    assert told_ms == {int(1000 * longest_answer_s(writes_essays()))}
+    assert min(told_ms) > 480_000
+
+
+def test_a_declared_time_out_is_what_nodes_are_told_and_too_short_a_one_is_a_decision() -> None:
+    w = world(20.0, writes_essays(), pools=(ONE,), policy=Policy(drain_timeout_s=120.0)).run(60)
+    assert {a.drain_timeout_ms for a in w.applied.values() if a.instances} == {120_000}
+    (said,) = [d for d in w.decisions if d.code == DRAIN_TOO_SHORT]
+    assert said.model == "chat" and "policy.drain_timeout 2m" in said.reason
+    enough = Policy(drain_timeout_s=3600.0)
+    assert not [
+        d
+        for d in world(20.0, writes_essays(), pools=(ONE,), policy=enough).run(60).decisions
+        if d.code
+    ]
+
+
+def test_that_a_time_out_is_too_short_for_measured_lengths_is_said_until_it_is_changed() -> None:
+    """Declared are short answers; what is measured is long."""
+    w = world(
+        20.0,
+        service(lengths=Lengths.expected(100.0, 50.0), max_len_tokens=16_384),
+        pools=(ONE,),
+        policy=Policy(drain_timeout_s=120.0),
+    ).run(5)
+    assert not [d for d in w.decisions if d.code]
+    chat = replace(w.state.models["chat"], lengths=Lengths.expected(100.0, 8000.0))
+    w.state = replace(w.state, models={"chat": chat})
+    w.run(1)
+    w.cluster = replace(w.cluster, policy=Policy())
+    w.run(1)
+    assert [d.code for d in w.decisions if d.code] == [DRAIN_TOO_SHORT, f"{DRAIN_TOO_SHORT}_over"]
