@@ -33,7 +33,7 @@ from typing import Any
 
 import uvloop
 
-from autoscaler.serving.component_paths import Way
+from autoscaler.serving.component_paths import ComponentPath
 from executors.engines.metrics_text import load
 from executors.gateway.__main__ import main as gateway
 from executors.gateway.admission import Slot
@@ -68,7 +68,9 @@ class ByQueues:
         self._in_flight = Counter[Endpoint]()
         self._draw = random.Random(1)
 
-    async def along(self, relay: Relay, request: Request, slot: Slot, way: Way) -> Outcome:
+    async def along(
+        self, relay: Relay, request: Request, slot: Slot, way: ComponentPath
+    ) -> Outcome:
         """Serve `request`; the path that was sampled says only which components it needs."""
         left = sorted({component for hop in way.hops for component in hop.runs})
         slot.give_back()
@@ -105,7 +107,7 @@ def serve(way: str, options: list[str]) -> int:
     if way != "planned":
         chooser = ByQueues(way == "queues asked")
 
-        async def along(relay: Relay, request: Request, slot: Slot, path: Way) -> Outcome:
+        async def along(relay: Relay, request: Request, slot: Slot, path: ComponentPath) -> Outcome:
             return await chooser.along(relay, request, slot, path)
 
         Relay._along = along  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.engine_setup import engine_setup
-from autoscaler.serving.routing_policies import Between, Inside, Policy
+from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
 from autoscaler.simulation.component_stage import AnyEngine
 from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.event_queue import Agenda
@@ -77,7 +77,7 @@ class World:
     ended: list[Call]
 
 
-def world(shapes: Sequence[Shape], weights: Sequence[float], policy: Policy) -> World:
+def world(shapes: Sequence[Shape], weights: Sequence[float], policy: RoutingPolicy) -> World:
     """Everything up and routed."""
     agenda, groups = Agenda(), []
     engines: dict[str, AnyEngine] = {}
@@ -120,7 +120,7 @@ def call(rng: random.Random, number: int, at_ms: float) -> Call:
 
 def goodput(shape: Shape, requests: int = 400) -> float:
     """Requests/s that the combo finishes when it always has enough."""
-    here = world((shape,), (1.0,), Policy(inside=Inside.ROUND_ROBIN))
+    here = world((shape,), (1.0,), RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))
     rng = random.Random(1)
     for number in range(_CLOSED):
         here.gateway.take(call(rng, number, 0.0))
@@ -137,7 +137,7 @@ def goodput(shape: Shape, requests: int = 400) -> float:
 def mean_s(
     shapes: Sequence[Shape],
     weights: Sequence[float],
-    policy: Policy,
+    policy: RoutingPolicy,
     load: float,
     requests: int,
     seed: int,
@@ -159,8 +159,8 @@ def mean_s(
 
 def compared(
     cases: dict[str, tuple[Shape, ...]],
-    base: Policy,
-    ours: Policy,
+    base: RoutingPolicy,
+    ours: RoutingPolicy,
     load: float,
     requests: int,
     seeds: int,
@@ -191,13 +191,13 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="put table and chart there")
     options = parser.parse_args()
     how = (options.load, options.requests, options.seeds)
-    basic = Policy(Between.GOODPUT, Inside.ROUND_ROBIN)
+    basic = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.ROUND_ROBIN)
     found = {
         "opportunistic against round robin": compared(
-            INSIDE, basic, Policy(Between.GOODPUT, Inside.OPPORTUNISTIC), *how
+            INSIDE, basic, RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.OPPORTUNISTIC), *how
         ),
         "goodput-weighted against equal": compared(
-            BETWEEN, Policy(Between.EQUAL, Inside.ROUND_ROBIN), basic, *how
+            BETWEEN, RoutingPolicy(AcrossCombos.EQUAL, WithinCombo.ROUND_ROBIN), basic, *how
         ),
     }
     for title, rows in found.items():

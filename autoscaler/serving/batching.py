@@ -1,12 +1,12 @@
 """Continuous batching as a pure state machine in domain time.
 
-Owns what one engine does with its requests: slots, KV cache, the waiting queue (first come, first
-served), chunked prefill, preemption, held KV. It reads no clock: `advance(to_ms)` says what came
-out until then, and the caller waits as long as it likes between calls. It must not know HTTP.
+It models one engine: slots, KV cache, the waiting queue (first come, first served), chunked
+prefill, preemption and KV leases. It reads no clock: `advance(to_ms)` returns the events up to
+`to_ms`, and the caller may wait as long as it likes between calls. It must not know HTTP.
 
-Iterations whose batch does not change are not walked one by one: k decode iterations take
-k x t(batch, context + (k - 1) / 2), which is exact where a step's time is linear in the context,
-as a roofline is between its kinks.
+Iterations with an unchanged batch are not simulated one by one: k decode iterations take k x
+t(batch, context + (k - 1) / 2). This is exact if the time of a step is linear in the context, as a
+roofline is between its kinks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """todo: prompt tokens still to compute, 0 = decoding. context: tokens in KV. reserved: KV."""
+    """todo: prompt tokens still to compute, 0 = decoding. context: tokens in KV. reserved: KV
+    tokens."""
 
     work: Work
     todo: int
@@ -44,18 +45,18 @@ class _Sequence:
     ready_ms: float = 0.0  # of a DECODE: when its KV has arrived
 
     @property
-    def left(self) -> int:
+    def tokens_left(self) -> int:
         return self.work.output_tokens - self.produced
 
     @property
     def growth(self) -> int:
-        """KV that its next decode step needs; of a first step it is reserved with the prompt."""
+        """KV tokens of its next decode step. The first one is reserved together with the prompt."""
         return 1 if self.produced else 0
 
 
 @dataclass(slots=True)
 class _Iteration:
-    """One iteration under way; sequences that were aborted meanwhile are skipped at its end."""
+    """One iteration in progress; its end skips sequences that were aborted meanwhile."""
 
     end_ms: float
     decodes: list[_Sequence]
@@ -63,7 +64,7 @@ class _Iteration:
 
 
 class Batcher:
-    """The machine. Times given to it must not run backwards."""
+    """The batching machine. Times passed to it must not decrease."""
 
     def __init__(self, timings: Timings, limits: Limits) -> None:
         self._timings = timings
@@ -79,7 +80,7 @@ class Batcher:
         self._changed = False  # something came or went since the last plan
         self.preemptions = 0
 
-    # -- what can be seen ---------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
@@ -93,24 +94,24 @@ class Batcher:
 
     @property
     def loading(self) -> int:
-        """Requests whose KV is still on its way here."""
+        """Requests whose KV is still in transfer to this engine."""
         return len(self._loading)
 
     @property
-    def held(self) -> int:
-        """Finished prefills whose KV is held for a decode instance."""
+    def held_leases(self) -> int:
+        """Finished prefills whose KV waits for a decode instance."""
         return len(self._leases)
 
     @property
     def kv_usage(self) -> float:
-        """The share of the KV cache that is taken, by sequences and by leases."""
+        """Used share of the KV cache, leases included."""
         return self._used / self._limits.kv_tokens
 
     def next_event_ms(self) -> float:
-        """Earliest time at which a first token, an end or an expiry can come out; inf if none.
+        """Earliest time of a first token, an end or an expiry; inf if there is none.
 
-        Further tokens of running requests come out before that too. Ask after `advance`: an idle
-        machine takes up what was submitted only then.
+        Further tokens of running requests may come earlier. Call it after `advance`: an idle
+        machine takes up submitted requests only then.
         """
         expiry = min((expires for _, expires in self._leases.values()), default=_NEVER)
         arrival = min((s.ready_ms for s in self._loading), default=_NEVER)
@@ -119,12 +120,12 @@ class Batcher:
             return min(expiry, arrival)
         if current.chunks or self._changed:
             return min(expiry, current.end_ms)
-        shortest = min(s.left for s in current.decodes)
+        shortest = min(s.tokens_left for s in current.decodes)
         context = _mean_context(current.decodes) + 1.0
         rest = self._steps_ms(shortest - 1, len(current.decodes), context)
         return min(expiry, current.end_ms + rest, max(arrival, current.end_ms))
 
-    # -- what can be done to it ---------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------
 
     def submit(self, work: Work) -> None:
         """Queue a request at the time of the last `advance`.
@@ -141,7 +142,7 @@ class Batcher:
         self._waiting.append(_Sequence(work, todo=work.prompt_tokens))
 
     def abort(self, request: int) -> bool:
-        """Drop a request wherever it is; False if there is none."""
+        """Drop a request; False if there is no such request."""
         if request not in self._ids:
             return False
         self._changed = True
@@ -155,7 +156,7 @@ class Batcher:
         return False
 
     def release(self, request: int) -> bool:
-        """Give back the KV of a finished prefill (its decode instance has it); False if gone."""
+        """Free the KV of a finished prefill after its transfer; False if the lease has ended."""
         held = self._leases.pop(request, None)
         if held is None:
             return False
@@ -164,7 +165,8 @@ class Batcher:
         return True
 
     def extend(self, request: int, until_ms: float) -> bool:
-        """Hold the KV of a finished prefill until `until_ms` at least; False if gone."""
+        """Keep the KV of a finished prefill until `until_ms` at least; False if the lease has
+        ended."""
         held = self._leases.get(request)
         if held is None:
             return False
@@ -172,9 +174,9 @@ class Batcher:
         return True
 
     def advance(self, to_ms: float) -> list[Event]:
-        """Run until `to_ms` and return what came out, in order of time.
+        """Run until `to_ms` and return the events, in order of time.
 
-        An iteration that ends later stays under way: what is submitted meanwhile joins after it.
+        An iteration that ends later stays in progress: requests submitted meanwhile join after it.
         """
         if to_ms < self._now_ms:
             raise InvalidValue("to_ms", to_ms, f"at least {self._now_ms} (time never runs back)")
@@ -195,7 +197,8 @@ class Batcher:
     # -- inside -------------------------------------------------------------------------------
 
     def _plan(self, to_ms: float, out: list[Event]) -> bool:
-        """Start the next iteration, or jump over some; False when there is nothing until to_ms."""
+        """Start the next iteration, or skip over several; False if nothing happens until
+        `to_ms`."""
         now = self._now_ms
         self._changed = False
         self._expire(now, out)
@@ -219,7 +222,8 @@ class Batcher:
         return True
 
     def _decode(self, decodes: list[_Sequence], to_ms: float, out: list[Event]) -> None:
-        """As many decode iterations as leave the batch as it is, or one under way past to_ms."""
+        """Run decode iterations while the batch is unchanged, or start one that ends after
+        `to_ms`."""
         now, batch = self._now_ms, len(decodes)
         context = _mean_context(decodes)
         steps = self._unchanged_steps(decodes, context)
@@ -242,9 +246,9 @@ class Batcher:
         self._now_ms = end_ms
 
     def _unchanged_steps(self, decodes: list[_Sequence], context: float) -> int:
-        """Iterations until a sequence ends, KV runs out, or somebody may join."""
+        """Iterations until a sequence ends, KV runs out, or another sequence may join."""
         batch = len(decodes)
-        steps = min(s.left for s in decodes)
+        steps = min(s.tokens_left for s in decodes)
         free = self._limits.kv_tokens - self._used
         first = sum(s.growth for s in decodes)
         steps = min(steps, 1 + max(0, free - first) // batch)
@@ -252,7 +256,7 @@ class Batcher:
         if self._waiting:
             joins = min(joins, min((at for _, at in self._leases.values()), default=_NEVER))
         if joins < _NEVER:
-            # The iteration under way at that moment still runs to its end.
+            # The iteration in progress at that moment still runs to its end.
             before = bisect_left(
                 range(1, steps + 1),
                 joins - self._now_ms,
@@ -267,10 +271,10 @@ class Batcher:
         return steps * self._timings.decode_ms(batch, context + 0.5 * (steps - 1))
 
     def _mixed_ms(self, decodes: list[_Sequence], chunks: list[tuple[_Sequence, int]]) -> float:
-        """Several prompts as one chunk that costs the same attention.
+        """Several prompts as one chunk with the same attention cost.
 
-        Attention of n tokens behind c cached ones is proportional to n (c + n / 2); the one
-        chunk of N = sum n gets the context that makes it N (C + N / 2).
+        Attention of n tokens behind c cached ones is proportional to n (c + n / 2). One chunk of N
+        = sum n tokens gets the context C that makes it N (C + N / 2).
         """
         tokens = sum(n for _, n in chunks)
         seen = sum(n * (s.context + 0.5 * n) for s, n in chunks)
@@ -304,7 +308,7 @@ class Batcher:
         else:
             out.append(Tokens(request, count, last_ms))
         sequence.produced += count
-        if sequence.left > 0:
+        if sequence.tokens_left > 0:
             return
         self._running.remove(sequence)
         self._ids.discard(request)
@@ -323,14 +327,15 @@ class Batcher:
         return grown
 
     def _make_room_to_grow(self) -> None:
-        """Preempt the latest until every decode can add its token; it is recomputed, as in vLLM."""
+        """Preempt the latest sequences until every decode can add its token; they are recomputed,
+        as in vLLM."""
         while self._running:
             growth = sum(s.growth for s in self._running if s.todo == 0)
             if self._used + growth <= self._limits.kv_tokens:
                 return
             victim = self._running.pop()
             self._free(victim)
-            # Everything so far is a prompt to compute again, whoever computed it first.
+            # All its tokens are a prompt to compute again, also those that a prefill engine did.
             victim.todo = victim.work.prompt_tokens + victim.produced
             victim.context = 0
             victim.ready_ms = -1.0
@@ -338,7 +343,8 @@ class Batcher:
             self.preemptions += 1
 
     def _schedule_prompts(self, decodes: int, growth: int) -> list[tuple[_Sequence, int]]:
-        """Chunks for this iteration: prompts under way first, then the head of the queue."""
+        """Prompt chunks of this iteration: prompts in progress first, then the head of the
+        queue."""
         budget = self._limits.batched_tokens - decodes
         chunks = []
         for sequence in self._running:
@@ -350,7 +356,7 @@ class Batcher:
             if len(self._running) + len(self._loading) >= self._limits.max_seqs:
                 break
             if self._used + growth + head.todo > self._limits.kv_tokens:
-                break  # first come, first served: nobody overtakes the head
+                break  # first come, first served: no request overtakes the head
             self._waiting.popleft()
             head.reserved = head.todo
             self._used += head.todo
@@ -366,7 +372,7 @@ class Batcher:
     def _join_arrived(self, now: float) -> None:
         for sequence in [s for s in self._loading if s.ready_ms <= now]:
             self._loading.remove(sequence)
-            # Its first step computes the last prompt token again; the rest of the KV came over.
+            # Its first step computes the last prompt token again; the other KV was transferred.
             sequence.context, sequence.todo = sequence.todo - 1, 0
             self._running.append(sequence)
 

@@ -1,8 +1,8 @@
-"""What the fleet costs: spans of node time at one price each, from the statuses of its nodes.
+"""The bill of a fleet: spans of node time at one price each, from the statuses of its nodes.
 
-Owns the rule of billing: a node is paid whole from the launch of its first instance until a status
-shows it without any, idle and starting time included. A change of price ends a span and begins one.
-A node that is not heard of any more is billed on, because nobody said that it was given back.
+A node is billed whole from the launch of its first instance until a status shows it without
+instances, idle and starting time included. A change of price ends a span and begins another. A node
+that sends no more statuses stays on the bill, because no report says that it was released.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class NodeSpan:
 
     @property
     def hours(self) -> float:
-        """How long it is."""
+        """Length of the span in hours."""
         return (self.to_s - self.from_s) / 3600.0
 
     @property
     def usd(self) -> float:
-        """What it cost."""
+        """Cost of the span in USD."""
         return self.usd_per_h * (self.to_s - self.from_s) / 3600.0
 
 
 class Bill:
-    """Fold in statuses and prices as they come; `close` once at the end. usd_per_h: of a node, per
+    """Folds statuses and prices into spans; call `close` once at the end. usd_per_h: of a node, by
     pool."""
 
     def __init__(self, usd_per_h: Mapping[str, float], origin_ms: int) -> None:
@@ -59,7 +59,7 @@ class Bill:
         return node in self._open
 
     def record(self, status: Status) -> None:
-        """Take a node's status in; one from before its last is late and says nothing new."""
+        """Add a node's status. A status older than the node's last one is ignored."""
         if status.at_ms < self._heard_ms.get(status.node, status.at_ms):
             return
         self._heard_ms[status.node] = status.at_ms
@@ -80,7 +80,7 @@ class Bill:
             self._open[node] = pool, at_s
 
     def end_node(self, node: str, at_s: float) -> None:
-        """A node is gone: nobody bills it any more."""
+        """The node is released: its span ends at `at_s`."""
         if node in self._open:
             span = self._span(node, at_s)
             del self._open[node]
@@ -88,12 +88,12 @@ class Bill:
                 self.spans.append(span)
 
     def close(self, at_s: float) -> None:
-        """Nothing is billed beyond `at_s`."""
+        """End every span at `at_s`."""
         self.spans = self.until(at_s)
         self._open.clear()
 
     def until(self, at_s: float) -> list[NodeSpan]:
-        """The spans up to `at_s`, those that are still open included."""
+        """All spans up to `at_s`, open ones included."""
         still = [self._span(node, at_s) for node in self._open]
         return [
             replace(span, to_s=min(span.to_s, at_s))

@@ -1,7 +1,7 @@
-"""The batching machine for simulations: the same as `batching.Batcher`, compiled.
+"""The batching machine for simulations: `batching.Batcher`, compiled.
 
-Owns the arrays of one engine and who of its callers is in which row. A differential test holds it
-to the Batcher, which is what counts. It says first tokens and ends only, and knows no abort: a
+Holds one engine's arrays and maps request ids to rows. A differential test compares it with the
+Batcher, which is the reference. It reports first tokens and ends only, and it has no `abort`: a
 simulated engine dies as a whole.
 """
 
@@ -20,7 +20,7 @@ _FIRST_ROWS = 64
 
 
 class CompiledBatcher:
-    """The machine. Times given to it must not run backwards."""
+    """The batching machine. Times passed to it must not decrease."""
 
     def __init__(self, grid: TimingGrid, limits: Limits) -> None:
         self._grid = grid
@@ -42,22 +42,23 @@ class CompiledBatcher:
         self._grow(_FIRST_ROWS)
 
     @property
-    def held(self) -> int:
-        """Finished prefills whose KV is held for a decode instance."""
+    def held_leases(self) -> int:
+        """Finished prefills whose KV waits for a decode instance."""
         return int(self._counts[kernel.LEASED])
 
     @property
     def preemptions(self) -> int:
-        """Sequences that lost their KV and began again."""
+        """Sequences that lost their KV and started again."""
         return int(self._counts[kernel.PREEMPTED])
 
     def next_event_ms(self) -> float:
-        """As `Batcher.next_event_ms`; ask after `advance` or `submit`, not after `release`."""
+        """As `Batcher.next_event_ms`; valid after `advance` or `submit`, not after `release`."""
         return float(self._clocks[kernel.NEXT_MS])
 
     def submit(self, work: Work) -> None:
-        """As `Batcher.submit`. `next_event_ms` may be asked at once: it is not after now where
-        nothing is under way, so that `advance` begins with it, else it joins as that ends."""
+        """As `Batcher.submit`. `next_event_ms` is valid at once: if the machine is idle it is not
+        later than now, so that `advance` starts the request; otherwise the request joins at the end
+        of the iteration in progress."""
         need = work.prompt_tokens + work.output_tokens
         if need > self._kv_tokens:
             raise InvalidValue("tokens", need, f"at most {self._kv_tokens} (KV cache)")
@@ -126,7 +127,7 @@ class CompiledBatcher:
     # -- inside -------------------------------------------------------------------------------
 
     def _lease(self, request: int) -> int | None:
-        """Where the lease of `request` stands in the list, None if it has ended."""
+        """Index of the lease of `request` in the list, None if the lease has ended."""
         row = self._leased.get(request)
         if row is None:
             return None
@@ -134,7 +135,7 @@ class CompiledBatcher:
         return leased.index(row) if row in leased else None
 
     def _reclaim(self) -> None:
-        """Rows of leases that ended unasked are free again; else there are twice as many."""
+        """Free the rows of expired leases; if there are none, double the number of rows."""
         leased = set(self._lists[kernel.LEASED, : self._counts[kernel.LEASED]].tolist())
         for request, row in list(self._leased.items()):
             if row not in leased:

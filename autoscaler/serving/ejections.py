@@ -1,7 +1,6 @@
-"""Instances that failed, and when they are tried again.
+"""Ejected instances of one model, and when each is probed again.
 
-Owns the pauses between probes. Callers say what the time is (`now_ms`, domain ms) and how a probe
-ended.
+Callers pass the time (`now_ms`, domain ms) and report how a probe ended.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ PROBE_LAST_MS = 30_000
 
 @dataclass(slots=True)
 class _Ejection:
-    """due_ms: of the next probe."""
+    """due_ms: time of the next probe."""
 
     attempts: int
     due_ms: int
@@ -25,28 +24,28 @@ class _Ejection:
 
 @dataclass(slots=True)
 class Ejections:
-    """Of one model."""
+    """The ejected instances of one model."""
 
     _why: dict[Endpoint, _Ejection] = field(default_factory=dict)
 
     @property
     def out(self) -> frozenset[Endpoint]:
-        """The instances that get nothing now."""
+        """The instances that receive no requests now."""
         return frozenset(self._why)
 
     def keep(self, live: Collection[Endpoint]) -> None:
-        """Forget those that are not `live` any more."""
+        """Forget instances that are not in `live`."""
         self._why = {at: why for at, why in self._why.items() if at in live}
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
-        """Nothing goes to `endpoint` until `readmit`; True if it was not ejected already."""
+        """Send nothing to `endpoint` until `readmit`; False if it was ejected already."""
         if endpoint in self._why:
             return False
         self._why[endpoint] = _Ejection(0, now_ms + PROBE_FIRST_MS)
         return True
 
     def due(self, now_ms: int) -> tuple[Endpoint, ...]:
-        """Those to be probed now; the wait until the next probe doubles each time."""
+        """Instances to probe now; the wait until the next probe doubles each time."""
         found = tuple(at for at, why in self._why.items() if why.due_ms <= now_ms)
         for endpoint in found:
             why = self._why[endpoint]
@@ -55,5 +54,5 @@ class Ejections:
         return found
 
     def readmit(self, endpoint: Endpoint) -> bool:
-        """A probe succeeded: it takes part again; True if it was ejected."""
+        """After a successful probe: use `endpoint` again. False if it was not ejected."""
         return self._why.pop(endpoint, None) is not None

@@ -1,7 +1,6 @@
-"""What an engine is asked to do and what comes of it: the values around the batching machine.
+"""Requests, limits, events and timings of an engine: the values around the batching machine.
 
-Owns the request, the limits of an engine, the events, and the timings it needs. Knows nothing of
-HTTP or processes. Times are domain milliseconds as floats, on whatever origin the caller keeps.
+Times are domain milliseconds as floats, from an origin that the caller chooses.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _MAX_TOKENS = 10**8
 
 
 class Part(StrEnum):
-    """Which part of a request this engine does (prefill-decode disaggregation, or all of it)."""
+    """The part of a request that an engine does: prefill, decode, or both."""
 
     WHOLE = "whole"
     PREFILL = "prefill"
@@ -37,17 +36,17 @@ class Timings(Protocol):
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context_tokens: float
     ) -> float:
-        """One iteration with both."""
+        """One iteration with a prompt chunk and decodes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds one engine.
+    """Limits of one engine.
 
-    max_seqs: sequences in one iteration. kv_tokens: tokens of KV cache. batched_tokens: tokens
-    of one iteration (prompts are cut into chunks by it). lease_ms: how long the KV of a finished
-    prefill is held for its decode instance.
+    max_seqs: sequences in one iteration. kv_tokens: tokens of KV cache. batched_tokens: tokens of
+    one iteration; longer prompts are cut into chunks. lease_ms: how long the KV of a finished
+    prefill waits for its decode instance.
     """
 
     max_seqs: int
@@ -65,9 +64,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. output_tokens: how many it will make (a PREFILL makes exactly 1).
+    """One request. output_tokens: tokens that it generates (exactly 1 for a PREFILL).
 
-    transfer_ms: how long its KV takes to arrive (DECODE only).
+    transfer_ms: transfer time of its KV (DECODE only).
     """
 
     id: int
@@ -85,7 +84,7 @@ class Work:
 
 
 class FirstToken(NamedTuple):
-    """The first token of a request came out."""
+    """A request generated its first token."""
 
     id: int
     at_ms: float
@@ -93,7 +92,7 @@ class FirstToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """`count` further tokens came out, the last of them at `at_ms`."""
+    """A request generated `count` further tokens, the last of them at `at_ms`."""
 
     id: int
     count: int
@@ -101,7 +100,7 @@ class Tokens:
 
 
 class Finished(NamedTuple):
-    """A request made all of its tokens; of a PREFILL the KV is now held under a lease."""
+    """A request generated all of its tokens; the KV of a PREFILL is now under a lease."""
 
     id: int
     at_ms: float
@@ -109,7 +108,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """Nobody fetched the KV of a finished prefill in time; it was dropped."""
+    """No decode instance fetched the KV of a finished prefill in time; it was dropped."""
 
     id: int
     at_ms: float

@@ -1,7 +1,6 @@
-"""What one engine is, from the words on its command line: timings, limits, start-up time.
+"""Timings, limits and start-up time of one engine, from its launch options.
 
-Owns putting catalogue, profile and formulas together for the serving plane, which must not know
-the domain. Knows no processes.
+Joins catalogue, profile and formulas for the serving plane, which must not know the domain.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """One engine's timings and limits; `startup_s` in domain seconds, kv_gb_s: rate at which KV
-    comes from other nodes, in 1e9 bytes/s. lanes: batches that it works on at once, as a pipeline
-    does; timings and limits are those of each."""
+    """One engine's timings and limits. startup_s: domain seconds. kv_gb_s: transfer rate of KV from
+    other nodes, in 1e9 bytes/s. lanes: batches that a pipeline works on at once; timings and limits
+    are those of one lane."""
 
     model: ModelSpec
     times: StepTimes
@@ -44,11 +43,11 @@ class EngineSetup:
     lanes: int = 1
 
     def transfer_ms(self, tokens: int) -> float:
-        """How long the KV of `tokens` tokens takes from a prefill to a decode instance."""
+        """Transfer time of the KV of `tokens` tokens from a prefill to a decode instance."""
         return kv_transfer_ms(self.model, tokens, self.kv_gb_s)
 
 
-def _placed(
+def _model_and_slice(
     source: str | ModelSpec,
     gpu: str,
     gpus: int,
@@ -66,9 +65,9 @@ def _placed(
 def engine_startup_s(
     source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None = None, layers: int = 0
 ) -> float:
-    """Predicted seconds from launch to ready; InvalidValue for names nobody knows. layers: of a
-    stage of a pipeline, 0 = all."""
-    return startup_s(*_placed(source, gpu, gpus, quantization), layers)
+    """Predicted seconds from launch to ready. layers: of one pipeline stage, 0 = all. InvalidValue
+    for unknown names."""
+    return startup_s(*_model_and_slice(source, gpu, gpus, quantization), layers)
 
 
 def engine_setup(
@@ -85,15 +84,15 @@ def engine_setup(
     args: tuple[str, ...] = (),
 ) -> EngineSetup:
     """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them; or
-    over several nodes, with (GPU type, GPUs, layers) of each in `stages`. args: of vLLM; those that
-    decide memory count.
+    over several nodes, with (GPU type, GPUs, layers) of each in `stages`. args: vLLM's arguments;
+    those that decide memory count.
 
-    InvalidValue: an unknown model, GPU, phase or quantization; the weights do not fit; a request
-    of `max_len` tokens would not fit the KV cache (an engine refuses to start then, too).
+    InvalidValue: an unknown model, GPU, phase or quantization; the weights do not fit; a request of
+    `max_len` tokens would not fit the KV cache (an engine refuses to start then).
     """
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
-    spec, node = _placed(source, gpu, gpus, quantization, args)
+    spec, node = _model_and_slice(source, gpu, gpus, quantization, args)
     place: NodeSlice | PipelineSlices = node
     if stages:
         slices = tuple((NodeSlice(catalog.gpu(name), n), layers) for name, n, layers in stages)
@@ -110,7 +109,7 @@ def setup_on(
     profile: Profile,
     max_num_seqs: int | None = None,
 ) -> EngineSetup:
-    """The engine of `spec` on a slice of one node or on those of a pipeline; InvalidValue as for
+    """The engine of `spec` on a slice of one node or on a pipeline. InvalidValue as in
     `engine_setup`."""
     lanes = 1
     if isinstance(place, NodeSlice):

@@ -1,7 +1,7 @@
-"""How much instances have to do: what this gateway sent them, and what they say of the others'.
+"""Load of the instances of one model: requests of this gateway, and of others as reported.
 
-Owns the count of requests in flight by instance, the slots that the routes give each, and who is
-full by that. Endpoints are known without their slots (`serving.rings.bare`).
+Counts requests in flight by instance and compares them with the slots in the routes. Endpoints are
+keyed without their slots (`round_robin.without_slots`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.round_robin import Ring, bare
+from autoscaler.serving.round_robin import Ring, without_slots
 from topics.records import Endpoint
 
 
 @dataclass(slots=True)
-class Occupancy:
-    """All instances of one model. full: those without a free slot."""
+class InstanceLoads:
+    """All instances of one model. full: instances without a free slot."""
 
     full: set[Endpoint] = field(default_factory=set)
     _slots: Mapping[Endpoint, int] = field(default_factory=dict)
@@ -23,63 +23,63 @@ class Occupancy:
     _others: dict[Endpoint, int] = field(default_factory=dict)
     _held_kv: dict[Endpoint, int] = field(default_factory=dict)
 
-    def bound(self, slots: Mapping[Endpoint, int], live: Collection[Endpoint]) -> None:
-        """From now on instances have these `slots`; what is not `live` is forgotten, but for what
-        is in flight there."""
+    def set_slots(self, slots: Mapping[Endpoint, int], live: Collection[Endpoint]) -> None:
+        """Use these `slots` from now on. Reports of instances outside `live` are forgotten; their
+        requests in flight still count."""
         self._slots = slots
-        for told in (self._others, self._held_kv):
-            for end in told.keys() - live:
-                del told[end]
+        for reported in (self._others, self._held_kv):
+            for end in reported.keys() - live:
+                del reported[end]
         self.full = {end for end in slots if self._is_full(end)}
 
-    def sent(self, endpoint: Endpoint) -> None:
-        """One more request is in flight there until `done`."""
+    def add(self, endpoint: Endpoint) -> None:
+        """Count one more request in flight at `endpoint`."""
         self._in_flight[endpoint] = self._in_flight.get(endpoint, 0) + 1
         self._count(endpoint)
 
-    def done(self, endpoint: Endpoint) -> None:
-        """A request that was sent to `endpoint` has left it, whatever became of it."""
+    def remove(self, endpoint: Endpoint) -> None:
+        """Count one request less in flight at `endpoint`, however it ended."""
         left = self._in_flight.pop(endpoint) - 1
         if left:
             self._in_flight[endpoint] = left
         self._count(endpoint)
 
     def in_flight(self, endpoint: Endpoint) -> int:
-        """Requests that were sent to `endpoint` and that are there still."""
-        return self._in_flight.get(bare(endpoint), 0)
+        """Requests of this gateway in flight at `endpoint`."""
+        return self._in_flight.get(without_slots(endpoint), 0)
 
     def report(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
-        """What `endpoint` says that it holds of all gateways. Requests beyond our own are others':
-        they take slots, too."""
+        """Take the report of `endpoint`: all its requests, whichever gateway sent them, and its
+        held KV. Requests beyond this gateway's own take slots, too."""
         self._others[endpoint] = max(0, requests - self._in_flight.get(endpoint, 0))
         self._held_kv[endpoint] = held_kv
         self._count(endpoint)
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Nobody knows any more what else `endpoint` holds."""
+        """Drop the last report of `endpoint`: it is out of date."""
         if self._others.pop(endpoint, None) is not None:
             del self._held_kv[endpoint]
             self._count(endpoint)
 
-    def told(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Whether all of them say what they hold."""
+    def all_reported(self, endpoints: Iterable[Endpoint]) -> bool:
+        """Whether every one of `endpoints` has reported its load."""
         return bool(self._others) and all(end in self._others for end in endpoints)
 
     def load(self, endpoint: Endpoint) -> float:
-        """Requests and held KV that are known of."""
-        told = self._others.get(endpoint, 0) + self._held_kv.get(endpoint, 0)
-        return self._in_flight.get(endpoint, 0) + told
+        """Known requests and held KV at `endpoint`."""
+        reported = self._others.get(endpoint, 0) + self._held_kv.get(endpoint, 0)
+        return self._in_flight.get(endpoint, 0) + reported
 
     def idle(self, ring: Ring, out: Iterable[Endpoint]) -> bool:
-        """Whether one that is not `out` has nothing to do."""
+        """Whether an instance of `ring` outside `out` has no requests."""
         return any(
             end not in out and end not in self._in_flight and not self._others.get(end)
             for end in ring.endpoints
         )
 
     def busy(self, ring: Ring, out: Iterable[Endpoint]) -> bool:
-        """Whether all that are not `out` have as much to do as they can; of one without a bound,
-        anything at all."""
+        """Whether all instances of `ring` outside `out` are full; one without slots is full with
+        any load."""
         return all(
             end in self.full if end in self._slots else self.load(end) > 0.0
             for end in ring.endpoints

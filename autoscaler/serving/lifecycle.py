@@ -1,7 +1,7 @@
-"""The life of an instance as one table of transitions.
+"""The life cycle of an instance as one table of transitions.
 
-Owns which event is legal in which state, and the diagram that the documentation shows. Knows no
-process, no clock and no assignment: executors turn what they see into these events.
+Executors turn their observations into these events. The documentation's diagram is drawn from the
+table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["TRANSITIONS", "IllegalEvent", "InstanceState", "LifecycleEvent", "af
 
 
 class LifecycleEvent(StrEnum):
-    """What can happen to an instance."""
+    """Events in the life of an instance."""
 
     ANSWERED = "answered"
     DIED = "died"
@@ -46,7 +46,7 @@ TRANSITIONS = MappingProxyType(
         (_S.READY, _E.SWITCH_ASKED): _S.SWITCHING,
         (_S.READY, _E.DRAIN_ASKED): _S.DRAINING,
         (_S.SWITCHING, _E.SWITCHED): _S.READY,
-        # Serving as before: what it should have become did not answer.
+        # The instance serves in its old role, because the new one did not answer.
         (_S.SWITCHING, _E.ROLLED_BACK): _S.READY,
         # A switch by relaunch ends one process and starts the next.
         (_S.SWITCHING, _E.DIED): _S.SWITCHING,
@@ -57,20 +57,20 @@ TRANSITIONS = MappingProxyType(
         (_S.DRAINING, _E.STOP_SENT): _S.STOPPING,
         (_S.DRAINING, _E.ENDED): _S.STOPPED,
         (_S.STOPPING, _E.ENDED): _S.STOPPED,
-        # A standby: its process holds no GPU memory, and is woken instead of a launch.
+        # A standby's process holds no GPU memory. It is woken instead of a new launch.
         (_S.DRAINING, _E.FELL_ASLEEP): _S.ASLEEP,
         (_S.ASLEEP, _E.WOKEN): _S.STARTING,
         (_S.ASLEEP, _E.STOP_SENT): _S.STOPPING,
         (_S.ASLEEP, _E.ENDED): _S.STOPPED,
         (_S.STOPPED, _E.ASKED_AGAIN): _S.STARTING,
-        # Nothing of a failed instance runs, so there is nothing to wait for.
+        # A failed instance has no process left to drain.
         (_S.FAILED, _E.DRAIN_ASKED): _S.STOPPED,
     }
 )
 
 
 class IllegalEvent(ValueError):
-    """An event that cannot happen in a state: a bug of ours; the state stays as it was."""
+    """An event that is not legal in a state: a fault of this code. The state does not change."""
 
     def __init__(self, state: InstanceState, event: LifecycleEvent) -> None:
         legal = ", ".join(e for s, e in TRANSITIONS if s is state)
@@ -80,7 +80,8 @@ class IllegalEvent(ValueError):
 
 
 def after(state: InstanceState, event: LifecycleEvent) -> InstanceState:
-    """The state that `event` leads to from `state`; IllegalEvent if it is not in the table."""
+    """The state that follows `state` after `event`. IllegalEvent if the table has no such
+    transition."""
     found = TRANSITIONS.get((state, event))
     if found is None:
         raise IllegalEvent(state, event)

@@ -1,7 +1,7 @@
 """Several batching machines as one engine: a pipeline works on as many batches as it has stages.
 
-Owns who goes into which batch: a request stays in the one that had the fewest when it came. Knows
-no stages; that an iteration passes all of them is in the machines' timings.
+A request stays in the batch that had the fewest requests when it arrived. The timings of each
+machine cover an iteration through all stages.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_requests import Event, Finished, LeaseExpired, Part, Work
 
 
-class Machine(Protocol):
-    """What `batching.Batcher` and its compiled double have in common."""
+class BatchingMachine(Protocol):
+    """The interface that `batching.Batcher` and `CompiledBatcher` share."""
 
     @property
-    def held(self) -> int: ...
+    def held_leases(self) -> int: ...
     def next_event_ms(self) -> float: ...
     def submit(self, work: Work) -> None: ...
     def release(self, request: int) -> bool: ...
@@ -25,11 +25,12 @@ class Machine(Protocol):
     def advance(self, to_ms: float) -> Sequence[Event]: ...
 
 
-_M = TypeVar("_M", bound=Machine)
+_M = TypeVar("_M", bound=BatchingMachine)
 
 
-class Lanes(Generic[_M]):
-    """`lanes` as one machine; each method is what it is of one of them."""
+class PipelinedBatcher(Generic[_M]):
+    """`lanes` machines as one; each method is the sum over them or that of the request's
+    machine."""
 
     def __init__(self, lanes: Sequence[_M]) -> None:
         self._lanes = lanes
@@ -37,12 +38,12 @@ class Lanes(Generic[_M]):
         self._of: dict[int, tuple[int, Part]] = {}
 
     @property
-    def held(self) -> int:
-        """Finished prefills whose KV is held for a decode instance."""
-        return sum(lane.held for lane in self._lanes)
+    def held_leases(self) -> int:
+        """Finished prefills whose KV waits for a decode instance."""
+        return sum(lane.held_leases for lane in self._lanes)
 
     def next_event_ms(self) -> float:
-        """Earliest time at which something can come out; inf if nothing is inside."""
+        """Earliest time of an event; inf if no request is in the engine."""
         return min(lane.next_event_ms() for lane in self._lanes)
 
     def submit(self, work: Work) -> None:
@@ -55,7 +56,7 @@ class Lanes(Generic[_M]):
         self._of[work.id] = number, work.part
 
     def advance(self, to_ms: float) -> list[Event]:
-        """Run until `to_ms`; what came out, in order of time."""
+        """Run until `to_ms` and return the events, in order of time."""
         out = [event for lane in self._lanes for event in lane.advance(to_ms)]
         out.sort(key=lambda event: event.at_ms)
         for event in out:
@@ -69,18 +70,19 @@ class Lanes(Generic[_M]):
         return out
 
     def release(self, request: int) -> bool:
-        """Give back the KV of a finished prefill; False if it is gone."""
+        """Free the KV of a finished prefill; False if the lease has ended."""
         number, _ = self._of.pop(request, (0, Part.WHOLE))
         return self._lanes[number].release(request)
 
     def extend(self, request: int, until_ms: float) -> bool:
-        """Hold the KV of a finished prefill until `until_ms` at least; False if it is gone."""
+        """Keep the KV of a finished prefill until `until_ms` at least; False if the lease has
+        ended."""
         number, _ = self._of.get(request, (0, Part.WHOLE))
         return self._lanes[number].extend(request, until_ms)
 
 
-class BatcherLanes(Lanes[Batcher]):
-    """The same with what a served engine tells of itself."""
+class PipelinedEngine(PipelinedBatcher[Batcher]):
+    """A `PipelinedBatcher` of `Batcher`s, with the figures that an engine's metrics show."""
 
     @property
     def running(self) -> int:
@@ -94,21 +96,21 @@ class BatcherLanes(Lanes[Batcher]):
 
     @property
     def loading(self) -> int:
-        """Requests whose KV is still on its way here."""
+        """Requests whose KV is still in transfer to this engine."""
         return sum(lane.loading for lane in self._lanes)
 
     @property
     def kv_usage(self) -> float:
-        """Share of the KV cache that is taken, by sequences and by leases."""
+        """Used share of the KV cache, leases included."""
         return sum(lane.kv_usage for lane in self._lanes) / len(self._lanes)
 
     @property
     def preemptions(self) -> int:
-        """Sequences that lost their KV and began again."""
+        """Sequences that lost their KV and started again."""
         return sum(lane.preemptions for lane in self._lanes)
 
     def abort(self, request: int) -> bool:
-        """Drop a request wherever it is; False if there is none."""
+        """Drop a request; False if there is no such request."""
         number, _ = self._of.get(request, (0, Part.WHOLE))
         found = self._lanes[number].abort(request)
         if found:

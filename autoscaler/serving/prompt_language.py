@@ -1,7 +1,7 @@
-"""Which language a prompt is written in, told by its letters and its commonest words.
+"""Detect the language of a prompt from its letters and most common words.
 
-Owns a rough test that costs microseconds: scripts that one language mainly uses, and for those of
-Latin and Cyrillic letters the words that every text of some length has. "" where it cannot be told.
+A rough test that costs microseconds: for languages with a script of their own the script decides,
+for Latin and Cyrillic letters the frequent words. The result is "" if neither is conclusive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS: Mapping[str, str] = {
     "uk": "і в не на що я з як це та але він для ми до від є її",
 }
 LANGUAGES: tuple[str, ...] = (*_WORDS, *(name for name, _ in _SCRIPTS))
-"""The languages that can be told apart (ISO 639-1)."""
+"""The languages that the test distinguishes (ISO 639-1)."""
 
 _OF_SCRIPT = tuple((name, re.compile(f"[{letters}]")) for name, letters in _SCRIPTS)
 _LANGUAGES_OF: dict[str, list[str]] = {}
@@ -42,18 +42,18 @@ for _name, _words in _WORDS.items():
     for _word in _words.split():
         _LANGUAGES_OF.setdefault(_word, []).append(_name)
 _WORD = re.compile(r"[^\W\d_]+")
-_LOOKED_AT = 2_000  # characters
+_PREFIX_CHARS = 2_000  # characters
 _LETTERS = 0.2
 _LEAST = 2
 
 
 def language_of(text: str) -> str:
-    """The language of `text`, one of LANGUAGES, or "" where its first 2,000 characters do not
-    tell."""
-    text = text[:_LOOKED_AT]
+    """The language of `text`, one of LANGUAGES, or "" if its first 2,000 characters are not
+    conclusive."""
+    text = text[:_PREFIX_CHARS]
     letters = sum(map(str.isalpha, text))
     for name, pattern in _OF_SCRIPT:
-        # Japanese comes first: it has Chinese characters, too, and Chinese has no kana.
+        # Japanese comes first: it also uses Chinese characters, but Chinese has no kana.
         found = len(pattern.findall(text))
         if found and found >= _LETTERS * letters:
             return name

@@ -1,7 +1,7 @@
-"""Rings of instances of one role, and lanes: the ways through the groups of a model.
+"""Round robin over the instances of one role, and the lanes through a group.
 
-Owns whose turn it is among instances of one role, and how a group's weight is split among its
-lanes. Knows nothing of ejections and loads: who is out, and how loaded one is, is told.
+A lane is one way through a group: its aggregated instances, or its prefill and decode instances.
+Callers pass the excluded instances and the loads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from topics.records import Endpoint, RouteGroup
 _MOST_ABOVE = 1.25  # of the mean load, for the sake of a prefix cache
 
 
-def bare(endpoint: Endpoint) -> Endpoint:
-    """Who it is: its instance and address, so a bound that moves makes no new instance of it."""
+def without_slots(endpoint: Endpoint) -> Endpoint:
+    """The endpoint as a key: instance and address. A change of its slots keeps the same key."""
     return Endpoint(endpoint.instance, endpoint.address) if endpoint.slots else endpoint
 
 
@@ -28,7 +28,7 @@ class Ring:
     at: int = 0
 
     def next(self, out: Iterable[Endpoint]) -> Endpoint | None:
-        """The next endpoint that is not `out`, None where all of them are."""
+        """The next endpoint outside `out`, None if there is none."""
         count = len(self.endpoints)
         for step in range(count):
             found = self.endpoints[(self.at + step) % count]
@@ -37,8 +37,11 @@ class Ring:
                 return found
         return None
 
-    def least(self, out: Iterable[Endpoint], load: Callable[[Endpoint], float]) -> Endpoint | None:
-        """The least loaded that is not `out`, in turn among equals; None where all are."""
+    def least_loaded(
+        self, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
+    ) -> Endpoint | None:
+        """The least loaded endpoint outside `out`, in rotation among equals; None if there is
+        none."""
         count, best, lowest = len(self.endpoints), None, float("inf")
         for step in range(count):
             at = (self.at + step) % count
@@ -50,11 +53,11 @@ class Ring:
         self.at = (best + 1) % count
         return self.endpoints[best]
 
-    def near(
+    def by_prefix(
         self, prefix: int, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
     ) -> Endpoint | None:
-        """The instance that keeps `prefix` (rendezvous hashing: few prefixes move when instances
-        come and go), among those not loaded far above the mean."""
+        """The instance whose cache holds `prefix`, among those not loaded far above the mean.
+        Rendezvous hashing: few prefixes move when instances come and go."""
         usable = [endpoint for endpoint in self.endpoints if endpoint not in out]
         if not usable:
             return None
@@ -64,8 +67,8 @@ class Ring:
             key=lambda endpoint: blake2b(f"{prefix}/{endpoint.instance}".encode()).digest(),
         )
 
-    def any_in(self, out: Collection[Endpoint]) -> bool:
-        """Whether one is not `out`; every request asks it of every lane, mostly of none out."""
+    def any_outside(self, out: Collection[Endpoint]) -> bool:
+        """Whether an endpoint is outside `out`. Every request calls this for every lane."""
         if not out:
             return bool(self.endpoints)
         return any(endpoint not in out for endpoint in self.endpoints)
@@ -73,7 +76,7 @@ class Ring:
 
 @dataclass(slots=True)
 class Lane:
-    """One way through a group: its aggregated instances, or its prefill and decode ones."""
+    """One way through a group: its aggregated instances, or its prefill and decode instances."""
 
     group: str
     weight: float
@@ -82,20 +85,21 @@ class Lane:
     current: float = 0.0  # of the smooth weighted round robin
 
     def usable(self, out: Collection[Endpoint]) -> bool:
-        """Whether a request finds its way with those gone that are `out`."""
-        return self.first.any_in(out) and self.decodes(out)
+        """Whether a request can be served without the instances in `out`."""
+        return self.first.any_outside(out) and self.can_decode(out)
 
-    def decodes(self, out: Collection[Endpoint]) -> bool:
-        """Whether what is prefilled here is decoded."""
-        return self.decode is None or self.decode.any_in(out)
+    def can_decode(self, out: Collection[Endpoint]) -> bool:
+        """Whether a decode instance outside `out` exists, or none is needed."""
+        return self.decode is None or self.decode.any_outside(out)
 
 
 def _ring(endpoints: Iterable[Endpoint]) -> Ring:
-    return Ring(tuple(map(bare, endpoints)))
+    return Ring(tuple(map(without_slots, endpoints)))
 
 
-def lanes_of(group: RouteGroup) -> Iterable[Lane]:
-    """A group with both kinds of instances splits its weight by their numbers."""
+def group_lanes(group: RouteGroup) -> Iterable[Lane]:
+    """The lanes of `group`. A group with both kinds of instances splits its weight by their
+    numbers."""
     both = len(group.aggregated) + len(group.prefill) + len(group.decode)
     if group.aggregated:
         share = group.weight * len(group.aggregated) / both

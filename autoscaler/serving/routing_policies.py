@@ -1,8 +1,4 @@
-"""How requests are spread: what an operator chooses between, and what a request asks for.
-
-Owns the choices and their names. `serving.routing` carries them out, for gateways and for the
-simulator alike.
-"""
+"""How requests are spread over combos and instances, and the traits of a request that decide it."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Between(StrEnum):
+class AcrossCombos(StrEnum):
     """How combos share the requests.
 
-    GOODPUT: in proportion to what each can serve within the SLO (Cauchy 3.4.1). TOKENS: the same
-    shares, counted in tokens and not in requests, so that a few long prompts on one combo are made
-    up for. EQUAL: the same for all (the basic round robin, to compare with).
+    GOODPUT: in proportion to each combo's throughput within the SLO (Cauchy 3.4.1). TOKENS: the
+    same shares, counted in tokens, so that a few long prompts on one combo are compensated. EQUAL:
+    equal shares (basic round robin, for comparison).
     """
 
     GOODPUT = "goodput"
@@ -24,16 +20,15 @@ class Between(StrEnum):
     EQUAL = "equal"
 
 
-class Inside(StrEnum):
+class WithinCombo(StrEnum):
     """Which instance of a combo takes a request.
 
-    OPPORTUNISTIC (Cauchy 3.4.2): by default prefill here and decode at the least loaded; while one
-    side is busy, an idle instance of the other takes the whole request in place. Decode is busy
-    with as many requests as it decodes within the SLO, where routes tell: what is decoded beside
-    other prompts is slower, which is what the pair is there to avoid. ROUND_ROBIN:
-    always prefill here and decode there, in turn. PREFIX: as OPPORTUNISTIC, but prompts that begin
-    alike go to the same instance while it is not loaded much above the others, so that its prefix
-    cache serves them.
+    OPPORTUNISTIC (Cauchy 3.4.2): by default a prefill instance prefills and the least loaded decode
+    instance decodes. While one side is busy, an idle instance of the other side takes the whole
+    request. A decode instance is busy with as many requests as it can decode within the SLO, if the
+    routes say so. ROUND_ROBIN: always prefill and decode apart, in rotation. PREFIX: as
+    OPPORTUNISTIC, but prompts with the same beginning go to the same instance unless it is loaded
+    much above the others, so that its prefix cache serves them.
     """
 
     OPPORTUNISTIC = "opportunistic"
@@ -42,17 +37,18 @@ class Inside(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """The two choices."""
+class RoutingPolicy:
+    """The two choices of an operator."""
 
-    between: Between = Between.GOODPUT
-    inside: Inside = Inside.OPPORTUNISTIC
+    between: AcrossCombos = AcrossCombos.GOODPUT
+    inside: WithinCombo = WithinCombo.OPPORTUNISTIC
 
 
-class Want(NamedTuple):
-    """What a request asks for. tokens: of prompt and answer, roughly. single: one prompt and one
-    answer; anything else cannot be handed over and is served in place. prefix: a number that
-    prompts with a common beginning share. kind: which of the routes' types it is, "" = none."""
+class RequestTraits(NamedTuple):
+    """The traits of a request that routing looks at. tokens: of prompt and answer, estimated.
+    single: one prompt and one answer; other requests cannot be handed over and stay on one
+    instance. prefix: a number shared by prompts with the same beginning. kind: its class in the
+    routes, "" = none."""
 
     tokens: int = 1
     single: bool = True
@@ -60,5 +56,5 @@ class Want(NamedTuple):
     kind: str = ""
 
 
-ANY = Want()
-DEFAULT = Policy()
+ANY = RequestTraits()
+DEFAULT = RoutingPolicy()

@@ -1,8 +1,4 @@
-"""Scores of requests and which of several models answers: the rules, for gateways and simulators.
-
-Owns what follows from a prompt or a score. Knows nothing of HTTP: who asks a scorer gives its
-answer in.
-"""
+"""Scores of requests, and the model that answers a score: rules for gateways and simulators."""
 
 from __future__ import annotations
 
@@ -19,13 +15,13 @@ _CODE = re.compile(
     r"package|func|fn|impl|SELECT|INSERT|CREATE TABLE)\b.*[\w;:{}()<>]\s*$",
     re.M,
 )
-_LOOKED_AT = 16_000
+_PREFIX_CHARS = 16_000
 
 
 def rule_score(rules: Iterable[PromptRule], text: str, tokens: int) -> float | None:
-    """The score of the first rule that the prompt meets, None if it meets none.
+    """The score of the first rule that the prompt matches, None if it matches none.
 
-    text: of the prompt, as much as is known. tokens: in the whole prompt.
+    text: the known part of the prompt. tokens: of the whole prompt.
     """
     for rule in rules:
         if rule.longer_than and tokens <= rule.longer_than:
@@ -39,21 +35,22 @@ def rule_score(rules: Iterable[PromptRule], text: str, tokens: int) -> float | N
 
 
 def has_code(text: str) -> bool:
-    """Whether `text` holds program text: a fence of three backticks, or a line like a statement."""
-    return _CODE.search(text[:_LOOKED_AT]) is not None
+    """Whether `text` contains source code: a fence of three backticks, or a line like a
+    statement."""
+    return _CODE.search(text[:_PREFIX_CHARS]) is not None
 
 
-def believed(source: ScoreSource, value: object) -> float | None:
-    """`value` as a score; None for what is no number, not finite or beyond what scores may be."""
+def valid_score(source: ScoreSource, value: object) -> float | None:
+    """`value` as a score; None if it is not a finite number within the source's range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if source.low <= value <= source.high else None  # NaN is nowhere between
+    return float(value) if source.low <= value <= source.high else None  # NaN fails both
 
 
 def header_score(source: ScoreSource, text: str) -> float | None:
     """The score that a client's header states."""
     try:
-        return believed(source, float(text)) if len(text) <= 40 else None
+        return valid_score(source, float(text)) if len(text) <= 40 else None
     except ValueError:
         return None
 
@@ -70,9 +67,9 @@ def model_of(split: ScoreSplit, number: int) -> str:
     return split.models[bisect_right(split.cuts, number)]
 
 
-def others_of(split: ScoreSplit, model: str) -> tuple[str, ...]:
-    """Models that may answer instead of `model` while it has no room: the nearest first, of two as
-    near the one for harder requests."""
+def fallback_models(split: ScoreSplit, model: str) -> tuple[str, ...]:
+    """Models that may answer instead of `model` while it has no room, nearest first. Of two equally
+    near ones, the model for harder requests comes first."""
     if not split.fallback:
         return ()
     at = split.models.index(model)

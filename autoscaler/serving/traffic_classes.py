@@ -1,9 +1,7 @@
-"""Kinds of requests that go different ways: which kind a request is, and whose turn it is.
+"""Request classes with traffic shares of their own: the class of a request, and its next group.
 
-Owns the planned shares of each kind over the groups, and how they are kept: by smooth weighted
-round robin and not by lot, so that after any number of requests each group has what it is due,
-give or take one. A group that is full lets others go ahead and is owed those requests. Knows
-nothing of instances.
+Smooth weighted round robin keeps the planned shares exactly: after any number of requests each
+group has its share, give or take one request. A full group is skipped and is owed those requests.
 """
 
 from __future__ import annotations
@@ -15,21 +13,21 @@ from topics.request_shapes import nearest
 from topics.routing import Routes
 
 MOST_OWED = 64.0
-"""Requests of one kind that a group which was full may catch up on."""
+"""Most requests of one class that a group is owed after it was full."""
 
 
 @dataclass(slots=True)
-class Ways:
-    """Of one model. shares: of each kind, group -> share of its requests, those above 0 only;
-    they sum to 1. A kind that is not named goes as all requests do."""
+class ClassShares:
+    """The classes of one model. shares: class -> group -> share of its requests (above 0, sum 1). A
+    class without shares is routed as all requests are."""
 
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     _names: tuple[str, ...] = ()
     _lengths: tuple[tuple[float, float], ...] = ()
     _owed: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def changed(self, routes: Routes) -> Ways:
-        """The ways of `routes`. What groups that stay are owed is remembered."""
+    def with_routes(self, routes: Routes) -> ClassShares:
+        """The classes of `routes`. Groups that stay keep the requests that they are owed."""
         shares = {}
         for kind in routes.types:
             total = sum(kind.shares)
@@ -39,37 +37,37 @@ class Ways:
                     for group, share in zip(routes.groups, kind.shares, strict=True)
                     if share > 0.0
                 }
-        return self.shared(
+        return self.with_shares(
             shares,
             tuple(kind.name for kind in routes.types),
             tuple((kind.input_tokens, kind.output_tokens) for kind in routes.types),
         )
 
-    def shared(
+    def with_shares(
         self,
         shares: Mapping[str, Mapping[str, float]],
         names: tuple[str, ...] = (),
         lengths: tuple[tuple[float, float], ...] = (),
-    ) -> Ways:
-        """Ways with these shares, over groups or whatever else has names. What those that stay are
-        owed is remembered."""
+    ) -> ClassShares:
+        """Classes with these shares, over groups or other named targets. Targets that stay keep the
+        requests that they are owed."""
         owed = {
             kind: {way: known for way, known in self._owed.get(kind, {}).items() if way in of}
             for kind, of in shares.items()
         }
-        return Ways(shares, names, lengths, owed)
+        return ClassShares(shares, names, lengths, owed)
 
-    def kind_of(self, input_tokens: float, output_tokens: float) -> str:
-        """Which kind a request of these lengths is; "" where there are no kinds."""
+    def class_of(self, input_tokens: float, output_tokens: float) -> str:
+        """The class of a request with these lengths; "" if there are no classes."""
         if not self._names:
             return ""
         return self._names[nearest(self._lengths, input_tokens, output_tokens)]
 
-    def next(self, kind: str, serving: Collection[str], free: Collection[str]) -> str:
-        """The group that the next request of `kind` goes to.
+    def next_group(self, kind: str, serving: Collection[str], free: Collection[str]) -> str:
+        """The group for the next request of class `kind`.
 
-        serving: the groups that serve now; free: those of them with room (at least one of either
-        has a share of the kind).
+        serving: groups that serve now; free: those of them with room. At least one of either has a
+        share of the class.
         """
         owed, best, most, total = self._owed[kind], "", -float("inf"), 0.0
         for group, share in self.shares[kind].items():

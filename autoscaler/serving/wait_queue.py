@@ -1,16 +1,12 @@
 """Requests of one model that wait for an instance with room.
 
-Owns the order, who gets the next slot, and who has waited too long. Knows nothing of HTTP, tasks
-or clocks: callers say what the time is (`now_ms`, domain ms) and carry out what comes back.
+Callers pass the time (`now_ms`, domain ms) and carry out the results. Requests that can still meet
+the TTFT limit are served first come, first served; late ones come after them. Otherwise a queue
+from one minute of overload would make all later requests miss their SLO. Each request class has a
+queue of its own, so a class without room does not block the others.
 
-First come, first served among those that can still meet the TTFT limit of the routes; requests
-that have waited too long for it come after them. Without that, a queue left over from a minute of
-overload makes every later request miss its SLO as well, long after capacity is there again. Kinds
-of requests that go different ways wait in lines of their own: nobody waits behind those for whom
-there is no room while there is some for them.
-
-Why wait here and not at the engines: what waits in an engine's own queue stays there. Fifteen
-minutes of prompts collected by the first instance are of no use to the ten that start meanwhile.
+Requests wait here and not in an engine's queue, because a queued request cannot leave its engine:
+instances that start later could not take it.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.serving.routing import Pick, Router
-from autoscaler.serving.routing_policies import ANY, Want
+from autoscaler.serving.routing_policies import ANY, RequestTraits
 from topics.records import Endpoint
 
 LATE = 0.75
@@ -31,50 +27,50 @@ LATE = 0.75
 class Refusal(StrEnum):
     """Why a request gets no slot."""
 
-    NO_INSTANCE = "no_instance"  # nothing serves the model
-    NO_ROOM = "no_room"  # instances serve it, all full for too long
-    QUEUE_FULL = "queue_full"  # too many wait already
+    NO_INSTANCE = "no_instance"  # no instance serves the model
+    NO_ROOM = "no_room"  # all instances were full for too long
+    QUEUE_FULL = "queue_full"  # too many requests wait already
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """One request that waits. order: of arrival; a request that is tried again keeps its own.
+    """One waiting request. order: of arrival; a retry keeps its order.
 
-    tried: instances it was sent to already. joined_ms: when it began to wait, this time. want:
-    what it asks for.
+    tried: instances that it was sent to. joined_ms: begin of this wait. want: its traits.
     """
 
     order: int
     tried: frozenset[Endpoint]
     joined_ms: int
-    want: Want = ANY
+    want: RequestTraits = ANY
 
 
-_Turn = tuple[int, int, Ticket]
+_Entry = tuple[int, int, Ticket]
 
 
 @dataclass(slots=True)
-class _Line:
-    """Those of one kind, as heaps by order; leavers stay in. late: they come after all others."""
+class _ClassQueue:
+    """The queue of one class, as heaps by order; entries of requests that left stay for a while.
+    late: entries behind all others."""
 
-    turns: list[_Turn] = field(default_factory=list)
-    late: list[_Turn] = field(default_factory=list)
+    entries: list[_Entry] = field(default_factory=list)
+    late: list[_Entry] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class WaitQueue:
-    """Requests that wait for `router`'s instances. Call `dispatch` after whatever may have made
-    room (`Router.done`, `apply`, `readmit`) and after `join`.
+    """Requests that wait for `router`'s instances. Call `dispatch` after `join` and after each
+    event that may free room (`Router.release`, `apply`, `readmit`).
 
-    hold_ms: longest wait while nothing serves. queue_ms: longest wait of all.
+    hold_ms: longest wait while no instance serves. queue_ms: longest wait in any case.
     """
 
     router: Router
     hold_ms: float
     queue_ms: float
     _waiting: dict[Ticket, bool] = field(default_factory=dict)  # by time joined: is it late?
-    _lines: dict[str, _Line] = field(default_factory=dict)  # by kind
-    _on_time: deque[_Turn] = field(default_factory=deque)  # by time joined
+    _lines: dict[str, _ClassQueue] = field(default_factory=dict)  # by kind
+    _on_time: deque[_Entry] = field(default_factory=deque)  # by time joined
     _joined: int = 0
     _closed_ms: int | None = None
 
@@ -82,90 +78,92 @@ class WaitQueue:
         return len(self._waiting)
 
     def tickets(self) -> tuple[Ticket, ...]:
-        """All that wait."""
+        """All waiting requests."""
         return tuple(self._waiting)
 
-    def join(self, order: int, tried: frozenset[Endpoint], now_ms: int, want: Want = ANY) -> Ticket:
+    def join(
+        self, order: int, tried: frozenset[Endpoint], now_ms: int, want: RequestTraits = ANY
+    ) -> Ticket:
         """Begin to wait, behind those of lower `order`."""
         ticket = Ticket(order, tried, now_ms, want)
         self._joined += 1
         self._waiting[ticket] = False
-        turn = (order, self._joined, ticket)
+        entry = (order, self._joined, ticket)
         line = self._lines.get(want.kind)
         if line is None:
-            line = self._lines[want.kind] = _Line()
-        heapq.heappush(line.turns, turn)
-        self._on_time.append(turn)
+            line = self._lines[want.kind] = _ClassQueue()
+        heapq.heappush(line.entries, entry)
+        self._on_time.append(entry)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Wait no longer; nothing happens if it does not."""
+        """Cancel the wait. Does nothing if the request does not wait."""
         self._waiting.pop(ticket, None)
-        kept = sum(len(line.turns) + len(line.late) for line in self._lines.values())
+        kept = sum(len(line.entries) + len(line.late) for line in self._lines.values())
         if kept > 2 * len(self._waiting) + 64:
             for line in self._lines.values():
-                for turns in (line.turns, line.late):
-                    turns[:] = [turn for turn in turns if turn[2] in self._waiting]
-                    heapq.heapify(turns)
-            self._on_time = deque(turn for turn in self._on_time if turn[2] in self._waiting)
+                for entries in (line.entries, line.late):
+                    entries[:] = [entry for entry in entries if entry[2] in self._waiting]
+                    heapq.heapify(entries)
+            self._on_time = deque(entry for entry in self._on_time if entry[2] in self._waiting)
 
     def dispatch(self, now_ms: int) -> list[tuple[Ticket, Pick]]:
-        """Everyone whose turn it is, and where each goes; they wait no longer.
+        """Take out every request that has an instance now, each with its destination.
 
-        One that was tried somewhere waits for another instance as long as another one serves;
-        meanwhile those behind it may take the room that it does not want.
+        A retry waits for an instance that it has not tried, as long as one serves. Requests behind
+        it may use the room that it skips.
         """
-        self._set_late_aside(now_ms)
+        self._move_late_back(now_ms)
         found: list[tuple[Ticket, Pick]] = []
         for late in (False, True):
-            passed: list[tuple[list[_Turn], _Turn]] = []
-            while (turns := self._next(late)) is not None:
-                turn = heapq.heappop(turns)
-                ticket = turn[2]
+            passed: list[tuple[list[_Entry], _Entry]] = []
+            while (entries := self._next(late)) is not None:
+                entry = heapq.heappop(entries)
+                ticket = entry[2]
                 pick = self.router.pick(ticket.tried, ticket.want)
                 if pick is None and not self.router.is_open(ticket.tried, ticket.want.kind):
                     pick = self.router.pick(want=ticket.want)
                 if pick is None:
-                    passed.append((turns, turn))
+                    passed.append((entries, entry))
                     continue
                 del self._waiting[ticket]
                 found.append((ticket, pick))
-            for turns, turn in passed:
-                heapq.heappush(turns, turn)
+            for entries, entry in passed:
+                heapq.heappush(entries, entry)
         return found
 
-    def _next(self, late: bool) -> list[_Turn] | None:
-        """The heap whose head is the first of all for whom there may be room; None without one."""
-        best: list[_Turn] | None = None
+    def _next(self, late: bool) -> list[_Entry] | None:
+        """The heap with the first request for which there may be room, None if there is none."""
+        best: list[_Entry] | None = None
         for kind, line in self._lines.items():
-            turns = line.late if late else line.turns
-            while turns and self._waiting.get(turns[0][2]) is not late:
-                heapq.heappop(turns)  # it left, or waits among the late ones by now
-            if turns and (best is None or turns[0] < best[0]) and self.router.has_room(kind):
-                best = turns
+            entries = line.late if late else line.entries
+            while entries and self._waiting.get(entries[0][2]) is not late:
+                heapq.heappop(entries)  # it left, or is among the late ones now
+            if entries and (best is None or entries[0] < best[0]) and self.router.has_room(kind):
+                best = entries
         return best
 
-    def _set_late_aside(self, now_ms: int) -> None:
-        """Move those that can no longer meet the TTFT limit behind all others."""
+    def _move_late_back(self, now_ms: int) -> None:
+        """Move requests that can no longer meet the TTFT limit behind all others."""
         limit_ms = self.router.routes.ttft_limit_ms if self.router.routes else 0.0
         while self._on_time:
-            turn = self._on_time[0]
-            ticket = turn[2]
+            entry = self._on_time[0]
+            ticket = entry[2]
             if ticket in self._waiting:
                 if limit_ms <= 0.0 or now_ms - ticket.joined_ms <= LATE * limit_ms:
-                    return  # who joined later has waited less
+                    return  # requests that joined later have waited less
                 self._waiting[ticket] = True
-                heapq.heappush(self._lines[ticket.want.kind].late, turn)
+                heapq.heappush(self._lines[ticket.want.kind].late, entry)
             self._on_time.popleft()
 
     def expired(self, now_ms: int) -> list[tuple[Ticket, Refusal]]:
-        """Everyone who has waited too long; they wait no longer. Call periodically."""
+        """Take out every request that has waited too long. Call periodically."""
         if self.router.is_open():
             self._closed_ms = None
         elif self._closed_ms is None:
             self._closed_ms = now_ms
         found: list[tuple[Ticket, Refusal]] = []
-        for ticket in self._waiting:  # who joined later has waited less
+        for ticket in self._waiting:  # requests that joined later have waited less
             closed_ms = self._closed_ms
             if closed_ms is not None and now_ms - max(ticket.joined_ms, closed_ms) >= self.hold_ms:
                 found.append((ticket, Refusal.NO_INSTANCE))

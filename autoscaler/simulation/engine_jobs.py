@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from autoscaler.serving.component_paths import Way
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.routing import Pick
 from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.simulated_request import Call
@@ -30,7 +30,7 @@ class Told(Protocol):
         """The prefill is done: its KV goes to a decode instance of the same group."""
         ...
 
-    def left_stage(self, call: Call, way: Way, hop: int, endpoint: Endpoint) -> None:
+    def left_stage(self, call: Call, way: ComponentPath, hop: int, endpoint: Endpoint) -> None:
         """A stage is done with hop number `hop`."""
         ...
 
@@ -83,7 +83,9 @@ class AtStage:
 
     __slots__ = ("_call", "_endpoint", "_gateway", "_hop", "_way")
 
-    def __init__(self, gateway: Told, call: Call, way: Way, hop: int, endpoint: Endpoint) -> None:
+    def __init__(
+        self, gateway: Told, call: Call, way: ComponentPath, hop: int, endpoint: Endpoint
+    ) -> None:
         self._gateway = gateway
         self._call = call
         self._way = way

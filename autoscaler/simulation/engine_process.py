@@ -12,7 +12,7 @@ from autoscaler.performance.timing_grid import timing_grid
 from autoscaler.serving.compiled_batching import CompiledBatcher
 from autoscaler.serving.engine_requests import FirstToken, Work
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.serving.pipeline_stages import Lanes
+from autoscaler.serving.pipeline_stages import PipelinedBatcher
 from autoscaler.simulation.event_queue import Agenda
 
 _NEVER = float("inf")
@@ -44,7 +44,7 @@ class SimEngine:
         self._agenda = agenda
         grid = timing_grid(setup.times, setup.limits.batched_tokens)
         lanes = [CompiledBatcher(grid, setup.limits) for _ in range(setup.lanes)]
-        self._batcher = lanes[0] if len(lanes) == 1 else Lanes(lanes)
+        self._batcher = lanes[0] if len(lanes) == 1 else PipelinedBatcher(lanes)
         self._batcher.advance(agenda.now_ms)
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER
@@ -58,7 +58,7 @@ class SimEngine:
     @property
     def held_kv(self) -> int:
         """Finished prefills whose KV is held."""
-        return self._batcher.held
+        return self._batcher.held_leases
 
     def submit(self, work: Work, job: Job) -> None:
         """Take a request; InvalidValue where it would never fit the KV cache."""

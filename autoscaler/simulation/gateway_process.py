@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.component_paths import Way
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.engine_requests import Part, Work
-from autoscaler.serving.routing import Applied, Pick, Router
-from autoscaler.serving.routing_policies import DEFAULT, Policy, Want
-from autoscaler.serving.score_routing import class_of, model_of, others_of
+from autoscaler.serving.routing import Pick, Router, RouteUpdate
+from autoscaler.serving.routing_policies import DEFAULT, RequestTraits, RoutingPolicy
+from autoscaler.serving.score_routing import class_of, fallback_models, model_of
 from autoscaler.serving.wait_queue import Ticket, WaitQueue
 from autoscaler.simulation.component_stage import AnyEngine, SimStage
 from autoscaler.simulation.engine_jobs import Answer, AtStage, Prefill
@@ -40,7 +40,7 @@ class GatewayLimits:
     queue_ms: float = 600_000.0
     max_waiting: int = 10_000
     attempts: int = 3
-    policy: Policy = DEFAULT
+    policy: RoutingPolicy = DEFAULT
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class SimGateway:
     def apply(self, routes: Routes) -> None:
         """Go by `routes` from now on."""
         front = self._fronts[routes.model]
-        if front.router.apply(routes) is Applied.CHANGED:
+        if front.router.apply(routes) is RouteUpdate.CHANGED:
             self._dispatch(front)
 
     def take(self, call: Call) -> None:
@@ -137,7 +137,7 @@ class SimGateway:
         service.meter.count_class(number)
         chosen = model = model_of(split, number)
         if not self._fronts[chosen].router.has_room():
-            others = others_of(split, chosen)
+            others = fallback_models(split, chosen)
             model = next((m for m in others if self._fronts[m].router.has_room()), chosen)
         service.meter.count_sent(EVERY, model)
         service.meter.count_sent(FELL_BACK if model != chosen else "", model)
@@ -167,18 +167,18 @@ class SimGateway:
 
     def _send(self, front: _Front, call: Call, pick: Pick) -> None:
         call.attempts += 1
-        call.group = pick.way.name if pick.way is not None else pick.group
+        call.group = pick.path.name if pick.path is not None else pick.group
         front.meter.count_sent(call.kind, call.group)
         engine = self._engines.get(pick.endpoint.address)
         if engine is None:
             front.router.eject(pick.endpoint, int(self._agenda.now_ms))
-            front.router.done(pick.endpoint)
+            front.router.release(pick.endpoint)
             self._again(front, call, pick.endpoint)
         elif isinstance(engine, SimStage):
-            assert pick.way is not None  # noqa: S101 - only paths lead to stages
-            engine.submit(pick.way.hops[0].runs, AtStage(self, call, pick.way, 0, pick.endpoint))
+            assert pick.path is not None  # noqa: S101 - only paths lead to stages
+            engine.submit(pick.path.hops[0].runs, AtStage(self, call, pick.path, 0, pick.endpoint))
         elif call.input_tokens + call.output_tokens > front.max_len:
-            front.router.done(pick.endpoint)
+            front.router.release(pick.endpoint)
             self._end(front, call, Ending.FAILED, too_long=True)
         elif pick.prefill:
             work = Work(_name(call), call.input_tokens, 1, Part.PREFILL)
@@ -218,10 +218,10 @@ class SimGateway:
         """`endpoint` is gone with a request inside."""
         front = self._fronts[call.model]
         front.router.eject(endpoint, int(self._agenda.now_ms))
-        front.router.done(endpoint)
+        front.router.release(endpoint)
         self._again(front, call, endpoint)
 
-    def left_stage(self, call: Call, way: Way, hop: int, endpoint: Endpoint) -> None:
+    def left_stage(self, call: Call, way: ComponentPath, hop: int, endpoint: Endpoint) -> None:
         """A stage is done with a request: on to the next one, or back to its client."""
         front = self._fronts[call.model]
         if hop + 1 == len(way.hops):
@@ -234,7 +234,7 @@ class SimGateway:
         if further is None or not isinstance(engine, SimStage):
             if further is not None:
                 front.router.eject(further, int(self._agenda.now_ms))
-                front.router.done(further)
+                front.router.release(further)
             self._again(front, call, further or endpoint)
             return
         engine.submit(way.hops[hop + 1].runs, AtStage(self, call, way, hop + 1, further))
@@ -249,25 +249,25 @@ class SimGateway:
         if decoder is None or not isinstance(engine, SimEngine):
             if decoder is not None:
                 router.eject(decoder, int(self._agenda.now_ms))
-                router.done(decoder)
+                router.release(decoder)
             self._again(front, call, decoder or pick.endpoint)
             return
         slower = min(prefill.setup, engine.setup, key=lambda setup: setup.kv_gb_s)
         transfer_ms = slower.transfer_ms(call.input_tokens)
         if not prefill.give_kv(_name(call), transfer_ms):
-            router.done(decoder)
+            router.release(decoder)
             self._again(front, call, pick.endpoint)
             return
         work = Work(_name(call), call.input_tokens, call.output_tokens, Part.DECODE, transfer_ms)
         engine.submit(work, Answer(self, call, decoder, engine))
 
     def _left(self, front: _Front, endpoint: Endpoint) -> None:
-        front.router.done(endpoint)
+        front.router.release(endpoint)
         self._dispatch(front)
 
 
-def _want(call: Call) -> Want:
-    return Want(call.input_tokens + call.output_tokens, kind=call.kind)
+def _want(call: Call) -> RequestTraits:
+    return RequestTraits(call.input_tokens + call.output_tokens, kind=call.kind)
 
 
 def _name(call: Call) -> int:

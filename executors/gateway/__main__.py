@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 import uvloop
 
-from autoscaler.serving.routing_policies import Between, Inside, Policy
+from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
 from executors.gateway.api_keys import BadKeys
 from executors.gateway.gateway_server import Gateway
 from executors.gateway.gateway_settings import Clock, Settings
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
             stall_s=options.stall_s,
             request_s=options.request_s,
             drain_real_s=options.drain_s,
-            policy=Policy(Between(options.between), Inside(options.inside)),
+            policy=RoutingPolicy(AcrossCombos(options.between), WithinCombo(options.inside)),
             advised=frozenset(filter(None, options.advised.split(","))),
             declared=declared_names(options.declared),
             host_names=host_names("--allowed-hosts", options.allowed_hosts),
@@ -164,11 +164,13 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         help="real seconds for requests under way to finish after SIGTERM; a second one ends it",
     )  # fmt: skip
     parser.add_argument(
-        "--between", default=Between.GOODPUT.value, choices=[choice.value for choice in Between],
+        "--between", default=AcrossCombos.GOODPUT.value,
+        choices=[choice.value for choice in AcrossCombos],
         help="how combos share the requests of a model",
     )  # fmt: skip
     parser.add_argument(
-        "--inside", default=Inside.OPPORTUNISTIC.value, choices=[each.value for each in Inside],
+        "--inside", default=WithinCombo.OPPORTUNISTIC.value,
+        choices=[each.value for each in WithinCombo],
         help="which instance of a combo takes a request",
     )  # fmt: skip
     parser.add_argument(

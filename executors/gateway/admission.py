@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from autoscaler.serving.component_paths import Way
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.routing import Pick, Router
 from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
 from executors.gateway.gateway_settings import Clock, Settings
@@ -99,7 +99,9 @@ class Admission:
         found = router.pick_decode(group, tried) or router.pick_decode(group)
         return Slot(self, router, Pick(group, found, False)) if found is not None else None
 
-    def hop(self, model: str, way: Way, hop: int, tried: frozenset[Endpoint]) -> Slot | None:
+    def hop(
+        self, model: str, way: ComponentPath, hop: int, tried: frozenset[Endpoint]
+    ) -> Slot | None:
         """A slot for a later hop of a request's path."""
         router = self._table.routers.get(model)
         if router is None:
@@ -109,7 +111,7 @@ class Admission:
 
     def left(self, router: Router, endpoint: Endpoint) -> None:
         """A request has left `endpoint`."""
-        router.done(endpoint)
+        router.release(endpoint)
         self._dispatch(router.model)
 
     def _withdrawn(self, model: str) -> None:
@@ -138,7 +140,7 @@ class Admission:
             for ticket, pick in turns:
                 answer = self._answers[ticket]
                 if answer.done():  # cancelled, and its task had no turn yet to leave the queue
-                    queue.router.done(pick.endpoint)
+                    queue.router.release(pick.endpoint)
                 else:
                     answer.set_result(pick)
             if not turns:

@@ -243,7 +243,7 @@ class Face:
         that stands for several models, the class of its score, and whether it fell back. early:
         where it counted as having arrived before."""
         router, media = self._table.routers[call.model], frozenset(call.media)
-        if not router.takes(media):
+        if not router.accepts_media(media):
             if early is not None:
                 early.ending = Ending.WITHDRAWN
             what = ", ".join(sorted(media)) or "text alone"

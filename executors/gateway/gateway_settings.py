@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.serving.routing_policies import DEFAULT, Policy
+from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from topics.checks import name, number
 from topics.time_base import TimeBase
 
@@ -50,7 +50,7 @@ class Settings:
     advised: frozenset[str] = frozenset()
     declared: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 3
-    policy: Policy = DEFAULT
+    policy: RoutingPolicy = DEFAULT
     connect_real_s: float = 2.0
     head_real_s: float = 10.0
     body_real_s: float = 60.0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from autoscaler.serving.routing_policies import Want
+from autoscaler.serving.routing_policies import RequestTraits
 from executors.gateway.openai_format import Call
 from topics.records import Endpoint
 
@@ -79,7 +79,7 @@ class Request:
         self.started = False
         self.tried: frozenset[Endpoint] = frozenset()
         tokens = call.tokens_guess + int(output_tokens)
-        self.want = Want(tokens, call.single, call.prefix, kind)
+        self.want = RequestTraits(tokens, call.single, call.prefix, kind)
         self.on_sent: Callable[[str, str], None] | None = None
         self.faulty: tuple[Endpoint, ...] = ()
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.serving.routing import Router
-from autoscaler.serving.score_routing import class_of, header_score, model_of, others_of, rule_score
+from autoscaler.serving.score_routing import (
+    class_of,
+    fallback_models,
+    header_score,
+    model_of,
+    rule_score,
+)
 from executors.gateway.gateway_metrics import Metrics
 from executors.gateway.openai_format import Call
 from executors.gateway.scorer_client import Scorer
@@ -36,7 +42,7 @@ class Choosing:
         model = model_of(split, number)
         self._metrics.scored.labels(call.model, origin).inc()
         if not self._has_room(model):
-            for other in others_of(split, model):
+            for other in fallback_models(split, model):
                 if self._has_room(other):
                     self._metrics.fallbacks.labels(model, other).inc()
                     return other, number, True

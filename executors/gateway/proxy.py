@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from autoscaler.serving.component_paths import Way
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine_exchange import (
@@ -101,7 +101,7 @@ class Relay:
                 status, kind, message = _REFUSALS[slot]
                 self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
-            way = slot.pick.way
+            way = slot.pick.path
             request.sent(way.name if way is not None else slot.pick.group)
             try:
                 outcome = await self._attempt(request, slot)
@@ -146,8 +146,8 @@ class Relay:
     async def _attempt(self, request: Request, slot: Slot) -> Outcome:
         """One try; EngineError says whether it may be tried elsewhere if nothing was sent yet."""
         call, pick = request.call, slot.pick
-        if pick.way is not None:
-            return await self._along(request, slot, pick.way)
+        if pick.path is not None:
+            return await self._along(request, slot, pick.path)
         if not pick.prefill:
             return await self._answer(request, pick.endpoint, engine_body(call))
         raw = await self._whole(request, pick.endpoint, prefill_body(call))
@@ -187,7 +187,7 @@ class Relay:
         self._metrics.recomputed.labels(request.call.model).inc()
         return await self._answer(request, endpoint, engine_body(request.call))
 
-    async def _along(self, request: Request, slot: Slot, way: Way) -> Outcome:
+    async def _along(self, request: Request, slot: Slot, way: ComponentPath) -> Outcome:
         """From stage to stage: each gets what the earlier ones made, and the last one answers."""
         call, outputs = request.call, dict[str, Any]()
         last = len(way.hops) - 1

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from autoscaler.serving.routing import Applied, Router
-from autoscaler.serving.routing_policies import DEFAULT, Policy
+from autoscaler.serving.routing import Router, RouteUpdate
+from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import Metrics
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
@@ -36,7 +36,7 @@ class RouteTable:
         metrics: Metrics,
         state_dir: Path | None,
         settle_real_s: float,
-        policy: Policy = DEFAULT,
+        policy: RoutingPolicy = DEFAULT,
     ) -> None:
         self.routers: dict[str, Router] = {}
         self.names: dict[str, str] = {}  # other names of models, and the models
@@ -90,7 +90,7 @@ class RouteTable:
         for left in self._leavers:
             left(model)
 
-    def apply(self, routes: Routes) -> Applied:
+    def apply(self, routes: Routes) -> RouteUpdate:
         """Go by `routes`, tell those who watch; stale ones are refused and counted."""
         router = self.routers.get(routes.model)
         if router is None:
@@ -98,9 +98,9 @@ class RouteTable:
             if self._settled_at is None:
                 self._settled_at = time.monotonic() + self._settle_real_s
         applied = router.apply(routes)
-        if applied is Applied.STALE:
+        if applied is RouteUpdate.STALE:
             self._metrics.stale.inc()
-        elif applied is Applied.CHANGED:
+        elif applied is RouteUpdate.CHANGED:
             log.info("routes of %s: generation %d", routes.model, routes.generation)
             self._name_all()
             self._unsaved.set()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from autoscaler.serving.score_routing import believed
+from autoscaler.serving.score_routing import valid_score
 from executors.gateway.wire.engine_pool import Answer, Broken, NoSockets, Pool
 from topics.records import ScoreSource
 
@@ -71,7 +71,7 @@ class Scorer:
             self._failed("status")
             return None
         try:
-            found = believed(source, orjson.loads(raw)["score"])
+            found = valid_score(source, orjson.loads(raw)["score"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             found = None
         if found is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.domain.components import ComponentGraph
-from autoscaler.serving.component_paths import Paths
+from autoscaler.serving.component_paths import ComponentPaths
 from topics.records import Endpoint, RouteGroup
 
 Seconds = Callable[[str, tuple[str, ...]], float]
@@ -51,7 +51,7 @@ def carry(
 ) -> Carried:
     """Send `requests` (by time) through `groups` along planned paths. sized: components that take
     as long as a request's media are large."""
-    paths, free, found = Paths(), dict[Endpoint, float](), Carried()
+    paths, free, found = ComponentPaths(), dict[Endpoint, float](), Carried()
     paths.apply(groups)
     latencies = [0.0] * len(requests)
     agenda = [(request.at_s, n, 0) for n, request in enumerate(requests)]

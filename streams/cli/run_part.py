@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.serving.routing_policies import Between, Inside
+from autoscaler.serving.routing_policies import AcrossCombos, WithinCombo
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.clock import real_time
 from streams.controller.controller_options import HTTP, add_operated, operated_argv
@@ -162,14 +162,14 @@ def add_parser(subparsers: Any) -> None:
         )
     gateway.add_argument(
         "--between",
-        default=Between.GOODPUT.value,
-        choices=[one.value for one in Between],
-        help=f"how combos share the requests of a model ({Between.GOODPUT.value})",
+        default=AcrossCombos.GOODPUT.value,
+        choices=[one.value for one in AcrossCombos],
+        help=f"how combos share the requests of a model ({AcrossCombos.GOODPUT.value})",
     )
     gateway.add_argument(
         "--inside",
-        default=Inside.OPPORTUNISTIC.value,
-        choices=[one.value for one in Inside],
-        help=f"which instance of a combo takes a request ({Inside.OPPORTUNISTIC.value})",
+        default=WithinCombo.OPPORTUNISTIC.value,
+        choices=[one.value for one in WithinCombo],
+        help=f"which instance of a combo takes a request ({WithinCombo.OPPORTUNISTIC.value})",
     )
     gateway.set_defaults(run=run_gateway)

@@ -17,7 +17,7 @@ import orjson
 
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_setup import EngineSetup, InvalidValue, Measurement, engine_setup
-from autoscaler.serving.pipeline_stages import BatcherLanes
+from autoscaler.serving.pipeline_stages import PipelinedEngine
 from executors.engines.engine_protocol import API_KEY
 from executors.engines.model_source import architecture
 from executors.engines.simulated.engine_server import Server, Serving, fetch_kv, first_of, watch_end
@@ -87,7 +87,7 @@ async def _serve(
     limits = replace(setup.limits, lease_ms=arguments.kv_lease * 1e3)
     lanes = [Batcher(setup.times, limits) for _ in range(setup.lanes)]
     engine = Engine(
-        lanes[0] if len(lanes) == 1 else BatcherLanes(lanes),
+        lanes[0] if len(lanes) == 1 else PipelinedEngine(lanes),
         time_base,
         identity,
         setup.transfer_ms,

@@ -24,7 +24,7 @@ from autoscaler.serving.engine_requests import (
     Work,
 )
 from autoscaler.serving.engine_setup import InvalidValue
-from autoscaler.serving.pipeline_stages import BatcherLanes
+from autoscaler.serving.pipeline_stages import PipelinedEngine
 from executors.engines.simulated.answer_stream import Answer
 from executors.engines.simulated.batching_clock import MachineClock
 from executors.engines.simulated.completions_api import Job, RemoteKv
@@ -88,7 +88,7 @@ class Engine:
 
     def __init__(
         self,
-        batcher: Batcher | BatcherLanes,
+        batcher: Batcher | PipelinedEngine,
         time_base: TimeBase,
         identity: Identity,
         transfer_ms: Callable[[int], float],
@@ -210,7 +210,7 @@ class Engine:
             waiting=batcher.waiting,
             deferred=batcher.loading + sum(call.fetching is not None for call in self._calls),
             kv_usage=batcher.kv_usage,
-            held=batcher.held,
+            held=batcher.held_leases,
         )
         return self.metrics.text(self._identity.model, gauges, batcher.preemptions)
 

@@ -18,7 +18,7 @@ import aiohttp
 import openai
 import pytest
 
-from autoscaler.serving.routing_policies import Inside, Policy
+from autoscaler.serving.routing_policies import RoutingPolicy, WithinCombo
 from executors.engines.metrics_text import load
 from executors.gateway.gateway_server import Gateway
 from executors.gateway.gateway_settings import Clock, Settings
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(300 if REAL else 60)
 _RATE = 4.0 if REAL else 40.0  # requests/s
 _FLIP_S = 3.0 if REAL else 0.3
 # An idle instance would take whole requests in place; here every one is handed over.
-_APART = Policy(inside=Inside.ROUND_ROBIN)
+_APART = RoutingPolicy(inside=WithinCombo.ROUND_ROBIN)
 
 
 class Front(Bench):

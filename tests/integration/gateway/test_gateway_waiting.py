@@ -8,7 +8,7 @@ import json
 import aiohttp
 import pytest
 
-from autoscaler.serving.routing_policies import Inside, Policy
+from autoscaler.serving.routing_policies import RoutingPolicy, WithinCombo
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup
 
@@ -90,7 +90,7 @@ async def test_a_client_that_goes_leaves_the_line(bench: MakeBench) -> None:
 
 async def test_a_prefill_place_is_free_once_the_prefill_is_done(bench: MakeBench) -> None:
     """One slot at the prefill instance, three requests that decode at the same time."""
-    b = await bench(policy=Policy(inside=Inside.ROUND_ROBIN))  # nobody serves in place
+    b = await bench(policy=RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))  # nobody serves in place
     prefill, decode = await b.engine("p"), await b.engine("d")
     decode.mode = "gate"
     bounded = Endpoint("p", prefill.endpoint.address, slots=1)

@@ -105,7 +105,7 @@ def play(limits: Limits, work: list[tuple[float, Work]], extra: list[float]) -> 
         if wake_ms == float("inf"):
             break
         at_ms = max(at_ms, wake_ms)
-    assert machine.running == machine.waiting == machine.loading == machine.held == 0
+    assert machine.running == machine.waiting == machine.loading == machine.held_leases == 0
     assert machine.kv_usage == 0.0, "all KV comes back"
     return outcome
 
@@ -201,7 +201,7 @@ def test_held_kv_keeps_a_request_waiting_until_it_is_released() -> None:
     machine = Batcher(Linear(), Limits(2, 100, 200, lease_ms=1e6))
     machine.submit(Work(1, 80, 1, Part.PREFILL))
     machine.advance(100.0)
-    assert machine.held == 1
+    assert machine.held_leases == 1
     machine.submit(Work(2, 30, 2))
     assert machine.advance(500.0) == []
     assert machine.waiting == 1

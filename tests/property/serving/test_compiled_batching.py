@@ -133,7 +133,7 @@ def test_the_compiled_machine_does_what_the_batcher_does(
     slow = Batcher(GridTimings(), limits)
     fast = CompiledBatcher(grid(), limits)
     assert lived(fast, asked, wakes, held_ms) == lived(slow, asked, wakes, held_ms)
-    assert (fast.preemptions, fast.held) == (slow.preemptions, slow.held)
+    assert (fast.preemptions, fast.held_leases) == (slow.preemptions, slow.held_leases)
 
 
 def test_a_full_cache_preempts_in_both() -> None:

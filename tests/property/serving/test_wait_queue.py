@@ -72,7 +72,7 @@ class TheLine(RuleBasedStateMachine):
         if self.inside:
             _, end = self.inside.pop(data.draw(st.integers(0, len(self.inside) - 1)))
             self.ended += 1
-            self.router.done(end)
+            self.router.release(end)
             self._settle()
 
     @rule(data=st.data(), gone=st.booleans())
@@ -81,7 +81,7 @@ class TheLine(RuleBasedStateMachine):
             ticket, end = self.inside.pop(data.draw(st.integers(0, len(self.inside) - 1)))
             if gone:
                 self._eject(end)
-            self.router.done(end)
+            self.router.release(end)
             again = self.line.join(ticket.order, ticket.tried | {end}, self.now_ms)
             self.waiting[again] = None
             self._settle()
@@ -176,7 +176,7 @@ class TheLine(RuleBasedStateMachine):
                 break
             _, end = self.inside.pop(0)
             self.ended += 1
-            self.router.done(end)
+            self.router.release(end)
             self._settle()
         assert not self.waiting and not self.inside
 

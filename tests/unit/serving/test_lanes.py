@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_requests import Finished, Limits, Part, Work
-from autoscaler.serving.pipeline_stages import BatcherLanes
+from autoscaler.serving.pipeline_stages import PipelinedEngine
 
 
 class Steady:
@@ -20,8 +20,8 @@ class Steady:
         return 10.0
 
 
-def lanes(count: int) -> BatcherLanes:
-    return BatcherLanes([Batcher(Steady(), Limits(1, 1000, 100)) for _ in range(count)])
+def lanes(count: int) -> PipelinedEngine:
+    return PipelinedEngine([Batcher(Steady(), Limits(1, 1000, 100)) for _ in range(count)])
 
 
 def test_two_lanes_serve_two_requests_at_a_time() -> None:
@@ -56,12 +56,12 @@ def test_kv_is_held_and_given_back_in_the_lane_that_made_it() -> None:
     for number in (1, 2):
         machine.submit(Work(number, 10, 1, Part.PREFILL))
     machine.advance(20.0)
-    assert machine.held == 2
+    assert machine.held_leases == 2
     assert machine.extend(2, 90_000.0)
     assert machine.release(1)
     assert not machine.release(1)
     machine.advance(60_000.0)
-    assert machine.held == 1
+    assert machine.held_leases == 1
     machine.advance(100_000.0)
-    assert machine.held == 0
+    assert machine.held_leases == 0
     assert machine.kv_usage == 0.0

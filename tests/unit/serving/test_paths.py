@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.serving.component_paths import Paths, kind_with, planned_shares
+from autoscaler.serving.component_paths import ComponentPaths, kind_with, planned_shares
 from autoscaler.serving.routing import Router
-from autoscaler.serving.routing_policies import Want
+from autoscaler.serving.routing_policies import RequestTraits
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage
 
@@ -34,7 +34,7 @@ def test_after_any_number_of_requests_each_path_has_its_share_give_or_take_one(
     one: float, other: float, requests: int
 ) -> None:
     group = _cell("g", (one, other), (A, B))
-    paths = Paths()
+    paths = ComponentPaths()
     paths.apply([group])
     ways = (paths.sample("photo") for _ in range(requests))
     taken = Counter(way.name for way in ways if way is not None)
@@ -43,7 +43,7 @@ def test_after_any_number_of_requests_each_path_has_its_share_give_or_take_one(
 
 
 def test_a_path_with_a_hop_that_serves_nobody_is_not_taken() -> None:
-    paths = Paths()
+    paths = ComponentPaths()
     paths.apply([_cell("g", (3.0, 1.0), (A, B))])
     names = {way.name for _ in range(8) if (way := paths.sample("photo", {A})) is not None}
     assert names == {"all"}
@@ -52,7 +52,7 @@ def test_a_path_with_a_hop_that_serves_nobody_is_not_taken() -> None:
 
 
 def test_a_hop_goes_on_in_another_group_when_its_own_has_left_the_routes() -> None:
-    paths = Paths()
+    paths = ComponentPaths()
     paths.apply([_cell("g", (1.0, 0.0), (A, B))])
     way = paths.sample("photo")
     assert way is not None
@@ -63,7 +63,7 @@ def test_a_hop_goes_on_in_another_group_when_its_own_has_left_the_routes() -> No
 def test_shares_are_owed_across_changes_of_routes() -> None:
     """Routes that change with each request would else send all of them the first way."""
     group = _cell("g", (1.0, 1.0), (A, B))
-    paths = Paths()
+    paths = ComponentPaths()
     taken = Counter[str]()
     for _ in range(10):
         paths.apply([group])
@@ -86,14 +86,14 @@ def test_a_router_with_paths_picks_the_first_hop_and_counts_each() -> None:
     kinds = (RequestKind("photo", ("image",)),)
     group = _cell("g", (1.0, 0.0), (A, B))
     router.apply(Routes("omni", 1, 1, 0, 1.0, 1.0, (group,), kinds=kinds))
-    assert router.takes(frozenset({"image"}))
-    assert not router.takes(frozenset({"video"}))
-    pick = router.pick(want=Want(kind=router.kind_of(1.0, 1.0, frozenset({"image"}))))
-    assert pick is not None and pick.way is not None
+    assert router.accepts_media(frozenset({"image"}))
+    assert not router.accepts_media(frozenset({"video"}))
+    pick = router.pick(want=RequestTraits(kind=router.kind_of(1.0, 1.0, frozenset({"image"}))))
+    assert pick is not None and pick.path is not None
     assert (pick.endpoint, router.in_flight(A)) == (A, 1)
-    router.done(pick.endpoint)
-    assert router.pick_hop(pick.way, 1) == A
-    router.done(A)
+    router.release(pick.endpoint)
+    assert router.pick_hop(pick.path, 1) == A
+    router.release(A)
     assert router.in_flight(A) == 0
     router.eject(A, 0)
     assert not router.has_room("photo")  # the other path is planned for nobody

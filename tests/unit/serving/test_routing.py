@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.serving.ejections import PROBE_FIRST_MS, PROBE_LAST_MS
-from autoscaler.serving.routing import Applied, Pick, Router
-from autoscaler.serving.routing_policies import Between, Inside, Policy, Want
+from autoscaler.serving.routing import Pick, Router, RouteUpdate
+from autoscaler.serving.routing_policies import (
+    AcrossCombos,
+    RequestTraits,
+    RoutingPolicy,
+    WithinCombo,
+)
 from topics.records import Endpoint, RouteGroup, Routes
 
 
@@ -34,11 +39,11 @@ def test_no_routes_is_no_pick() -> None:
 def test_lower_leader_or_generation_is_refused() -> None:
     """A leader that was replaced cannot bring its routes back, whatever generation it counts."""
     here = router()
-    assert here.apply(routes(generation=5, token=3)) is Applied.CHANGED
-    assert here.apply(routes(generation=4, token=3)) is Applied.STALE
-    assert here.apply(routes(generation=99, token=2)) is Applied.STALE
-    assert here.apply(routes(generation=5, token=3)) is Applied.SAME
-    assert here.apply(routes(generation=1, token=4)) is Applied.CHANGED
+    assert here.apply(routes(generation=5, token=3)) is RouteUpdate.CHANGED
+    assert here.apply(routes(generation=4, token=3)) is RouteUpdate.STALE
+    assert here.apply(routes(generation=99, token=2)) is RouteUpdate.STALE
+    assert here.apply(routes(generation=5, token=3)) is RouteUpdate.SAME
+    assert here.apply(routes(generation=1, token=4)) is RouteUpdate.CHANGED
     assert here.routes is not None
     assert here.routes.leader_token == 4
 
@@ -135,42 +140,42 @@ def test_ejection_survives_routes_that_still_name_the_instance() -> None:
 
 def test_tokens_are_shared_by_weight_when_they_are_what_counts() -> None:
     """Long requests that all went one way are made up for: requests differ, tokens agree."""
-    here = Router("chat", policy=Policy(Between.TOKENS))
+    here = Router("chat", policy=RoutingPolicy(AcrossCombos.TOKENS))
     here.apply(routes(RouteGroup("g", 1.0, (A,)), RouteGroup("h", 1.0, (B,))))
     sums = {A: 0, B: 0}
     for number in range(400):
         tokens = 4000 if number % 2 == 0 else 100  # round robin would give all long ones to A
-        picked = here.pick(want=Want(tokens))
+        picked = here.pick(want=RequestTraits(tokens))
         assert picked is not None
         sums[picked.endpoint] += tokens
     assert abs(sums[A] - sums[B]) <= 2 * 4000
 
 
 def test_equal_shares_ignore_weights() -> None:
-    here = Router("chat", policy=Policy(Between.EQUAL))
+    here = Router("chat", policy=RoutingPolicy(AcrossCombos.EQUAL))
     here.apply(routes(RouteGroup("g", 9.0, (A,)), RouteGroup("h", 1.0, (B,))))
     assert [pick.endpoint for _ in range(4) if (pick := here.pick())] == [A, B, A, B]
 
 
 def test_prompts_that_begin_alike_meet_at_one_instance_until_it_is_loaded() -> None:
-    here = Router("chat", policy=Policy(inside=Inside.PREFIX))
+    here = Router("chat", policy=RoutingPolicy(inside=WithinCombo.PREFIX))
     here.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
-    first = here.pick(want=Want(prefix=7))
+    first = here.pick(want=RequestTraits(prefix=7))
     assert first is not None
-    here.done(first.endpoint)
+    here.release(first.endpoint)
     for _ in range(5):
-        again = here.pick(want=Want(prefix=7))
+        again = here.pick(want=RequestTraits(prefix=7))
         assert again == first
-        here.done(first.endpoint)
-    fresh = Router("chat", policy=Policy(inside=Inside.PREFIX))
+        here.release(first.endpoint)
+    fresh = Router("chat", policy=RoutingPolicy(inside=WithinCombo.PREFIX))
     fresh.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
-    many = [pick.endpoint for _ in range(12) if (pick := fresh.pick(want=Want(prefix=7)))]
+    many = [pick.endpoint for _ in range(12) if (pick := fresh.pick(want=RequestTraits(prefix=7)))]
     assert len(set(many)) > 1
     homes = set()
     for prefix in range(40):
-        picked = here.pick(want=Want(prefix=prefix))
+        picked = here.pick(want=RequestTraits(prefix=prefix))
         assert picked is not None
-        here.done(picked.endpoint)
+        here.release(picked.endpoint)
         homes.add(picked.endpoint)
     assert homes == {A, B, C}
 
@@ -182,8 +187,8 @@ def test_a_busy_side_of_a_combo_leaves_the_request_to_an_idle_instance_of_the_ot
     assert here.pick() == Pick("g", B, False)
     assert here.pick() == Pick("g", C, False)
     assert here.pick() == Pick("g", A, True)  # nobody is idle: as by default
-    here.done(A)
-    here.done(A)
+    here.release(A)
+    here.release(A)
     assert here.pick() == Pick("g", A, False)  # decode is busy, prefill is idle
 
 
@@ -195,22 +200,22 @@ def test_requests_are_handed_over_while_decode_holds_less_than_it_can() -> None:
     for _ in range(2):
         assert here.pick() == Pick("g", A, True)
         assert here.pick_decode("g") == B
-        here.done(A)
+        here.release(A)
     assert here.pick() == Pick("g", A, False)
-    here.done(A)
-    here.done(B)
+    here.release(A)
+    here.release(B)
     assert here.pick() == Pick("g", A, True)
 
 
 def test_round_robin_hands_every_request_over() -> None:
-    here = Router("chat", policy=Policy(inside=Inside.ROUND_ROBIN))
+    here = Router("chat", policy=RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))
     here.apply(routes(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C))))
     assert {pick for _ in range(5) if (pick := here.pick())} == {Pick("g", A, True)}
 
 
 def test_several_prompts_at_once_are_never_prefilled_for_somebody_else() -> None:
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
-    many = Want(single=False)
+    many = RequestTraits(single=False)
     assert [here.pick(want=many) for _ in range(3)] == [
         Pick("g", B, False),
         Pick("g", C, False),
@@ -231,7 +236,7 @@ def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
     here.apply(routes(RouteGroup("g", 1.0, (B,)), token=10**12, generation=99))
     here.distrust()
     assert here.pick() == Pick("g", B, False)  # nothing better is known yet
-    assert here.apply(routes(RouteGroup("g", 1.0, (C,)), token=2)) is Applied.CHANGED
+    assert here.apply(routes(RouteGroup("g", 1.0, (C,)), token=2)) is RouteUpdate.CHANGED
     assert here.pick() == Pick("g", C, False)
 
 

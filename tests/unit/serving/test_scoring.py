@@ -8,13 +8,13 @@ import pytest
 
 from autoscaler.serving.prompt_language import LANGUAGES, language_of
 from autoscaler.serving.score_routing import (
-    believed,
     class_of,
+    fallback_models,
     has_code,
     header_score,
     model_of,
-    others_of,
     rule_score,
+    valid_score,
 )
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
@@ -49,10 +49,10 @@ def test_a_model_may_get_nothing_or_everything() -> None:
 
 
 def test_the_nearest_model_takes_over_if_that_is_declared() -> None:
-    assert others_of(SPLIT, "small") == ()
+    assert fallback_models(SPLIT, "small") == ()
     open_ = ScoreSplit(SPLIT.models, SPLIT.edges, SPLIT.cuts, "middle", fallback=True)
-    assert others_of(open_, "small") == ("middle", "large")
-    assert others_of(open_, "middle") == ("large", "small")
+    assert fallback_models(open_, "small") == ("middle", "large")
+    assert fallback_models(open_, "middle") == ("large", "small")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_nearest_model_takes_over_if_that_is_declared() -> None:
     [math.nan, math.inf, -math.inf, 1e9, "0.5", None, True, [0.5], {"score": 0.5}, 10**400, -3],
 )
 def test_what_is_no_score_is_not_believed(value: object) -> None:
-    assert believed(ScoreSource(low=-1.0, high=2.0), value) is None
+    assert valid_score(ScoreSource(low=-1.0, high=2.0), value) is None
 
 
 def test_a_header_is_a_number_within_bounds() -> None:

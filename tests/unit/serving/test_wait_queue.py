@@ -31,7 +31,7 @@ def test_a_freed_slot_goes_to_who_came_first() -> None:
     tickets = [here.join(order, NONE, 0) for order in (1, 2, 3)]
     assert [ticket for ticket, _ in here.dispatch(0)] == tickets[:1]
     assert here.dispatch(0) == []
-    here.router.done(A)
+    here.router.release(A)
     assert [ticket for ticket, _ in here.dispatch(0)] == tickets[1:2]
     assert len(here) == 1
 
@@ -63,10 +63,10 @@ def test_fewer_slots_than_in_flight_only_stop_what_is_new() -> None:
         here.join(order, NONE, 0)
     assert len(here.dispatch(0)) == 3
     apply(here, group("g", (A, 1)))
-    here.router.done(A)
-    here.router.done(A)
+    here.router.release(A)
+    here.router.release(A)
     assert here.dispatch(0) == []
-    here.router.done(A)
+    here.router.release(A)
     assert len(here.dispatch(0)) == 1
 
 
@@ -87,10 +87,10 @@ def test_one_that_is_tried_again_keeps_its_turn_and_waits_for_another_instance()
     for order in (1, 2, 3, 4):
         here.join(order, NONE, 0)
     assert [pick.endpoint for _, pick in here.dispatch(0)] == [A, B]
-    here.router.done(A)
+    here.router.release(A)
     again = here.join(1, frozenset({A}), 0)
     assert [(ticket.order, pick.endpoint) for ticket, pick in here.dispatch(0)] == [(3, A)]
-    here.router.done(B)
+    here.router.release(B)
     ((ticket, pick),) = here.dispatch(0)
     assert (ticket, pick.endpoint) == (again, B)
 
@@ -123,7 +123,7 @@ def test_those_who_leave_are_forgotten() -> None:
     for order in range(1, 10_001):
         here.leave(here.join(order, NONE, 0))
     assert len(here) == 1
-    assert len(here._lines[""].turns) < 100
+    assert len(here._lines[""].entries) < 100
     apply(here, group("g", (A, 1)))
     assert [ticket for ticket, _ in here.dispatch(0)] == [stays]
 
@@ -137,6 +137,6 @@ def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_c
     fresh = here.join(4, NONE, 60_000)
     served = []
     for _ in range(3):
-        here.router.done(A)
+        here.router.release(A)
         served += [ticket for ticket, _ in here.dispatch(60_000)]
     assert served == [fresh, old[1], old[2]]

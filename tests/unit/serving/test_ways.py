@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.serving.routing import Applied, Router
-from autoscaler.serving.routing_policies import Want
+from autoscaler.serving.routing import Router, RouteUpdate
+from autoscaler.serving.routing_policies import RequestTraits
 from autoscaler.serving.wait_queue import WaitQueue
 from topics.records import Endpoint, RouteGroup, Routes, TypeRoute
 
 A, B, C = (Endpoint(name, f"{name}:1") for name in "abc")
 NONE: frozenset[Endpoint] = frozenset()
-LONG, SHORT = Want(kind="long"), Want(kind="short")
+LONG, SHORT = RequestTraits(kind="long"), RequestTraits(kind="short")
 
 
 def routes(*shares: tuple[float, ...], slots: int = 0, generation: int = 1) -> Routes:
@@ -33,14 +33,14 @@ def router(*shares: tuple[float, ...], slots: int = 0) -> Router:
     return made
 
 
-def sent(made: Router, want: Want, count: int, done: bool = True) -> Counter[str]:
+def sent(made: Router, want: RequestTraits, count: int, done: bool = True) -> Counter[str]:
     found: Counter[str] = Counter()
     for _ in range(count):
         pick = made.pick(want=want)
         assert pick is not None
         found[pick.group] += 1
         if done:
-            made.done(pick.endpoint)
+            made.release(pick.endpoint)
     return found
 
 
@@ -86,24 +86,24 @@ def test_a_full_group_gets_what_it_is_owed_once_it_has_room() -> None:
     held = sent(made, LONG, 8, done=False)
     assert held == {"a": 4, "b": 4}
     for _ in range(4):
-        made.done(B)
+        made.release(B)
     assert sent(made, LONG, 10) == {"b": 10}  # a is full all the time
     for _ in range(4):
-        made.done(A)
+        made.release(A)
     after = sent(made, LONG, 30)
     assert (held + after + Counter(b=10))["a"] == 24
 
 
 def test_new_shares_take_effect_at_once_and_the_same_ones_change_nothing() -> None:
     made = router((1.0, 0.0), (0.0, 1.0))
-    assert made.apply(routes((1.0, 0.0), (0.0, 1.0))) is Applied.SAME
-    assert made.apply(routes((0.0, 1.0), (0.0, 1.0), generation=2)) is Applied.CHANGED
+    assert made.apply(routes((1.0, 0.0), (0.0, 1.0))) is RouteUpdate.SAME
+    assert made.apply(routes((0.0, 1.0), (0.0, 1.0), generation=2)) is RouteUpdate.CHANGED
     assert sent(made, LONG, 3) == {"b": 3}
 
 
 def test_a_kind_that_the_routes_no_longer_know_goes_by_weights() -> None:
     made = router((1.0, 0.0), (0.0, 1.0))
-    assert sent(made, Want(kind="gone"), 4) == {"a": 2, "b": 2}
+    assert sent(made, RequestTraits(kind="gone"), 4) == {"a": 2, "b": 2}
 
 
 def test_nobody_waits_behind_a_kind_for_which_there_is_no_room() -> None:
@@ -112,7 +112,7 @@ def test_nobody_waits_behind_a_kind_for_which_there_is_no_room() -> None:
     short = [here.join(order, NONE, 0, SHORT) for order in range(3, 5)]
     assert [ticket for ticket, _ in here.dispatch(0)] == [long[0], short[0]]
     assert here.dispatch(0) == []
-    here.router.done(B)
+    here.router.release(B)
     assert [ticket for ticket, _ in here.dispatch(0)] == [short[1]]
-    here.router.done(A)
+    here.router.release(A)
     assert [ticket for ticket, _ in here.dispatch(0)] == [long[1]]

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.serving.routing_policies import Between, Inside, Policy
+from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
 from loadtests.routing_bench import BETWEEN, INSIDE, compared
 
-BASIC = Policy(Between.GOODPUT, Inside.ROUND_ROBIN)
+BASIC = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.ROUND_ROBIN)
 
 
 @pytest.mark.parametrize("name", sorted(INSIDE))
 def test_opportunistic_scheduling_lowers_latency_inside_a_combo(name: str) -> None:
     """Cauchy's Table 3 reports 6 to 13%; several H20 behind an H800 are rarely idle together with
     it, and gain next to nothing here."""
-    ours = Policy(Between.GOODPUT, Inside.OPPORTUNISTIC)
+    ours = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.OPPORTUNISTIC)
     least = -0.01 if name in ("1P2D H800 H20", "1P3D H800 H20") else 0.02
     assert compared({name: INSIDE[name]}, BASIC, ours, 0.7, 300, 1)[name]["lower"] > least
 
 
 def test_goodput_weights_lower_latency_between_unequal_combos() -> None:
     name = "H100+L40S+L4"
-    equal = Policy(Between.EQUAL, Inside.ROUND_ROBIN)
+    equal = RoutingPolicy(AcrossCombos.EQUAL, WithinCombo.ROUND_ROBIN)
     assert compared({name: BETWEEN[name]}, equal, BASIC, 0.7, 300, 1)[name]["lower"] > 0.1
