@@ -7,6 +7,7 @@ like any other. Knows nothing of who reads them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from topics.instance_ranks import GangRank, GangStage
 from topics.scoring import ScoreSplit
 from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, to_text
 from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
-from topics.topic_table import TABLE, key_of
+from topics.topic_table import TABLE, key_of, topic_of
 
 Pick = Callable[[Sequence[Any]], Any]
 """One of several, none of which is preferred."""
@@ -265,3 +266,49 @@ _PLAIN: dict[str, Callable[[Pick, Names], Any]] = {
     "dead-letters": lambda _pick, _names: records.DeadLetter("status", 0, 7, "why", "AA==", "r"),
     "status": _status,
 }
+
+
+def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
+    """(topic, key, record) of valid records on every topic, at the bounds, that change nothing of a
+    fleet that is well: of names that nobody declared, or with values that nobody may believe."""
+    now_ms, node, pool = names.now_ms, names.nodes[-1], names.pools[0]
+    late = records.Telemetry(names.models[0], "extreme", "b", MAX_COUNT, MAX_MS, LONGEST_SPAN_MS,
+                             MAX_COUNT, *MOST_PER_S, MOST_IN_FLIGHT, MAX_COUNT)  # fmt: skip
+    stopped = records.ObservedInstance(
+        "extreme", names.models[0], "aggregated", f"extreme:{'9' * 100}",
+        records.InstanceState.STOPPED, (63,), "", MAX_MS, MAX_MS, MAX_COUNT, MAX_COUNT, MAX_COUNT,
+    )  # fmt: skip
+    status = records.Status(node, pool, "extreme", 0, 0, (stopped,), "extreme", "extreme")
+    laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(12)
+    )
+    second = DemandSecond(MAX_MS, MOST_PER_S, to_text([{HIGHEST: MOST_COUNT}] * 6))
+    word = GatewayWord("extreme", "b", MAX_MS, MOST_IN_FLIGHT, MAX_COUNT, True, False)
+    made = [
+        late,
+        dataclasses.replace(late, model="nobody", age_ms=0, end_ms=now_ms),
+        records.Demand("nobody", 10**6, MAX_MS // 1000, (second,), (word,), {"x": MAX_COUNT}),
+        records.Availability("no/such/pool", 10**6, MAX_MS),
+        records.Price("no/such/pool", 100_000.0, MAX_MS),
+        records.Price(pool, 100_000.0, MAX_MS),
+        records.DeclaredService("extreme", laughs, MAX_MS),
+        records.Control("nobody", "pause", True, "w" * 200, "y" * 2000, MAX_MS, 1),
+        records.Control("nobody", "verdict", True, "", "", MAX_MS, 0, MAX_COUNT, MAX_COUNT),
+        records.Alert("extreme", "x" * 200, "resolved", MAX_MS, ("nobody",) * 1000),
+        records.Leadership("extreme", "extreme", "renewal", MAX_MS, 0, MAX_COUNT),
+        records.Leadership("extreme", "extreme", "standby", MAX_MS, MAX_COUNT // 10, MAX_COUNT),
+        records.Decision(MAX_COUNT, MAX_COUNT, names.models[0], "hold", MAX_MS, True, "y" * 2000,
+                         1e9, 1e9, -1e9, MAX_MS, (("extreme", 10**6),), MAX_MS),
+        records.PlanRecord(MAX_COUNT, MAX_COUNT, MAX_MS, "extreme", 1e9, 1e9,
+                           (records.PlannedCombo("nobody", "extreme", 10**6, 1e9, 1e9),) * 100,
+                           {"nobody": 1e9}, MAX_COUNT),
+        records.RateHour(names.models[0], 10_000_000, MAX_COUNT, (10**9,) * 60, 0.01,
+                         Learnt(1e9, 1e9, ("extreme",), True, MAX_MS), "x" * 64),
+        records.Assignment("nowhere", "no/such/pool", MAX_COUNT, MAX_COUNT, MAX_MS, (), MAX_MS,
+                           MAX_COUNT, 86_400_000),
+        records.Routes("nobody", MAX_COUNT, MAX_COUNT, MAX_MS, 1e9, 1e9, (), MAX_MS, MAX_COUNT),
+        dataclasses.replace(status, node="nowhere"),
+        status,
+        records.DeadLetter("status", MAX_COUNT, MAX_COUNT, "y" * 2000, "A" * 90_000, "extreme"),
+    ]  # fmt: skip
+    return [(topic_of(record).name, key_of(record), encode(record)) for record in made]

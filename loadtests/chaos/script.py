@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import ClientSession
 
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, shifted
+from loadtests.extreme import Names, unbelievable
 from streams.broker.kafka_clients import admin, producer
 from topics.codec import encode
 from topics.controls import Control
@@ -227,6 +228,21 @@ async def _poison(chaos: Chaos, rng: random.Random) -> None:
         chaos.poison.add((taken.topic.removeprefix(prefix), taken.partition, taken.offset))
 
 
+async def _extreme(chaos: Chaos, rng: random.Random) -> None:
+    """Valid records at their bounds, which nobody may believe."""
+    chaos.hit = "every topic"
+    prefix, cluster = chaos.stack.prefix, chaos.stack.config.cluster
+    idle = [node for node, status in sorted(chaos.topics.statuses.items()) if not status.instances]
+    names = Names(
+        chaos.stack.base.now_ms(time.monotonic_ns()),
+        tuple(service.model for service in cluster.services),
+        tuple(idle[-1:]) or ("nowhere",),
+        tuple(pool.id for pool in cluster.pools),
+    )
+    made = unbelievable(names)
+    await _write(chaos, [(f"{prefix}{topic}", key, value) for topic, key, value in made])
+
+
 async def _foreign(chaos: Chaos, rng: random.Random) -> None:
     """Empty assignments and routes: of a former leader, of one that never claimed, unsigned."""
     chaos.hit = "assignments and routes"
@@ -335,6 +351,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("engine killed", "21", _engine(_KILL), limit_s=30.0, loses="what it held", quiet=False),
     Fault("engine stopped", "21", _engine(_STOP), _resume_engine, (3.0, 6.0), quiet=False),
     Fault("poison on every topic", "14", _poison),
+    Fault("extreme record on every topic", "28", _extreme),
     Fault("foreign assignments and routes", "9, 10", _foreign),
     Fault("absurd prices", "15", _prices),
     Fault("alert storm", "23", _alerts),

@@ -22,10 +22,11 @@ from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import Latest, into_latest
+from streams.controller.control_state import Latest, Refused, into_latest
 from streams.controller.control_topics import FOLLOWED
 from streams.controller.demand_sources import gateways_sink
 from streams.controller.election import Election
+from streams.controller.known import Known
 from streams.controller.leadership import Seat
 from streams.controller.leadership_term import Terms
 from streams.controller.outbox import Outbox
@@ -110,7 +111,8 @@ class Controller:
         self.election = Election(f"{name}-{life}")
         self.solver = SimSolver(process, rng)
         self.windows = TelemetryWindows(cluster().policy.global_window_s)
-        self._count = gateways_sink(self.windows, {}, lambda: self.loop.pace.fresh.set())
+        known = Known(cluster, self.latest.assignments, self.latest.undeclared)
+        self._count = gateways_sink(self.windows, {}, lambda: self.loop.pace.fresh.set(), known)
         self.poison = 0
         producer = SimLeaderProducer(log, link)
         self.seat = Seat(
@@ -134,7 +136,7 @@ class Controller:
         self._telemetry_reader = Reader(log, link, ("telemetry",))
         self._fold = into_latest(
             self.latest, self.election, self.clock, self.loop.overwrite,
-            lambda alert: self.latest.take(alert, 0),
+            lambda alert: self.latest.take(alert, 0), known,
         )  # fmt: skip
         self.control = Followed(log, Reader(log, link, names), read_s, self._take)
         self.telemetry = Followed(log, self._telemetry_reader, read_s, self._hear)
@@ -176,7 +178,10 @@ class Controller:
             self.poison += 1
             self.loop.overwrite_forged(record)
             return
-        self._fold(name, record, entry.offset, entry.append_ms)
+        try:
+            self._fold(name, record, entry.offset, entry.append_ms)
+        except Refused:
+            self.poison += 1
 
     def _hear(self, _name: str, entry: Entry) -> None:
         records, bad = read_reported([entry.value or b""])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from loadtests.extreme import Names, unbelievable
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0
 from loadtests.invariants.scenario import Fault
@@ -246,6 +247,21 @@ def _poison(world: World, fault: Fault, begins: bool) -> None:
                 world.log.append(topic.name, f"poison-{fault.at_s:.0f}", value)
 
 
+def _extreme(world: World, fault: Fault, begins: bool) -> None:
+    """Records at their bounds on every topic, when the fault begins and when it ends."""
+    if world.log.away:
+        return
+    idle = [name for name, node in sorted(world.nodes.items()) if not node.processes]
+    names = Names(
+        T0 + int(world.now_s * 1000),
+        tuple(service.model for service in world.cluster.services),
+        tuple(idle[-1:]) or ("nowhere",),
+        tuple(pool.id for pool in world.cluster.pools),
+    )
+    for topic, key, value in unbelievable(names):
+        world.log.append(topic, (key or b"").decode(), value)
+
+
 def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
     """A former leader's assignments, empty, appear under every key once more."""
     if not begins or world.log.away or world.log.transactional:
@@ -348,6 +364,7 @@ _ACTS: dict[str, Act] = {
     "engine killed": _engine_killed,
     "prices absurd": _prices,
     "poison": _poison,
+    "extreme records": _extreme,
     "stale leader": _stale_leader,
     "forged": _forged,
     "solver away": _solver_away,

@@ -25,7 +25,7 @@ KINDS = (
     "executor clock", "executor killed", "node lost", "node cut", "region cut", "launches fail",
     "launches stuck", "engine killed", "prices absurd", "poison", "stale leader", "forged",
     "solver away", "solver slow", "alert storm", "stray", "reclaim", "pause",
-    "leadership deleted",
+    "leadership deleted", "extreme records",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
@@ -30,6 +30,7 @@ from streams.controller.control_state import Latest
 from streams.controller.tick_schedule import Pace
 from streams.ports.actuator import Desired, Publisher
 from streams.solver.solver_client import Solver
+from topics.controls import EVERYTHING, Control
 from topics.records import Assignment, Routes
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Loop:
             answers=answers,
             alerts=self.latest.take_alerts(),
             engines=self.latest.take_engines(),
-            controls=dict(self.latest.controls),
+            controls=self._controls(models),
             unmanaged=dict(self.latest.unmanaged),
             lag_ms=self._lag_ms(),
         )
@@ -133,6 +134,14 @@ class Loop:
         for watcher in self.watchers:
             watcher(done)
         return effects
+
+    def _controls(self, models: Iterable[str]) -> dict[str, Control]:
+        """What operators said of everything, of `models`, and of what runs or was held already:
+        of other names it would only be said again and again."""
+        state = self.state
+        scopes = {EVERYTHING, *models, *state.routes, *(group.model for group in state.groups)}
+        scopes.update(name.rsplit("/", 1)[0] for name in state.held)
+        return {key: one for key, one in self.latest.controls.items() if one.scope in scopes}
 
     def _lag_ms(self) -> dict[str, int]:
         """`late_s` in domain time, in whole seconds: finer would fill the decision log."""

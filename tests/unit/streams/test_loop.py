@@ -27,6 +27,7 @@ from topics.records import (
     Alert,
     Assignment,
     Availability,
+    Control,
     Decision,
     PlanRecord,
     Price,
@@ -321,3 +322,15 @@ async def test_a_controller_that_does_not_lead_only_watches() -> None:
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+def test_controls_of_names_that_nobody_declared_are_not_decided_upon() -> None:
+    """Thousands of them are no thousands of decisions; one of a declared model counts at once."""
+    records = Records()
+    loop, _, _ = make_loop(CLUSTER, records)
+    for number in range(3000):
+        loop.latest.take(Control(f"m{number}", "pause", True, "ann", "", NOW_MS), number)
+    loop.latest.take(Control("tiny", "pause", True, "ann", "", NOW_MS), 1)
+    loop.tick(NOW_MS + 1000)
+    assert [one for one in loop.state.held if "pause" in one] == ["tiny/pause"]
+    assert len(records.of(Decision)) < 10
