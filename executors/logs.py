@@ -10,8 +10,10 @@ import argparse
 import logging
 import sys
 import time
+from typing import Any
 
 from topics.log_format import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
+from topics.printable import printable, printable_lines
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +21,21 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", default=DEFAULT_LEVEL, choices=LEVELS)
 
 
+class PrintableFormatter(logging.Formatter):
+    """One line a message, whoever's words it holds; of tracebacks the lines stay."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a method of logging
+        """The line without a traceback."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  a method of logging
+        """The traceback."""
+        return printable_lines(super().formatException(ei))
+
+
 def log_to_stderr(level: str) -> None:
     """Set up this process: our messages from `level` on, libraries from warning on."""
-    formatter = logging.Formatter(FORMAT)
+    formatter = PrintableFormatter(FORMAT)
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT
     handler = logging.StreamHandler(sys.stderr)

@@ -11,10 +11,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import orjson
 
 from topics.log_format import DEFAULT_LEVEL, FORMAT, LEVELS, MSEC_FORMAT, TIME_FORMAT
+from topics.printable import printable, printable_lines
 
 AGAIN_S = 30.0
 FORMS = ("text", "json")
@@ -54,7 +56,19 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class JsonLines(logging.Formatter):
+class PrintableFormatter(logging.Formatter):
+    """One line a message, whoever's words it holds; of tracebacks the lines stay."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a method of logging
+        """The line without a traceback."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  a method of logging
+        """The traceback."""
+        return printable_lines(super().formatException(ei))
+
+
+class JsonLines(PrintableFormatter):
     """One JSON object a line: at, level, logger, message, and error with its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -63,7 +77,7 @@ class JsonLines(logging.Formatter):
             "at": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": printable(record.getMessage()),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -73,7 +87,7 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
     """Set up this process: our messages from `level` on, libraries from warning on. form: of
     FORMS."""
-    formatter = JsonLines() if form == "json" else logging.Formatter(FORMAT)
+    formatter = JsonLines() if form == "json" else PrintableFormatter(FORMAT)
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT
     handler = logging.StreamHandler(sys.stderr)

@@ -9,6 +9,8 @@ import math
 import re
 from typing import Any
 
+from topics.printable import printable
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z")
 _COMBO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+>&-]{0,999}\Z")
 
@@ -31,7 +33,7 @@ class InvalidRecord(ValueError):
     def __init__(self, field: str, value: object, allowed: str) -> None:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        super().__init__(f"{field}: {shown} is not allowed; allowed: {allowed}")
+        super().__init__(printable(f"{field}: {shown} is not allowed; allowed: {allowed}"))
         self.field = field
         self.value = value
         self.allowed = allowed
@@ -60,6 +62,28 @@ def text(field: str, value: object, limit: int = 2000) -> None:
     """Free text for people, at most `limit` characters."""
     if not isinstance(value, str) or len(value) > limit:
         raise InvalidRecord(field, value, f"text of at most {limit} characters")
+
+
+def machine_text(field: str, value: object, limit: int) -> None:
+    """What only programs read, of at most `limit` printable characters."""
+    text(field, value, limit)
+    if not str(value).isprintable():
+        raise InvalidRecord(field, value, f"at most {limit} printable characters")
+
+
+def free_text(record: object, field: str, limit: int = 2000) -> None:
+    """Check a field of a frozen record with text for people, or with several of them, and replace
+    what is not printable in it (`topics.printable`): the words count, whoever wrote them."""
+    value = getattr(record, field)
+    if isinstance(value, tuple):
+        for one in value:
+            text(field, one, limit)
+        clean: object = tuple(map(printable, value))
+    else:
+        text(field, value, limit)
+        clean = printable(value)
+    if clean != value:
+        object.__setattr__(record, field, clean)
 
 
 def texts(field: str, value: object, limit: int = 4000) -> tuple[str, ...]:

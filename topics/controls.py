@@ -38,8 +38,8 @@ class Control:
         if self.scope != EVERYTHING:
             checks.name("scope", self.scope)
         checks.one_of("kind", self.kind, CONTROL_KINDS)
-        checks.text("who", self.who, 200)
-        checks.text("why", self.why)
+        checks.free_text(self, "who", 200)
+        checks.free_text(self, "why")
         checks.time_ms("at_ms", self.at_ms)
         checks.time_ms("until_ms", self.until_ms)
         checks.count("proposal", self.proposal)

@@ -26,6 +26,6 @@ class DeadLetter:
         checks.name("topic", self.topic)
         checks.count("partition", self.partition)
         checks.count("offset", self.offset)
-        checks.text("reason", self.reason)
-        checks.text("payload", self.payload, 90_000)
+        checks.free_text(self, "reason")
+        checks.machine_text("payload", self.payload, 90_000)
         checks.name("reader", self.reader)

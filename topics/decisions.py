@@ -57,7 +57,7 @@ class Decision:
             checks.name("model", self.model)
         checks.one_of("kind", self.kind, DECISION_KINDS)
         checks.time_ms("at_ms", self.at_ms)
-        checks.text("reason", self.reason)
+        checks.free_text(self, "reason")
         for key in ("demand_req_per_s", "capacity_req_per_s"):
             checks.number(key, getattr(self, key), 0.0, checks.MOST_REQ_PER_S)
         most_usd = checks.MOST_USD_PER_H

@@ -94,7 +94,7 @@ class Assignment:
         checks.time_ms("issued_ms", self.issued_ms)
         checks.time_ms("said_ms", self.said_ms)
         checks.count("valid_ms", self.valid_ms)
-        checks.text("signature", self.signature, 64)
+        checks.machine_text("signature", self.signature, 64)
         used = [gpu for instance in self.instances for gpu in instance.gpus]
         if len(used) != len(set(used)):
             raise checks.InvalidRecord("instances.gpus", used, "each GPU of the node once")
@@ -139,7 +139,7 @@ class ObservedInstance:
             checks.count(key, getattr(self, key))
         checks.time_ms("since_ms", self.since_ms)
         checks.time_ms("launched_ms", self.launched_ms)
-        checks.text("reason", self.reason)
+        checks.free_text(self, "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +176,12 @@ class Status:
         checks.count("observed_generation", self.observed_generation)
         checks.count("observed_token", self.observed_token)
         checks.time_ms("at_ms", self.at_ms)
-        checks.text("boot", self.boot, 200)
-        checks.text("place", self.place, 200)
-        checks.text("load_feed", self.load_feed, 300)
+        checks.machine_text("boot", self.boot, 200)
+        checks.free_text(self, "place", 200)
+        checks.machine_text("load_feed", self.load_feed, 300)
         checks.count("refused", self.refused)
         checks.time_ms("reclaim_ms", self.reclaim_ms)
-        for fault in self.faults:
-            checks.text("faults", fault)
+        checks.free_text(self, "faults")
         self._check_address()
 
     def _check_address(self) -> None:

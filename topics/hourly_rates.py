@@ -60,7 +60,7 @@ class RateHour:
         checks.count("hour", self.hour, _MOST_HOURS)
         checks.count("leader_token", self.leader_token)
         checks.number("derate", self.derate, 0.01, 1.0)
-        checks.text("basis", self.basis, 64)
+        checks.machine_text("basis", self.basis, 64)
         checks.number("arrivals", len(self.arrivals), MINUTES, MINUTES)
         for count in self.arrivals:
             checks.number("arrivals", count, UNKNOWN, 10**9)

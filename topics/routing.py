@@ -189,7 +189,7 @@ class Routes:
         for alias in self.aliases:
             checks.name("aliases", alias)
         for feed in self.feeds:
-            checks.text("feeds", feed, 300)
+            checks.machine_text("feeds", feed, 300)
         for kind in self.types:
             if len(kind.shares) != len(self.groups):
                 allowed = f"one per group, {len(self.groups)}"
@@ -200,6 +200,6 @@ class Routes:
         checks.time_ms("issued_ms", self.issued_ms)
         checks.time_ms("said_ms", self.said_ms)
         checks.count("valid_ms", self.valid_ms)
-        checks.text("signature", self.signature, 64)
+        checks.machine_text("signature", self.signature, 64)
         checks.number("ttft_limit_ms", self.ttft_limit_ms, 0.0, 1e9)
         checks.number("tpot_limit_ms", self.tpot_limit_ms, 0.0, 1e9)

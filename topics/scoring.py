@@ -37,7 +37,8 @@ class PromptRule:
     def __post_init__(self) -> None:
         checks.number("score", self.score, -1e9, 1e9)
         checks.count("longer_than", self.longer_than, 10**9)
-        checks.texts("languages", self.languages, 8)
+        for language in self.languages:
+            checks.machine_text("languages", language, 8)
 
 
 @dataclass(frozen=True, slots=True)

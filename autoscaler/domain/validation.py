@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 
+from topics.printable import printable
+
 
 class InvalidValue(ValueError):
     """A value from outside is not allowed. `field` names it, `allowed` says what would be."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: {value!r} is not allowed; allowed: {allowed}")
+        super().__init__(printable(f"{field}: {value!r} is not allowed; allowed: {allowed}"))
         self.field = field
         self.value = value
         self.allowed = allowed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 
 import orjson
 
 from loadtests.chaos.run import Chaos, Outcome
 from loadtests.chaos.watch import Request
+from streams.html_text import escaped
 from streams.tools.backtest.html_report import STYLE
 
 _WIDTH, _ROW, _LEFT = 860, 22, 190
@@ -65,8 +65,8 @@ def html(chaos: Chaos, title: str) -> str:
     rows = "".join(_row(o) for o in chaos.outcomes)
     return "\n".join([
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        f"<title>Chaos: {escape(title)}</title><style>{STYLE}</style>",
-        f"<h1>Chaos: {escape(title)}</h1>",
+        f"<title>Chaos: {escaped(title)}</title><style>{STYLE}</style>",
+        f"<h1>Chaos: {escaped(title)}</h1>",
         f"<p>{found['faults']} faults, {found['broken']} with a broken promise. "
         f"{found['failed']} of {found['requests']} requests got no answer. "
         f"Longest takeover {found['worst_takeover_s']} s.</p>",
@@ -94,7 +94,7 @@ def _row(o: Outcome) -> str:
 
 
 def _cells(cells: Iterable[object]) -> str:
-    return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<td>{escaped(str(cell))}</td>" for cell in cells) + "</tr>"
 
 
 def timeline(chaos: Chaos) -> str:
@@ -105,7 +105,7 @@ def timeline(chaos: Chaos) -> str:
     scale = (_WIDTH - _LEFT) / max(end_s, 1.0)
     parts = [f"<svg viewBox='0 0 {_WIDTH} {height}' role='img' aria-label='timeline of faults'>"]
     for at, name in enumerate(names):
-        parts.append(f"<text class='label' x='0' y='{_ROW * at + 15}'>{escape(name)}</text>")
+        parts.append(f"<text class='label' x='0' y='{_ROW * at + 15}'>{escaped(name)}</text>")
     for o in chaos.outcomes:
         y = _ROW * names.index(o.fault) + 4
         well = max(o.well_s, 0.0) if o.well_s >= 0 else end_s - o.until_s

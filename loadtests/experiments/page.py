@@ -7,10 +7,10 @@ what people wrote around it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 from autoscaler.domain.validation import InvalidValue
+from streams.html_text import escaped
 from streams.tools.backtest.svg_charts import HEIGHT, WIDTH, colour, ticks
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 170, 16, 40
@@ -30,7 +30,7 @@ def bar_chart(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_la
     """Bars side by side: one group for each name, in it one bar of each series; NaN draws none."""
     most = max((v for values in series.values() for v in values if v == v), default=1.0) * 1.05
     wide, high = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(y_label)}">']
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(y_label)}">']
     for value in ticks(0.0, most):
         y = _TOP + high * (1.0 - value / most)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + wide}" y1="{y:.1f}" '
@@ -40,7 +40,7 @@ def bar_chart(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_la
     bar = 0.8 * each / len(series)
     for g, name in enumerate(groups):
         parts.append(f'<text x="{_LEFT + (g + 0.5) * each:.1f}" y="{HEIGHT - _BOTTOM + 16}" '
-                     f'text-anchor="middle">{escape(name)}</text>')  # fmt: skip
+                     f'text-anchor="middle">{escaped(name)}</text>')  # fmt: skip
         for s, values in enumerate(series.values()):
             if values[g] == values[g]:
                 tall = high * values[g] / most
@@ -50,9 +50,9 @@ def bar_chart(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_la
     for s, name in enumerate(series):
         down, right = _TOP + 10 + 18 * s, WIDTH - _RIGHT + 16
         parts.append(f'<rect x="{right}" y="{down - 8}" width="12" height="8" fill="{colour(s)}"/>'
-                     f'<text x="{right + 18}" y="{down}">{escape(name)}</text>')  # fmt: skip
+                     f'<text x="{right + 18}" y="{down}">{escaped(name)}</text>')  # fmt: skip
     parts.append(f'<text transform="translate(14 {_TOP + high / 2:.0f}) rotate(-90)" '
-                 f'text-anchor="middle">{escape(y_label)}</text></svg>')  # fmt: skip
+                 f'text-anchor="middle">{escaped(y_label)}</text></svg>')  # fmt: skip
     return "".join(parts)
 
 

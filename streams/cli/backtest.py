@@ -32,6 +32,7 @@ from streams.files.prometheus_section import PrometheusServer
 from streams.files.prometheus_section import url as server_url
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, without_login
+from streams.terminal_console import SafeConsole
 from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand, Workload
 from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
 from streams.tools.backtest.backtest_runs import BACKENDS, Outcome, Run, prepared, run_all
@@ -161,7 +162,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
             refuse_unwritable(path)
     with workers_spared():
         found = backtest(args, policies, demand)
-    _show(found, Console())
+    _show(found, SafeConsole())
     for path, content in ((args.json, as_json), (args.report, page)):
         if path:
             _write(path, content(found))
@@ -260,7 +261,7 @@ def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outco
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=SafeConsole(stderr=True),
         transient=True,
         disable=not sys.stderr.isatty(),
     )

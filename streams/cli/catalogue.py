@@ -22,6 +22,7 @@ from autoscaler.performance.mig_profiles import is_slice, whole_gpu
 from autoscaler.performance.packaged_profile import default_profile
 from streams.cli.json_output import show_json
 from streams.files.model_source import architecture, is_file
+from streams.terminal_console import SafeConsole
 
 _PIPE_WIDTH = 200
 _WIDE, _NAME = 140, 16
@@ -193,7 +194,7 @@ def _note(notes: dict[str, int], source: str) -> str:
 
 
 def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return SafeConsole(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _print(console: Console, table: Table, notes: dict[str, int], said: str) -> None:

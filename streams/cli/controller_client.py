@@ -19,6 +19,7 @@ import orjson
 from streams.controller.controller_options import HTTP
 from streams.files.user_errors import UserError, without_login
 from streams.health.tokens import READ_TOKEN, read_token
+from topics.printable import printable
 
 VARIABLE = "SHOAL_URL"
 _TIMEOUT_S = 5.0
@@ -64,7 +65,18 @@ def ask(url: str, path: str) -> dict[str, Any]:
         raise UserError(f"--url {url}: HTTP {code}, not a Shoal controller") from None
     if not isinstance(found, dict):
         raise UserError(f"--url {url}: not a Shoal controller")
-    return found
+    return {str(key): _shown(value) for key, value in found.items()}
+
+
+def _shown(value: Any) -> Any:
+    """`value` with texts that are one printable line each, whatever answered."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    if isinstance(value, dict):
+        return {printable(key): _shown(one) for key, one in value.items()}
+    return value
 
 
 def status(url: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Owns the command and its words. Plans like `shoal plan`; changes nothing.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -28,6 +27,7 @@ from streams.cli.run_part import bootstrap
 from streams.cli.running_fleet import read_running
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
+from streams.terminal import show_json_bytes
 from topics.topic_table import PREFIX
 
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     profile = profile_of(cluster)
     problem, made = planned(cluster, demands, fleet, profile, strategy_for(cluster.policy), options)
     if args.json:
-        sys.stdout.buffer.write(_json(made, strangers))
+        show_json_bytes(_json(made, strangers))
     else:
         print(f"from what runs to the plan for {whence}")
         for line in lines(problem, made, strangers):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import orjson
+
+from streams.terminal import show_json_bytes
 
 
 def encoded(value: object) -> bytes:
@@ -14,4 +14,4 @@ def encoded(value: object) -> bytes:
 
 def show_json(value: object) -> None:
     """Write `value` to standard output."""
-    sys.stdout.buffer.write(encoded(value))
+    show_json_bytes(encoded(value))

@@ -19,6 +19,7 @@ from importlib.metadata import version
 
 from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError
+from streams.terminal import guarded_output
 from topics.checks import InvalidRecord
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -61,6 +62,11 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
     """Run `shoal`; returns the exit code. imported: called when the command's modules are read."""
+    with guarded_output():
+        return _run(argv, imported)
+
+
+def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _Parser(
         prog="shoal",

@@ -7,7 +7,6 @@ shown by `plan_view`; nothing is ever changed by this command.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +27,7 @@ from streams.cli.plan_modes import refuse_ignored
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
+from streams.terminal import show_json_bytes
 
 DEFAULT_REQ_PER_S = 1.0
 UNSERVED = 3
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
         text = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile)
-        sys.stdout.buffer.write(text)
+        show_json_bytes(text)
         return UNSERVED if made.shortfall_req_per_s else 0
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")

@@ -6,7 +6,6 @@ Owns the words and the names of this mode. The plan is that of the strategy `bud
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli import text_layout
 from streams.cli.json_output import encoded
 from streams.cli.plan_view import measured
+from streams.terminal import show_json_bytes
 
 REQUESTS = 1000
 
@@ -90,7 +90,7 @@ def run(
     if made.status is PlanStatus.FAILED or made.work is None:
         raise InvalidValue("budget", budget, f"a larger one: {made.notes[-1]}")
     if args.json:
-        sys.stdout.buffer.write(encode(problem, made, made.work, wall_s))
+        show_json_bytes(encode(problem, made, made.work, wall_s))
         return 0
     lines = [*_lines(problem, made, made.work), *measured(problem, made, profile)]
     lines.append("Nothing was changed.")

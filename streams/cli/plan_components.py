@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Iterator
 
@@ -26,6 +25,7 @@ from autoscaler.planning.component_graph import (
 from streams.cli import text_layout
 from streams.cli.json_output import encoded
 from streams.cli.plan_budget import how_far
+from streams.terminal import show_json_bytes
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     made = solve(problem, args.time_limit, args.gap)
     wall_s = time.monotonic() - started_s
     if args.json:
-        sys.stdout.buffer.write(encode(graphs, made, args.budget, wall_s))
+        show_json_bytes(encode(graphs, made, args.budget, wall_s))
         return 0
     text_layout.show([_fleet(made), _paths(made)], _lines(graphs, made, args.budget))
     return 0

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 
 import orjson
@@ -33,6 +32,8 @@ from streams.cli import plan_json, plan_view
 from streams.cli.json_output import show_json
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
+from streams.html_text import escaped
+from streams.terminal_console import SafeConsole
 from streams.tools.backtest.html_report import STYLE
 from streams.tools.backtest.svg_charts import Series, line_chart
 
@@ -65,7 +66,13 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         return fleet, fleet[1].cost_usd_per_h, bool(fleet[1].shortfall_req_per_s)
 
     found = splits(route)
-    told = track(found, "plans", disable=args.json or not sys.stderr.isatty(), transient=True)
+    told = track(
+        found,
+        "plans",
+        disable=args.json or not sys.stderr.isatty(),
+        transient=True,
+        console=SafeConsole(stderr=True),
+    )
     options = list(priced(list(told), price))
     chosen = cheapest(route, options)
     wall_s = time.monotonic() - started_s
@@ -112,7 +119,7 @@ def page(route: QualityRoute, options: list[Priced[Fleet]], chosen: Priced[Fleet
     for i, model in enumerate(route.models):
         alone = [o for o in options if math.isclose(o.split.fractions[i], 1.0) and not o.short]
         lines += [Series(f"{model} alone", ((o.split.quality, o.usd_per_h),)) for o in alone[:1]]
-    heads = "".join(f"<th>{escape(m)}</th>" for m in route.models)
+    heads = "".join(f"<th>{escaped(m)}</th>" for m in route.models)
     rows = "".join(
         f"<tr{' class=ours' if o is chosen else ''}><td>{o.split.quality:.4g}</td>"
         f"<td>{o.usd_per_h:.2f}</td>"
@@ -120,10 +127,10 @@ def page(route: QualityRoute, options: list[Priced[Fleet]], chosen: Priced[Fleet
         + "</tr>"
         for o in best
     )
-    title = f"Quality and cost of {escape(route.name)}"
+    title = f"Quality and cost of {escaped(route.name)}"
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title>"
-        f"<style>{STYLE}</style><h1>{title}</h1><p>{escape(_sentence(route, chosen.split))}</p>"
+        f"<style>{STYLE}</style><h1>{title}</h1><p>{escaped(_sentence(route, chosen.split))}</p>"
         + line_chart(lines, "mean quality of answers", "USD per hour")
         + f"<table><tr><th>quality</th><th>USD/h</th>{heads}</tr>{rows}</table>"
         f"<p class='small'>Each row is a plan for {route.req_per_s:g} req/s; no other split of "

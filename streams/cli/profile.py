@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from autoscaler.performance import holdout
@@ -28,6 +27,8 @@ from streams.cli import measure
 from streams.files.measured_points import read_points
 from streams.files.profile_files import read_profile, write_profile
 from streams.files.user_errors import UserError
+from streams.terminal import raw_stream
+from streams.terminal_console import SafeConsole
 
 # Model names must not be cut: a pipe is as wide as they need.
 _PIPE_WIDTH = 140
@@ -150,7 +151,8 @@ def _known(points: Sequence[MeasuredPoint], profile: Profile) -> str:
 
 def _progress(done: int, groups: int) -> None:
     if sys.stderr.isatty():
-        print(f"\rfitting {done + 1} of {groups} ", end="", file=sys.stderr, flush=True)
+        raw = raw_stream(sys.stderr)  # the return to the start of the line is ours
+        print(f"\rfitting {done + 1} of {groups} ", end="", file=raw, flush=True)
 
 
 def _as_json(
@@ -192,7 +194,7 @@ def _print(
             *map(_percent, (row.ttft_mape, row.ttft_median, row.tpot_mape, row.tpot_median)),
             "uncertain" if row.uncertain else "",
         )
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = SafeConsole(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(f"Absolute errors of estimates; {basis}.")
     console.print(table)
     for reason, rows in skipped.items():

@@ -9,14 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streams.terminal_console import SafeConsole
+
 WIDTH = 100
 
 
 def console() -> Console:
     """Standard output: as wide as the terminal up to 100 columns, 100 where there is none."""
-    made = Console(highlight=False)
+    made = SafeConsole(highlight=False)
     width = min(WIDTH, made.width) if made.is_terminal else WIDTH
-    return Console(width=width, highlight=False)
+    return SafeConsole(width=width, highlight=False)
 
 
 def show(tables: Iterable[Table], lines: Iterable[str]) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from autoscaler.domain.validation import InvalidValue
@@ -25,6 +24,7 @@ from autoscaler.templates.library_codec import Header, decode, encode, read_head
 from autoscaler.templates.library_request import LibraryRequest, content_hash
 from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 from streams.files.user_errors import UserError
+from streams.terminal_console import SafeConsole
 
 SUFFIX = ".shoal-library.npz"
 MOST_BYTES = 512 * 1024 * 1024
@@ -62,7 +62,7 @@ def load_or_build(
     cannot be written to is a notice, not an error.
     """
     place = cache_folder() if folder is None else folder
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     found: list[Library] = []
     notices: list[str] = []

@@ -16,6 +16,7 @@ import orjson
 
 from autoscaler.domain.cluster import Cluster
 from topics.checks import InvalidRecord
+from topics.printable import printable
 from topics.records import Alert
 
 MOST_ALERTS = 1000
@@ -69,7 +70,7 @@ def _alert(path: str, one: Any) -> Alert:
     try:
         return Alert(
             fingerprint=_text(one.get("fingerprint")),
-            name=_text(labels.get("alertname")),
+            name=printable(_text(labels.get("alertname"))),
             state=_text(one.get("status")),
             starts_ms=_ms(one.get("startsAt")),
             models=tuple(part for part in (m.strip() for m in models.split(",")) if part),

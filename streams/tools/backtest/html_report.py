@@ -6,11 +6,11 @@ Owns the page. Everything is inside the file; it opens without a network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.registry import POLICIES
+from streams.html_text import escaped
 from streams.tools.backtest.backtest_report import Backtest, Row, table
 from streams.tools.backtest.backtest_runs import spread
 from streams.tools.backtest.svg_charts import Series, line_chart
@@ -38,8 +38,8 @@ def page(found: Backtest) -> str:
     names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        f"<title>Backtest of {escape(names)}</title><style>{STYLE}</style>",
-        f"<h1>Backtest of {escape(names)}</h1>",
+        f"<title>Backtest of {escaped(names)}</title><style>{STYLE}</style>",
+        f"<h1>Backtest of {escaped(names)}</h1>",
         f"<p>{found.size}.</p>",
         _headline(found),
         _table(found),
@@ -79,16 +79,16 @@ def _headline(found: Backtest) -> str:
     best = min(equal, key=lambda row: row.mean("cost_usd"))
     return (
         f"<p>{text}The cheapest other policy that attains as much (within 0.5 points) is "
-        f"{escape(best.policy)} at {best.mean('cost_usd'):.2f} USD.</p>"
+        f"{escaped(best.policy)} at {best.mean('cost_usd'):.2f} USD.</p>"
     )
 
 
 def _table(found: Backtest) -> str:
     header, *lines = table(found)
-    rows = ["<table><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in header) + "</tr>"]
+    rows = ["<table><tr>" + "".join(f"<th>{escaped(cell)}</th>" for cell in header) + "</tr>"]
     for line in lines:
         mark = " class='ours'" if line[0] == "shoal" else ""
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in line)
+        cells = "".join(f"<td>{escaped(cell)}</td>" for cell in line)
         rows.append(f"<tr{mark}>{cells}</tr>")
     return "".join([*rows, "</table>"])
 
@@ -151,13 +151,13 @@ def _about(found: Backtest) -> str:
         how = "tuned on another trace" if row.policy in found.tuned else "default"
         value = "as declared" if row.knob == 0.0 else f"{row.knob:g}"
         items.append(
-            f"<li><b>{escape(row.policy)}</b>: {escape(policy.about)}; {escape(policy.knob)} "
-            f"{value} ({how}). Rule: {escape(policy.source)}.</li>"
+            f"<li><b>{escaped(row.policy)}</b>: {escaped(policy.about)}; {escaped(policy.knob)} "
+            f"{value} ({how}). Rule: {escaped(policy.source)}.</li>"
         )
-    items.append(f"<li><b>{oracle.NAME}</b>: {escape(oracle.ABOUT)}.</li>")
+    items.append(f"<li><b>{oracle.NAME}</b>: {escaped(oracle.ABOUT)}.</li>")
     return f"<ul>{''.join(items)}</ul>"
 
 
 def _notes(found: Backtest) -> str:
-    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
     return f"<h2>Notes</h2><ul>{notes}</ul>" if notes else ""

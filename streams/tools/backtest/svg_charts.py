@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from streams.html_text import escaped
 
 WIDTH, HEIGHT = 860, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 210, 16, 46
@@ -63,7 +64,7 @@ def line_chart(
         y = _TOP + (high_y - point[1]) / (high_y - low_y) * (HEIGHT - _TOP - _BOTTOM)
         return f"{x:.1f}", f"{y:.1f}"
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(y_label)}">']
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(y_label)}">']
     for value in ticks(low_y, high_y):
         _, y = at((low_x, value))
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
@@ -75,16 +76,16 @@ def line_chart(
                      f'text-anchor="middle">{value:g}</text>')  # fmt: skip
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     parts.append(f'<text class="label" x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle">'
-                 f"{escape(x_label)}</text>")  # fmt: skip
+                 f"{escaped(x_label)}</text>")  # fmt: skip
     across = (_TOP + HEIGHT - _BOTTOM) / 2
     parts.append(f'<text class="label" transform="translate(14 {across:.0f}) rotate(-90)" '
-                 f'text-anchor="middle">{escape(y_label)}</text>')  # fmt: skip
+                 f'text-anchor="middle">{escaped(y_label)}</text>')  # fmt: skip
     for index, one in enumerate(series):
         parts += _drawn(one, colour(index), at, low_y)
         down, right = _TOP + 10 + 18 * index, WIDTH - _RIGHT + 16
         parts.append(f'<rect x="{right}" y="{down - 8}" width="12" height="8" '
                      f'fill="{colour(index)}"/>')  # fmt: skip
-        parts.append(f'<text class="legend" x="{right + 18}" y="{down}">{escape(one.name)}</text>')
+        parts.append(f'<text class="legend" x="{right + 18}" y="{down}">{escaped(one.name)}</text>')
     parts.append("</svg>")
     return "".join(parts)
 
@@ -117,7 +118,7 @@ def _drawn(
             parts.append(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{stroke}"/>')
     if one.mark:
         x, y = at(one.mark)
-        title = f"{escape(one.name)}: {one.mark[0]:.4g}, {one.mark[1]:.4g}"
+        title = f"{escaped(one.name)}: {one.mark[0]:.4g}, {one.mark[1]:.4g}"
         parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{stroke}" stroke="#fff" '
                      f'stroke-width="1.5"><title>{title}</title></circle>')  # fmt: skip
     return parts

@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from streams.terminal_console import SafeConsole
 from streams.tools.up.quality_view import service_parts
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts, facts_parts, screen, table, unmet_lines
@@ -27,7 +28,7 @@ class View:
     """Shows `Picture`s; `start`, `update` often, `stop`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stdout, highlight=False)
+        self.console = console or SafeConsole(file=sys.stdout, highlight=False)
         self._live: Live | None = None
         self._last: tuple[Picture, int, Facts] | None = None
         self._printed = 0

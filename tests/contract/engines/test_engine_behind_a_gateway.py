@@ -144,6 +144,24 @@ async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) 
         await engine.until("vllm:kv_cache_usage_perc", 0, 0)
 
 
+@pytest.mark.skipif(not REAL, reason="a simulated engine compiles no grammar")
+async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, engines) -> None:
+    """Whole and streamed answers, five times each; others are served, nobody is ejected."""
+    front.serve(RouteGroup("g", 1.0, (at(await engines("coreless")),)))
+    url = front.gateway.url + "/v1/completions"
+    bad = {"model": "tiny", "prompt": "a", "max_tokens": 3}
+    bad["structured_outputs"] = {"grammar": "root ::= root"}
+    for stream in (False, True) * 5:
+        async with front.http.post(url, json={**bad, "stream": stream}) as answer:
+            assert answer.status == 400, await answer.text()
+        assert await front.complete() == ""
+    assert await front.metric("ejections_total") == 0
+    schema = {"properties": {f"p{n}": {"pattern": "(a|b)*c{5,90}"} for n in range(3000)}}
+    bad["structured_outputs"] = {"json": schema}
+    async with front.http.post(url, json=bad) as answer:
+        assert answer.status == 400 and "properties" in await answer.text()
+
+
 async def test_the_official_client_is_served(front: Front, engines) -> None:
     """openai: models, completions, chats, streams, and its own exceptions for what is refused."""
     engine = await engines("main")

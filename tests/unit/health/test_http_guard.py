@@ -12,6 +12,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from streams.files.user_errors import UserError
 from streams.health.alert_webhook import Webhook
+from streams.health.controller_facts import Identity
 from streams.health.guard import HttpLimits
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken, read_token
@@ -24,6 +25,7 @@ ALERT_TOKEN = BearerToken(text="secret")
 class Facts:
     """What the endpoint asks of a controller, and metrics of any size."""
 
+    identity = Identity("ctl", "b:1", "shoal.", embedded=True)
     text_bytes = b"shoal_leader 1\n"
 
     def leader(self) -> tuple[bool, int, str]:

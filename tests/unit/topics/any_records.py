@@ -75,7 +75,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         records.Demand,
         NAMES,
         st.integers(0, 100),
-        COUNTS,
+        st.integers(0, MAX_MS // 1000),
         st.lists(
             st.builds(
                 DemandSecond,
@@ -213,7 +213,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         TIMES,
         st.lists(NAMES, max_size=3).map(tuple),
     ),
-    "dead-letters": st.builds(records.DeadLetter, NAMES, COUNTS, COUNTS, TEXTS, TEXTS, NAMES),
+    "dead-letters": st.builds(records.DeadLetter, NAMES, COUNTS, COUNTS, TEXTS, NAMES, NAMES),
 }
 ANY = st.one_of([st.tuples(st.just(name), made) for name, made in RECORDS.items()])
 JUNK = st.recursive(

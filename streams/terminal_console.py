@@ -1,0 +1,35 @@
+"""Consoles of rich whose texts are printable; styles and movements are no part of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import IO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from streams.terminal import raw_stream
+from topics.printable import printable_lines
+
+
+class SafeConsole(Console):
+    """A console whose texts hold no control characters, whoever wrote them. Writes to standard
+    output, or with `stderr=True` to standard error."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of `renderable`."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and not segment.text.isprintable():
+                segment = Segment(printable_lines(segment.text), segment.style)
+            yield segment
+
+    @property
+    def file(self) -> IO[str]:
+        """Where it writes: below the guard of what is printed."""
+        return raw_stream(super().file)
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
