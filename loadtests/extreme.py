@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from topics import records
-from topics.checks import MAX_COUNT, MAX_MS
-from topics.codec import CELLS, encode
+from topics.checks import MAX_COUNT, MAX_MS, InvalidRecord
+from topics.codec import CELLS, decode, encode
 from topics.demand import DemandSecond, GatewayWord
 from topics.hourly_rates import HOUR_MS, Learnt
 from topics.instance_ranks import GangRank, GangStage
@@ -69,7 +69,11 @@ def extreme(pick: Pick, names: Names, topic: str = "") -> tuple[str, bytes | Non
     value = orjson.loads(encode(record))
     for _ in range(pick((0, 1, 1, 2, 3, 5))):
         _change(pick, names, value)
-    return topic, key_of(record), orjson.dumps(value)
+    made = orjson.dumps(value)
+    try:
+        return topic, key_of(decode(topic, made)), made
+    except InvalidRecord:
+        return topic, key_of(record), made
 
 
 def _change(pick: Pick, names: Names, value: dict[str, Any]) -> None:

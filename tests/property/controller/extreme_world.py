@@ -237,7 +237,7 @@ class Controller:
             self._read += 1
             message = SimpleNamespace(
                 value=entry.value, key=entry.key, partition=0, offset=entry.offset,
-                timestamp=entry.append_ms, topic=entry.topic,
+                timestamp=entry.append_ms, topic=entry.topic, headers=(),
             )  # fmt: skip
             if entry.topic in _CONTROL:
                 self._control._fold(entry.topic, message)

@@ -125,7 +125,7 @@ def test_a_count_at_its_bound_is_gone_on_from(topic: str, changes: dict[str, Any
     """A leader adds to what it finds, and what it then writes is within the bounds too."""
     fleet = copy()
     made = plain(lambda several: several[-1], fleet.names(TEXTS), topic)
-    fleet.put(topic, b"x", encode(dataclasses.replace(made, **changes)))
+    fleet.write(dataclasses.replace(made, **changes))
     after = survived(fleet, (1, 1, 30))
     assert not after.poison
     assert after.loop.state.ticked_ms == fleet.now_ms
