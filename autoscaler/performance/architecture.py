@@ -37,6 +37,7 @@ Config = Mapping[str, Any]
 
 _TEXT = ("text_config", "language_config", "llm_config")
 _AROUND_TEXT = ("thinker_config",)
+_OF_TEXT = ("quantization_config", "tie_word_embeddings", "torch_dtype")
 _NOT_MODELLED = {
     "deepseek_v4": "compressed attention", "deepseek_ref": "compressed attention",
     "kimi_linear": "Kimi linear attention", "mamba": "Mamba layers alone",
@@ -70,7 +71,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         raise InvalidValue(field, type(config).__name__, "a mapping, as in a config.json")
     if is_params(config):
         config = as_config(config)
-    keys, kind = _text_model(config, field)
+    keys, kind, around = _text_model(config, field)
     _refuse(kind, keys)
     count = layers.count_of(keys)
     hidden = keys.number_of("hidden_size", "n_embd", "d_model", high=10**6)
@@ -98,14 +99,14 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         made, tuple(embeddings), 2.0 * hidden * count + hidden,
         keys.number("num_kv_shared_layers", high=count),
     )  # fmt: skip
-    scheme = scheme_of(_quantisation(config, keys))
+    scheme = scheme_of(_quantisation(keys, around))
     sums = stored(blueprint, scheme)
     kv_bytes = blueprint.cached(scheme.kv_bits / 8.0)
     if kv_bytes <= 0.0:
         raise keys.error("layer_types", "no attention", "at least one layer with attention")
     chosen = sums.experts * (experts.chosen / experts.count if experts else 0.0)
     sliding = sum(1 for mixer, _ in kinds if mixer == layers.SLIDING)
-    tower_bytes = towers.tower_params(Keys(config, field, {})) * BF16_BYTES
+    tower_bytes = towers.tower_params(around) * BF16_BYTES
     params = sums.dense + sums.experts + sums.outside
     # The rows of inputs per layer are looked up, not multiplied.
     looked_up = sum(one.weights for one in outside if one.part == "embedding")
@@ -143,20 +144,22 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     )
 
 
-def _text_model(config: Config, field: str) -> tuple[Keys, str]:
-    """The keys of the language model, and its model type."""
+def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:
+    """The keys of the language model, its model type, and the keys of what stands around it."""
     outer = str(config.get("model_type") or "").lower()
     for name in _AROUND_TEXT:
         inner = config.get(name)
         if isinstance(inner, Mapping) and not any(key in config for key in _TEXT):
             outer_keys = {key: value for key, value in config.items() if key != name}
             return _text_model({**outer_keys, **inner}, field)
+    outside = Keys(config, field, {})
     nested = next((config[key] for key in _TEXT if isinstance(config.get(key), Mapping)), None)
     kind = text_type_of(outer)
     if nested is None:
         if kind and not any(key in config for key in ("hidden_size", "n_embd", "d_model")):
-            return Keys({"model_type": kind}, field, defaults_of(kind)), kind
-        return Keys(config, field, beside_essentials(outer)), outer
+            bare = {k: v for k, v in config.items() if k in _OF_TEXT}
+            return Keys(bare, field, defaults_of(kind)), kind, outside
+        return Keys(config, field, beside_essentials(outer)), outer, outside
     kind = str(nested.get("model_type") or kind).lower()
     around = {key: value for key, value in config.items() if key not in _TEXT}
     # A width of the outer model is not one of the text model.
@@ -164,7 +167,7 @@ def _text_model(config: Config, field: str) -> tuple[Keys, str]:
     merged = {**around, **nested}
     if merged.get("hidden_size") is None:
         merged.pop("hidden_size", None)
-    return Keys(merged, field, defaults_of(kind)), kind
+    return Keys(merged, field, defaults_of(kind)), kind, outside
 
 
 def _refuse(kind: str, keys: Keys) -> None:
@@ -224,8 +227,8 @@ def _expert_params(
     return mean if mean < 0.75 * usual else 0.0
 
 
-def _quantisation(config: Config, keys: Keys) -> Keys | None:
-    for where in (keys, Keys(config, keys.field, {})):
+def _quantisation(*places: Keys) -> Keys | None:
+    for where in places:
         if (how := where.section("quantization_config")) is not None:
             return how
     return None

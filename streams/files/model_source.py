@@ -13,6 +13,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import is_published
+from autoscaler.performance.checkpoint.beside import QUANTISATION_FILE, with_quantisation
 from autoscaler.performance.config_json import architecture_of
 from streams.files.csv_rows import cause_of
 
@@ -53,7 +54,8 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
     """The architecture of `source`; a relative path is one from
     `folder`. InvalidValue says why there is none.
 
-    A folder stands for the config.json in it, or for Mistral's params.json.
+    A folder stands for the config.json in it, or for Mistral's params.json. An hf_quant_config.json
+    beside it counts.
     """
     if not is_file(source):
         return catalog.model(source, field)
@@ -61,6 +63,9 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         path = (folder / Path(source).expanduser()).resolve()
         path = _in_folder(path) if path.is_dir() else path
         text = _text_of(path)
+        beside = path.with_name(QUANTISATION_FILE)
+        if path.name == "config.json" and beside.is_file():
+            text = with_quantisation(text, _text_of(beside))
     except (OSError, ValueError, RuntimeError) as error:  # pathlib's own: no such home, NUL, a loop
         why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
         allowed = f"a Hugging Face config.json that can be read ({why})"
