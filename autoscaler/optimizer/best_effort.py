@@ -17,6 +17,7 @@ import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
+from autoscaler.optimizer.covers import any_plan_by_covers, is_decomposed
 from autoscaler.optimizer.milp import ExactResult, any_plan, most_fraction
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions
@@ -241,12 +242,7 @@ class _Fraction:
 
     def look(self, asked: float, share: float) -> bool:
         """Whether a plan was found for this fraction, with this share of time and work."""
-        got = any_plan(
-            self.chosen.problem,
-            np.where(self.active, asked, self.target),
-            max(1, int(self.options.mip_nodes * share)),
-            self.options.left_s() * share,
-        )
+        got = self._any_plan(np.where(self.active, asked, self.target), share)
         self._count(got)
         if got.counts is not None:
             self._offer(self.chosen.spread(got.counts), asked)
@@ -255,6 +251,16 @@ class _Fraction:
             if self.chosen.whole:
                 self.bound = asked
         return self.now >= asked
+
+    def _any_plan(self, target: Floats, share: float) -> ExactResult:
+        if is_decomposed(self.chosen.problem):
+            return any_plan_by_covers(self.chosen.problem, target, self.options.within(share))
+        return any_plan(
+            self.chosen.problem,
+            target,
+            max(1, int(self.options.mip_nodes * share)),
+            self.options.left_s() * share,
+        )
 
     def _count(self, got: ExactResult) -> None:
         self.mips, self.nodes = self.mips + 1, self.nodes + got.nodes

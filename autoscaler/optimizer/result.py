@@ -25,18 +25,42 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a search, when it has ended.
+
+    `columns` that it considered, and how many of them it `built` into a linear or integer program.
+    The best `bound_usd_per_h` so far, and the `cost_usd_per_h` of the best plan (inf: none yet).
+    `elapsed_s` on the caller's clock; 0 without one.
+    """
+
+    name: str
+    columns: int
+    built: int
+    bound_usd_per_h: float
+    cost_usd_per_h: float
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """When a search may end.
 
     `gap`: relative gap at which to stop. `time_limit_s` counts on `elapsed_s`, a monotonic clock of
     the caller that starts at 0 (the core reads none); without one, only work is limited and the
-    answer is reproducible. `mip_nodes` of one MIP: a work limit.
+    answer is reproducible. `mip_nodes` of one MIP: a work limit. `on_step` receives every step.
     """
 
     gap: float = 1e-6
     time_limit_s: float = math.inf
     elapsed_s: Callable[[], float] | None = None
     mip_nodes: int = 10_000
+    on_step: Callable[[Step], None] | None = None
+
+    def step(self, name: str, columns: int, built: int, bound: float, cost: float) -> None:
+        """Report a step that has just ended."""
+        if self.on_step is not None:
+            now_s = 0.0 if self.elapsed_s is None else self.elapsed_s()
+            self.on_step(Step(name, columns, built, bound, cost, now_s))
 
     def left_s(self) -> float:
         """Seconds until the time is up; infinite without a clock."""

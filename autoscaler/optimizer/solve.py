@@ -14,6 +14,7 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.best_effort import most_served
 from autoscaler.optimizer.check import checked, failed
 from autoscaler.optimizer.components import parts
+from autoscaler.optimizer.covers import cheapest_by_covers, is_decomposed
 from autoscaler.optimizer.milp import minimise_cost, relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
@@ -126,6 +127,8 @@ def _cheapest(
     the limits that struck."""
     if options.is_over():
         return None, 0.0, ("wall_clock",)
+    if is_decomposed(problem):
+        return cheapest_by_covers(problem, target, options, start)
     lower: float | None = None
     if problem.columns > MIP_COLUMNS:
         chosen, lower = select(problem, target, MIP_COLUMNS, start, options.left_s())

@@ -1,0 +1,62 @@
+"""Plans of problems in cover form, by decomposition: the cheapest one, and any one.
+
+The counterpart of `milp` for problems with many columns that each serve one demand row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.check import faults
+from autoscaler.optimizer.decomposition.cover_form import CoverForm, cover_form, has_cover_form
+from autoscaler.optimizer.decomposition.incumbent import Incumbent
+from autoscaler.optimizer.decomposition.search import solve_decomposed
+from autoscaler.optimizer.decomposition.work_limits import SearchLimits
+from autoscaler.optimizer.milp import ExactResult
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import Limits
+
+COVER_COLUMNS = 1000
+"""Problems with fewer columns go to one MIP, which needs milliseconds for them."""
+
+
+def is_decomposed(problem: AllocationProblem) -> bool:
+    """Whether `problem` is solved by decomposition."""
+    return problem.columns >= COVER_COLUMNS and has_cover_form(problem)
+
+
+def cheapest_by_covers(
+    problem: AllocationProblem, target: Floats, limits: Limits, start: Ints | None = None
+) -> tuple[Ints | None, float, tuple[str, ...]]:
+    """Counts (n,) of least cost that serve `target` (m,) shares (None: none found), the proven
+    bound, and the limits that struck. `start` (n,): a plan to begin with, if it serves that."""
+    form = cover_form(problem, target)
+    got = solve_decomposed(
+        form.decomposed, SearchLimits.of(limits), None, _given(form, problem, target, start)
+    )
+    if got.plan is None:
+        return None, got.bound if np.isfinite(got.bound) else 0.0, got.limits
+    return form.counts_of(got.plan), max(0.0, got.bound), got.limits
+
+
+def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limits) -> ExactResult:
+    """A plan that serves `target` (m,) of each row, whatever its cost; none where that is proven
+    or a limit struck."""
+    form = cover_form(problem, target)
+    got = solve_decomposed(form.decomposed, SearchLimits.of(replace(limits, gap=1.0)), None)
+    if got.plan is not None:
+        return ExactResult(form.counts_of(got.plan), got.bound, "", got.work.mip_nodes)
+    proven = bool(np.isinf(got.bound))
+    limit = "" if proven else next(iter(got.limits), "first_plan")
+    return ExactResult(None, got.bound, limit, got.work.mip_nodes)
+
+
+def _given(
+    form: CoverForm, problem: AllocationProblem, target: Floats, start: Ints | None
+) -> Incumbent | None:
+    if start is None or faults(problem, start, target):
+        return None
+    return form.plan_of(problem, start)

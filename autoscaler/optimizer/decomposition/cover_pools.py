@@ -1,0 +1,243 @@
+"""Pools of near-cheapest real covers of a group, from which a small MIP chooses.
+
+Owns the search for the price threshold that gives a pool of the wanted size, and the exact cheapest
+cover. Knows nothing of the MIP or of other groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.decomposition.cover_search import enumerate_covers
+from autoscaler.optimizer.decomposition.dual_ascent import subproblem
+from autoscaler.optimizer.decomposition.groups import Group, pairs
+from autoscaler.optimizer.decomposition.knapsack import UNITS, near_pairs
+
+TRIES = 14
+"""Thresholds tried for one pool."""
+KEPT = 16
+"""Covers kept of those at the cheapest price."""
+
+
+@dataclass(frozen=True, slots=True)
+class Covers:
+    """p parts of covers of a group: money (p,), use (p, k), and their pairs as `id * R + place` by
+    offsets. `share` (p,) is the part of the demand that one serves (1: a whole cover) and `upper`
+    (p,) how often it may be taken.
+
+    `within` is the excess price up to which the pool is complete; negative where it is not even
+    complete at the cheapest price. `tests` is the work spent.
+    """
+
+    cost: Floats
+    use: Floats
+    offsets: Ints
+    pairs: Ints
+    share: Floats
+    upper: Floats
+    within: float
+    tests: int
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the searches of one pricing share: money (F, R), weights with multipliers, capacity,
+    and random marks by resource with one more for base prices (k + 1,)."""
+
+    money: Floats
+    weight: Floats
+    capacity: Floats
+    marks: Ints
+
+
+def marks_for(resources: int, seed: int) -> Ints:
+    """Random additive 64-bit marks, odd so that no power of two loses them."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(-(2**62), 2**62, resources + 1, dtype=np.int64) | 1
+
+
+def near(group: Group, weight: Floats, least: Floats, slack: float) -> tuple[Ints, Floats]:
+    """Codes and prices of the pairs that some cover within `slack` of the cheapest may hold."""
+    return near_pairs(
+        group.indptr, group.feature, group.amount, group.base, group.units, group.allowed,
+        weight, least, slack,
+    )  # fmt: skip
+
+
+def covers_within(
+    group: Group, scene: Scene, least: Floats, excess: float, most: int, tests: int
+) -> Covers:
+    """Covers priced at most `excess` above the knapsack's bound, at most `most` of them."""
+    codes, prices = near(group, scene.weight, least, excess)
+    order = np.lexsort((codes, -group.throughput[codes // scene.money.shape[1]]))
+    table = pairs(group, scene.money, codes[order])
+    with np.errstate(over="ignore"):
+        scaled = np.round(table.amount * 2.0**20).astype(np.int64)
+        mark = np.zeros(len(codes), dtype=np.int64)
+        row = np.repeat(np.arange(len(codes)), np.diff(table.indptr))
+        np.add.at(mark, row, scaled * scene.marks[table.resource])
+        base = group.base[table.code // scene.money.shape[1]]
+        mark += np.round(base * 2.0**20).astype(np.int64) * scene.marks[-1]
+    offsets, items, spent, complete = enumerate_covers(
+        prices[order],
+        table.throughput,
+        table.indptr,
+        table.resource,
+        table.amount,
+        scene.capacity,
+        least,
+        group.demand,
+        float(least[UNITS]) + excess,
+        most,
+        tests,
+        mark,
+    )
+    count = len(offsets) - 1
+    use = np.zeros((count, len(scene.capacity)))
+    owner = np.repeat(np.arange(count), np.diff(offsets))
+    cost = np.bincount(owner, table.money[items], minlength=count).astype(np.float64)
+    length = np.diff(table.indptr)[items]
+    start = np.cumsum(length) - length
+    at = np.repeat(table.indptr[items] - start, length) + np.arange(int(length.sum()))
+    np.add.at(use, (np.repeat(owner, length), table.resource[at]), table.amount[at])
+    places = scene.money.shape[1]
+    item, place = np.divmod(table.code[items], places)
+    return Covers(
+        cost=cost,
+        use=use,
+        offsets=offsets,
+        pairs=group.ids[item] * places + place,
+        share=np.ones(count),
+        upper=np.ones(count),
+        within=excess if complete else -1.0,
+        tests=spent,
+    )
+
+
+def items_within(
+    group: Group, scene: Scene, least: Floats, excess: float, most: int | None = None
+) -> Covers:
+    """The single pairs that covers within `excess` are made of, each as a part of its own: all of
+    them, or the `most` with the least reduced cost.
+
+    Where covers are many because small like templates may be exchanged for each other, these are
+    few, and the LP relaxation over them is tight enough.
+    """
+    codes, prices = near(group, scene.weight, least, excess)
+    if most is not None and len(codes) > most:
+        reduced = prices + least[UNITS - group.units[codes // scene.money.shape[1]]]
+        codes = np.sort(codes[np.argsort(reduced, kind="stable")[:most]])
+    table = pairs(group, scene.money, codes)
+    count = len(codes)
+    use = np.zeros((count, len(scene.capacity)))
+    row = np.repeat(np.arange(count), np.diff(table.indptr))
+    np.add.at(use, (row, table.resource), table.amount)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(use > 0, scene.capacity / use, np.inf).min(axis=1, initial=np.inf)
+    share = np.minimum(1.0, table.throughput / group.demand)
+    places = scene.money.shape[1]
+    item, place = np.divmod(codes, places)
+    return Covers(
+        cost=table.money,
+        use=use,
+        offsets=np.arange(count + 1, dtype=np.int64),
+        pairs=group.ids[item] * places + place,
+        share=share,
+        upper=np.minimum(np.floor(room + 1e-9), np.ceil(1.0 / share)),
+        within=excess,
+        tests=0,
+    )
+
+
+def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Covers:
+    """The widest complete pool of at most `most` covers, up to `widest` above the bound.
+
+    Where even the cheapest price has more covers than that (all interchangeable), the first ones.
+    Where the search finds few in its `tests`, because a group alone strains the capacities, the
+    single pairs that are nearest to the bound are added.
+    """
+    least, _ = subproblem(group, scene.weight)
+    low, high, excess = 0.0, max(widest, 1e-9), max(widest, 1e-9)
+    best: Covers | None = None
+    part: Covers | None = None
+    spent = 0
+    for _ in range(TRIES):
+        got = covers_within(group, scene, least, excess, most, max(1, (tests - spent) // 2))
+        spent += got.tests
+        if got.within >= 0:
+            best, low = got, excess
+            if excess >= widest or len(got) > 0.6 * most:
+                break
+        else:
+            part, high = got, excess
+        if high < 1e-6 * max(1.0, widest):
+            break
+        excess = (low + high) / 2 if low > 0 else high / 4
+    chosen = best if best is not None and (len(best) or part is None) else part
+    if chosen is None:  # the loop runs at least once, so one of the two is there
+        raise AssertionError("no pool was searched")
+    chosen = replace(chosen, tests=spent)
+    if chosen.within < widest and len(chosen) < most // 8:
+        chosen = joined(chosen, items_within(group, scene, least, widest, most))
+    return chosen
+
+
+def joined(first: Covers, second: Covers) -> Covers:
+    """Two pools as one, complete as far as the first was."""
+    return Covers(
+        cost=np.concatenate([first.cost, second.cost]),
+        use=np.vstack([first.use, second.use]),
+        offsets=np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
+        pairs=np.concatenate([first.pairs, second.pairs]),
+        share=np.concatenate([first.share, second.share]),
+        upper=np.concatenate([first.upper, second.upper]),
+        within=first.within,
+        tests=first.tests,
+    )
+
+
+def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[float, Covers]:
+    """A proven bound on the price of the cheapest real cover, and the covers found at that price.
+
+    The threshold rises from nothing until a cover appears; a complete search below it proves that
+    there is none. No covers come back where none was found within `widest` above the knapsack.
+    """
+    least, _ = subproblem(group, scene.weight)
+    floor = float(least[UNITS])
+    excess, proven, spent = 1e-9 * max(1.0, floor), 0.0, 0
+    while True:
+        got = covers_within(group, scene, least, excess, 4096, max(1, (tests - spent) // 2))
+        spent += got.tests
+        if len(got) and got.within >= 0:
+            price = got.cost + got.use @ (scene.weight - scene.money).T.ravel()
+            order = np.argsort(price, kind="stable")
+            return float(price[order[0]]), replace(take(got, order[:KEPT]), tests=spent)
+        if got.within < 0:
+            some = np.arange(min(KEPT, len(got)))
+            return floor + proven, replace(take(got, some), tests=spent)
+        proven = excess
+        if excess >= widest:
+            return floor + proven, replace(got, tests=spent)
+        excess = min(widest, max(4 * excess, 1e-5 * floor))
+
+
+def take(covers: Covers, order: Ints) -> Covers:
+    """The covers in another order."""
+    length = np.diff(covers.offsets)[order]
+    offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    at = np.repeat(covers.offsets[order] - offsets[:-1], length) + np.arange(offsets[-1])
+    return replace(
+        covers,
+        cost=covers.cost[order],
+        use=covers.use[order],
+        offsets=offsets,
+        pairs=covers.pairs[at],
+        share=covers.share[order],
+        upper=covers.upper[order],
+    )

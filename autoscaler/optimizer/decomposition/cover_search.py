@@ -1,0 +1,121 @@
+"""All near-cheapest real covers of one demand group, found by depth-first search.
+
+Owns the compiled enumeration. A cover here is real: its throughputs in floating point meet the
+demand and its own usage fits the capacities, so the cheapest one that an uncut search finds is
+exact where the knapsack's rounding is not. The knapsack's table is the bound of the search.
+Knows nothing of the master problem.
+
+This is the route-enumeration idea of vehicle routing (set partitioning over all patterns whose
+reduced cost lies under the gap), which keeps the tight bound of the decomposition in a small MIP.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.performance.numba_decorators import compiled
+
+DEPTH = 256
+"""Most instances in one cover that the search will follow."""
+
+
+@compiled
+def enumerate_covers(
+    price: Floats,
+    throughput: Floats,
+    indptr: Ints,
+    resource: Ints,
+    amount: Floats,
+    capacity: Floats,
+    least: Floats,
+    demand: float,
+    threshold: float,
+    max_covers: int,
+    max_tests: int,
+    item_mark: Ints,
+) -> tuple[Ints, Ints, int, bool]:
+    """Covers whose price is at most `threshold`, distinct by what they use.
+
+    Items, largest throughput first: `price`, `throughput` and `item_mark` (m,), what each uses in
+    compressed rows. Marks are additive 64-bit hashes of an item's use, so covers that use the same
+    have the same sum. `capacity` by resource. `least` bounds the price of covering q units of the
+    grid. Returns offsets and item indices of the covers in the order found, the item tests spent,
+    and whether the search was complete.
+    """
+    m = price.shape[0]
+    grid = least.shape[0] - 1
+    scale = grid / demand
+    left = capacity.copy()
+    stack_item = np.zeros(DEPTH + 1, dtype=np.int64)
+    stack_cost = np.zeros(DEPTH + 1)
+    stack_rest = np.zeros(DEPTH + 1)
+    stack_mark = np.zeros(DEPTH + 1, dtype=np.int64)
+    stack_rest[0] = demand
+    offsets = np.zeros(max_covers + 1, dtype=np.int64)
+    items = np.empty(max_covers * 8 + DEPTH, dtype=np.int64)
+    found = 0
+    size = 0
+    seen = {np.int64(0)}
+    tests = 0
+    complete = True
+    depth = 0
+    tolerance = 1e-10 * demand
+    while depth >= 0:
+        j = stack_item[depth]
+        if j >= m:
+            depth -= 1
+            if depth >= 0:
+                taken = stack_item[depth] - 1
+                for e in range(indptr[taken], indptr[taken + 1]):
+                    left[resource[e]] += amount[e]
+            continue
+        stack_item[depth] = j + 1
+        tests += 1
+        if tests > max_tests:
+            complete = False
+            break
+        cost = stack_cost[depth] + price[j]
+        if cost > threshold:
+            continue
+        rest = stack_rest[depth] - throughput[j]
+        if rest > tolerance:
+            q = int(np.ceil(rest * scale - 1e-9))
+            if cost + least[min(q, grid)] > threshold:
+                continue
+        fits = True
+        for e in range(indptr[j], indptr[j + 1]):
+            if left[resource[e]] < amount[e] - 1e-9:
+                fits = False
+                break
+        if not fits:
+            continue
+        mark = stack_mark[depth] + item_mark[j]
+        if rest <= tolerance:
+            if mark in seen:
+                continue
+            if found == max_covers or depth >= DEPTH - 1:
+                complete = False
+                break
+            seen.add(mark)
+            if size + depth + 1 > items.shape[0]:
+                wider = np.empty(2 * items.shape[0] + DEPTH, dtype=np.int64)
+                wider[:size] = items[:size]
+                items = wider
+            for level in range(depth + 1):
+                items[size] = stack_item[level] - 1
+                size += 1
+            found += 1
+            offsets[found] = size
+            continue
+        if depth + 1 >= DEPTH:
+            complete = False
+            continue
+        for e in range(indptr[j], indptr[j + 1]):
+            left[resource[e]] -= amount[e]
+        depth += 1
+        stack_item[depth] = j  # items never go back: each multiset is met once
+        stack_cost[depth] = cost
+        stack_rest[depth] = rest
+        stack_mark[depth] = mark
+    return offsets[: found + 1], items[:size], tests, complete

@@ -1,0 +1,109 @@
+"""The first plan over all groups: a MIP's choice from the pools or, of many covers, a rounded mix.
+
+Owns the way from pools to a plan that may still exceed capacities, and the price of exceeding them.
+Knows nothing of bounds or of repair.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.decomposition.cover_milp import choose
+from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, take
+from autoscaler.optimizer.decomposition.groups import Decomposed
+from autoscaler.optimizer.decomposition.hard_groups import with_whole_covers
+from autoscaler.optimizer.decomposition.incumbent import Incumbent, from_choice
+from autoscaler.optimizer.decomposition.master_lp import Master
+from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
+
+FIRST_COLUMNS = 4500
+"""Above this many columns the first plan is a rounded mix, not a MIP's."""
+
+
+def penalty_of(pools: list[Covers], resources: int) -> Floats:
+    """Price per unit of exceeded capacity: the dearest cover for the largest use of the row."""
+    dearest = max(float(p.cost.max()) for p in pools) + 1.0
+    largest = np.zeros(resources)
+    for covers in pools:
+        largest = np.maximum(largest, covers.use.max(axis=0))
+    return dearest / np.where(largest > 0, largest, 1.0)
+
+
+def first_plan(
+    problem: Decomposed,
+    scene: Scene,
+    pools: list[Covers],
+    penalty: Floats,
+    options: SearchLimits,
+) -> tuple[Incumbent | None, Work]:
+    """The best choice from the pools; where none fits, the one that exceeds capacities least."""
+    work = Work()
+    if sum(len(p) for p in pools) > FIRST_COLUMNS:
+        made = [
+            with_whole_covers(group, covers, scene, options, k)
+            for k, (group, covers) in enumerate(zip(problem.groups, pools, strict=True))
+        ]
+        work = sum((spent for _, spent in made), work)
+        return rounded_mix(problem, [covers for covers, _ in made], penalty), work
+    for price in (None, penalty):
+        choice = choose(
+            pools,
+            problem.capacity,
+            nodes=options.mip_nodes // 4,
+            seconds=min(10.0, 0.3 * options.left_s()),
+            gap=max(1e-6, options.gap / 2),
+            penalty=price,
+        )
+        work += Work(mips=1, mip_columns=sum(len(p) for p in pools))
+        if choice is not None:
+            return from_choice(pools, choice), work + Work(mip_nodes=choice.nodes)
+    return greedy(problem, pools, penalty), work
+
+
+def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """The LP mix of whole covers, rounded group by group; to repair.
+
+    A MIP over thousands of covers spends its time at the root; the mix takes a second and tells
+    which few covers of a group to choose from.
+    """
+    whole = [take(p, np.flatnonzero(p.share >= 1.0)) for p in pools]
+    dearest = np.array([float(p.cost.max(initial=0.0)) for p in whole])
+    master = Master(problem.capacity, 50.0 * dearest + 1.0)
+    owner = np.repeat(np.arange(len(whole)), [len(p) for p in whole])
+    master.add_covers(
+        owner.tolist(), np.concatenate([p.cost for p in whole]), np.vstack([p.use for p in whole])
+    )
+    master.solve()
+    shares = np.split(master.shares(), np.cumsum([len(p) for p in whole])[:-1])
+    mixed = [
+        take(p, np.flatnonzero(share > 0.01)) if (share > 0.01).any() else p
+        for p, share in zip(whole, shares, strict=True)
+    ]
+    return greedy(problem, mixed, penalty)
+
+
+def greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+    """Group by group the whole cover that adds least money and excess; to repair.
+
+    Groups with least choice come first, then the dearest. None where one has no whole cover.
+    """
+    order = sorted(
+        range(len(pools)), key=lambda k: (len(pools[k]), -float(pools[k].cost.min(initial=np.inf)))
+    )
+    left = problem.capacity.copy()
+    covers: list[Covers | None] = [None] * len(pools)
+    for k in order:
+        whole = np.flatnonzero(pools[k].share >= 1.0)
+        if not len(whole):
+            return None
+        over = np.maximum(0.0, pools[k].use[whole] - np.maximum(0.0, left))
+        pick = int(whole[np.argmin(pools[k].cost[whole] + over @ penalty)])
+        left = left - pools[k].use[pick]
+        covers[k] = take(pools[k], np.array([pick]))
+    chosen = [c for c in covers if c is not None]
+    return Incumbent(
+        cost=np.array([float(c.cost[0]) for c in chosen]),
+        use=np.array([c.use[0] for c in chosen]),
+        pairs=tuple(c.pairs for c in chosen),
+    )

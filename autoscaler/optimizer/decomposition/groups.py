@@ -1,0 +1,123 @@
+"""The decomposed form of an allocation: one covering knapsack per demand row, tied by resources.
+
+Owns the compressed item tables that the kernels read, their restriction (to fitting or surviving
+pairs) and the price of items. `instance.py` is lowered to this. Knows nothing of dual ascent, of
+MIPs or of what the rows mean.
+
+Resources are numbered `place * features + feature`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.decomposition.knapsack import UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Items of one demand row; see `knapsack.py` for the layout. `ids` (n,) are the caller's."""
+
+    indptr: Ints
+    feature: Ints
+    amount: Floats
+    base: Floats
+    throughput: Floats
+    units: Ints
+    allowed: Bools
+    ids: Ints
+    demand: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """Groups, the money per unit of a feature in a place (F, R), and capacities (R * F,)."""
+
+    groups: tuple[Group, ...]
+    money: Floats
+    capacity: Floats
+
+    def weight(self, mu: Floats) -> Floats:
+        """Money plus multipliers, laid out for the kernels: (F, R)."""
+        features, places = self.money.shape
+        return np.ascontiguousarray(self.money + mu.reshape(places, features).T)
+
+
+def units_of(throughput: Floats, demand: float) -> Ints:
+    """Throughput as grid units, rounded up: the relaxation that keeps the bound valid."""
+    share = np.minimum(throughput, demand) / demand
+    return np.ceil(share * UNITS - 1e-9).astype(np.int64)
+
+
+def with_demand(group: Group, demand: float) -> Group:
+    """The same items for another demand."""
+    return replace(group, demand=demand, units=units_of(group.throughput, demand))
+
+
+def restrict(group: Group, allowed: Bools) -> Group:
+    """The group with only the pairs of `allowed` (n, R); items without any are dropped."""
+    keep = np.flatnonzero(allowed.any(axis=1))
+    length = np.diff(group.indptr)[keep]
+    indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    at = np.repeat(group.indptr[keep] - indptr[:-1], length) + np.arange(indptr[-1])
+    return Group(
+        indptr=indptr,
+        feature=group.feature[at],
+        amount=group.amount[at],
+        base=group.base[keep],
+        throughput=group.throughput[keep],
+        units=group.units[keep],
+        allowed=np.ascontiguousarray(allowed[keep]),
+        ids=group.ids[keep],
+        demand=group.demand,
+    )
+
+
+def fitting(group: Group, capacity: Floats) -> Group:
+    """The group with only the pairs of which one instance fits into `capacity` (R * F,)."""
+    n, places = group.allowed.shape
+    features = len(capacity) // places
+    row = np.repeat(np.arange(n), np.diff(group.indptr))
+    allowed = group.allowed.copy()
+    for place in range(places):
+        room = capacity[place * features : (place + 1) * features] + 1e-9
+        over = group.amount > room[group.feature]
+        allowed[row[over], place] = False
+    return restrict(group, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Single (item, place) pairs in compressed rows over resources; code = item * R + place."""
+
+    code: Ints
+    money: Floats
+    throughput: Floats
+    indptr: Ints
+    resource: Ints
+    amount: Floats
+
+
+def pairs(group: Group, money: Floats, codes: Ints) -> Pairs:
+    """Expand `codes` of a group into rows over resources with their money price."""
+    places = group.allowed.shape[1]
+    features = money.shape[0]
+    item, place = np.divmod(codes, places)
+    length = np.diff(group.indptr)[item]
+    indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    at = np.repeat(group.indptr[item] - indptr[:-1], length) + np.arange(indptr[-1])
+    feature = group.feature[at].astype(np.int64)
+    where = np.repeat(place, length)
+    row = np.repeat(np.arange(len(codes)), length)
+    price = np.bincount(row, group.amount[at] * money[feature, where], minlength=len(codes))
+    return Pairs(
+        code=codes,
+        money=group.base[item] + price,
+        throughput=group.throughput[item],
+        indptr=indptr,
+        resource=where * features + feature,
+        amount=group.amount[at],
+    )

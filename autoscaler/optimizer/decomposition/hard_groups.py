@@ -1,0 +1,83 @@
+"""Whole covers for a group that alone strains the capacities.
+
+The enumeration follows the cheapest pairs, and where those run out before the demand is covered it
+meets no whole cover in reasonable time. A small MIP over the group's own pairs does; drawing the
+capacity prices anew for each run gives covers that use different resources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.decomposition.cover_milp import choose
+from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, items_within, joined
+from autoscaler.optimizer.decomposition.dual_ascent import subproblem
+from autoscaler.optimizer.decomposition.groups import Group
+from autoscaler.optimizer.decomposition.incumbent import pairs_of
+from autoscaler.optimizer.decomposition.knapsack import UNITS
+from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
+
+FEW = 2
+"""A group with fewer whole covers than this gets some made."""
+MADE = 6
+"""Covers made for such a group."""
+ITEMS = 250
+"""Pairs in each MIP, those nearest to the bound."""
+NODES = 30
+"""Nodes of each MIP."""
+
+
+def with_whole_covers(
+    group: Group, covers: Covers, scene: Scene, options: SearchLimits, seed: int
+) -> tuple[Covers, Work]:
+    """`covers` and, where few of them are whole, some that were made by MIPs."""
+    work = Work()
+    if int((covers.share >= 1.0).sum()) >= FEW:
+        return covers, work
+    generator = np.random.default_rng((options.seed, seed))
+    least, _ = subproblem(group, scene.weight)
+    floor = float(least[UNITS])
+    parts = items_within(group, scene, least, 2.0 * floor, ITEMS)
+    mu = (scene.weight - scene.money).T.ravel()
+    seen = set[bytes]()
+    for turn in range(MADE):
+        if options.left_s() < 1.0:
+            break
+        spread = np.ones(len(mu)) if turn == 0 else generator.uniform(0.0, 3.0, len(mu))
+        made, spent = _cheapest_of(parts, scene.capacity, mu * spread, options.left_s())
+        work += spent
+        if made is None:
+            break  # no plan can serve this group from these pairs
+        key = made.use.tobytes()
+        if key not in seen:
+            seen.add(key)
+            covers = joined(covers, made)
+    return covers, work
+
+
+def _cheapest_of(
+    parts: Covers, capacity: Floats, mu: Floats, left_s: float
+) -> tuple[Covers | None, Work]:
+    """The cover made of `parts` with the least money plus `mu` (k,) for what it uses."""
+    priced = replace(parts, cost=parts.cost + parts.use @ mu)
+    choice = choose([priced], capacity, nodes=NODES, seconds=min(5.0, left_s), gap=1e-3)
+    work = Work(mips=1, mip_columns=len(parts))
+    if choice is None:
+        return None, work
+    counts = choice.counts[0]
+    pairs = pairs_of(parts, counts)
+    one = np.ones(1)
+    made = Covers(
+        cost=np.array([float(counts @ parts.cost)]),
+        use=(counts @ parts.use)[None, :],
+        offsets=np.array([0, len(pairs)], dtype=np.int64),
+        pairs=pairs,
+        share=one,
+        upper=one,
+        within=-1.0,
+        tests=0,
+    )
+    return made, work + Work(mip_nodes=choice.nodes)

@@ -1,0 +1,72 @@
+"""The best plan so far: one real cover per group and counts of the free columns.
+
+Owns its cost, its use and the exchange of some groups' covers. Knows nothing of how covers are
+found or chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.decomposition.cover_milp import Choice
+from autoscaler.optimizer.decomposition.cover_pools import Covers
+from autoscaler.optimizer.decomposition.groups import Decomposed
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """Per group: money (g,), use (g, k) and the pairs of its cover; counts of the free columns."""
+
+    cost: Floats
+    use: Floats
+    pairs: tuple[Ints, ...]
+
+    def money(self, problem: Decomposed) -> float:
+        """What the plan costs."""
+        return float(self.cost.sum())
+
+    def excess(self, problem: Decomposed) -> Floats:
+        """By how much it exceeds each capacity (k,)."""
+        over = self.use.sum(axis=0) - problem.capacity
+        return np.where(over > 1e-9, over, 0.0)
+
+    def penalised(self, problem: Decomposed, penalty: Floats) -> float:
+        """Money plus the price of what exceeds the capacities."""
+        return self.money(problem) + float(self.excess(problem) @ penalty)
+
+    def cover(self, k: int) -> Covers:
+        """The cover of group k as a pool of one."""
+        pairs = self.pairs[k]
+        offsets = np.array([0, len(pairs)], dtype=np.int64)
+        one = np.ones(1)
+        return Covers(self.cost[k : k + 1], self.use[k : k + 1], offsets, pairs, one, one, -1.0, 0)
+
+    def exchange(self, groups: Ints, pools: list[Covers], choice: Choice) -> Incumbent:
+        """The plan with the chosen covers for `groups` and the chosen free columns."""
+        cost, use, pairs = self.cost.copy(), self.use.copy(), list(self.pairs)
+        for k, covers, counts in zip(groups, pools, choice.counts, strict=True):
+            cost[k], use[k] = float(counts @ covers.cost), counts @ covers.use
+            pairs[k] = pairs_of(covers, counts)
+        return replace(self, cost=cost, use=use, pairs=tuple(pairs))
+
+
+def pairs_of(covers: Covers, counts: Ints) -> Ints:
+    """The pairs of the parts of a pool that are taken, with repetition."""
+    taken = [
+        np.tile(covers.pairs[int(covers.offsets[i]) : int(covers.offsets[i + 1])], int(counts[i]))
+        for i in np.flatnonzero(counts)
+    ]
+    return np.concatenate([*taken, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+
+
+def from_choice(pools: list[Covers], choice: Choice) -> Incumbent:
+    """The plan that a choice over all groups makes."""
+    chosen = list(zip(pools, choice.counts, strict=True))
+    return Incumbent(
+        cost=np.array([float(n @ p.cost) for p, n in chosen]),
+        use=np.array([n @ p.use for p, n in chosen]),
+        pairs=tuple(pairs_of(p, n) for p, n in chosen),
+    )

@@ -1,0 +1,79 @@
+"""The master linear program of the decomposition: mixes of covers under the shared capacities.
+
+Owns one HiGHS object that grows by columns and is re-solved warm; its row duals are the next
+multipliers. Knows nothing of how covers are found.
+"""
+
+from __future__ import annotations
+
+import highspy
+import numpy as np
+
+from autoscaler.optimizer.arrays import Floats
+
+
+class Master:
+    """min cost of mixes: capacities (k,), one convexity row per group, artificial covers at first.
+
+    `artificial` (g,) prices a group's way out while its covers do not fit together yet.
+    """
+
+    def __init__(self, capacity: Floats, artificial: Floats) -> None:
+        self.resources = len(capacity)
+        self.groups = len(artificial)
+        self._inf = highspy.kHighsInf
+        self._solver = highspy.Highs()
+        for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
+            self._solver.setOptionValue(name, value)
+        lower = np.concatenate([np.full(self.resources, -self._inf), np.ones(self.groups)])
+        upper = np.concatenate([capacity, np.ones(self.groups)])
+        nothing = np.zeros(0)
+        self._solver.addRows(
+            len(lower),
+            lower,
+            upper,
+            0,
+            np.zeros(len(lower), dtype=np.int32),
+            nothing.astype(np.int32),
+            nothing,
+        )
+        convexity = np.eye(self.groups)
+        self._add(artificial, np.full(self.groups, self._inf), None, convexity)
+
+    def _add(
+        self, cost: Floats, upper: Floats, use: Floats | None, convexity: Floats | None
+    ) -> None:
+        count = len(cost)
+        left = np.zeros((count, self.resources)) if use is None else use
+        right = np.zeros((count, self.groups)) if convexity is None else convexity
+        dense = np.hstack([left, right])
+        row, column = np.nonzero(dense)
+        starts = np.searchsorted(row, np.arange(count)).astype(np.int32)
+        self._solver.addCols(
+            count,
+            np.ascontiguousarray(cost, dtype=np.float64),
+            np.zeros(count),
+            np.ascontiguousarray(upper, dtype=np.float64),
+            len(row),
+            starts,
+            column.astype(np.int32),
+            dense[row, column],
+        )
+
+    def add_covers(self, group: list[int], cost: Floats, use: Floats) -> None:
+        """Add covers: their groups, money (p,) and use (p, k)."""
+        convexity = np.zeros((len(group), self.groups))
+        convexity[np.arange(len(group)), group] = 1.0
+        self._add(cost, np.full(len(group), self._inf), use, convexity)
+
+    def shares(self) -> Floats:
+        """How much of each cover the last solve took, in the order in which they were added."""
+        return np.asarray(self._solver.getSolution().col_value, dtype=np.float64)[self.groups :]
+
+    def solve(self) -> tuple[float, Floats, float]:
+        """Objective, multipliers (k,) >= 0, and how much artificial cover is still used."""
+        self._solver.run()
+        solution = self._solver.getSolution()
+        dual = np.asarray(solution.row_dual, dtype=np.float64)[: self.resources]
+        artificial = float(np.sum(solution.col_value[: self.groups]))
+        return float(self._solver.getObjectiveValue()), np.maximum(0.0, -dual), artificial

@@ -1,0 +1,68 @@
+"""How far a search by decomposition may go, and the work that it spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from autoscaler.optimizer.result import Limits
+
+GROUPS = 24
+"""Groups up to which the work limits hold as they stand."""
+_KEPT_S = 0.2
+_KEPT = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits(Limits):
+    """Limits of a search beyond those of one MIP.
+
+    `rounds` (neighbourhoods), `mip_columns` (over all MIPs), `search_tests` (of one enumeration):
+    work limits, which keep the answer reproducible. The first two hold for up to `GROUPS` groups
+    and grow with the square beyond, as pairs of groups do. `mip_nodes`: of one MIP.
+    """
+
+    mip_nodes: int = 200
+    rounds: int = 80
+    mip_columns: int = 30_000
+    search_tests: int = 20_000_000
+    seed: int = 0
+
+    @classmethod
+    def of(cls, limits: Limits) -> Self:
+        """The same gap and clock, with the work limits of a decomposition."""
+        return cls(limits.gap, limits.time_limit_s, limits.elapsed_s, on_step=limits.on_step)
+
+    def out_of_time(self) -> bool:
+        """Whether the time that is left is needed to end the search and to check the answer."""
+        left_s = self.left_s()
+        return left_s < min(_KEPT_S, 0.1 * self.time_limit_s) or left_s < _KEPT * self.time_limit_s
+
+    def for_groups(self, groups: int) -> Self:
+        """The same limits with the work that `groups` groups deserve."""
+        scale = max(1.0, groups / GROUPS)
+        return replace(
+            self, rounds=int(scale**2 * self.rounds), mip_columns=int(scale**2 * self.mip_columns)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of a search, in units that do not depend on the machine."""
+
+    pricing_rounds: int = 0
+    search_tests: int = 0
+    mips: int = 0
+    mip_columns: int = 0
+    mip_nodes: int = 0
+    neighbourhoods: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.pricing_rounds + other.pricing_rounds,
+            self.search_tests + other.search_tests,
+            self.mips + other.mips,
+            self.mip_columns + other.mip_columns,
+            self.mip_nodes + other.mip_nodes,
+            self.neighbourhoods + other.neighbourhoods,
+        )
