@@ -17,8 +17,9 @@ import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
-from autoscaler.optimizer.covers import any_plan_by_covers, is_decomposed
-from autoscaler.optimizer.milp import ExactResult, any_plan, most_fraction
+from autoscaler.optimizer.covers import is_decomposed
+from autoscaler.optimizer.method import any_plan, most_fraction
+from autoscaler.optimizer.milp import ExactResult
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions
 from autoscaler.optimizer.round_and_fill import filled, rounded
@@ -217,12 +218,13 @@ class _Fraction:
         """A bound, the columns to search, and a better plan to hold on to, by the relaxation."""
         rows, others = np.flatnonzero(self.active), np.flatnonzero(~self.active)
         full = np.where(self.active, 1.0, self.target)
-        got = most_fraction(self.problem, self.active, self.target, self.options.left_s())
+        got, self.bound = most_fraction(self.problem, self.active, self.target, self.options)
+        self.most = self.bound = min(1.0, self.bound)
         if got is not None:
-            self.most = self.bound = min(1.0, -got.value)
             counts = filled(self.problem, rounded(self.problem, got.counts), others, full)
             self._offer(filled(self.problem, counts, rows, full))
-        self.chosen = by_relaxation(self.problem, got, MIP_COLUMNS, self.counts)
+        most = self.problem.columns if is_decomposed(self.problem) else MIP_COLUMNS
+        self.chosen = by_relaxation(self.problem, got, most, self.counts)
 
     def climb(self, precision: float) -> None:
         """As far as time and work allow. A look that a limit ends proves nothing: the next asks
@@ -242,7 +244,8 @@ class _Fraction:
 
     def look(self, asked: float, share: float) -> bool:
         """Whether a plan was found for this fraction, with this share of time and work."""
-        got = self._any_plan(np.where(self.active, asked, self.target), share)
+        target = np.where(self.active, asked, self.target)
+        got = any_plan(self.chosen.problem, target, self.options, share)
         self._count(got)
         if got.counts is not None:
             self._offer(self.chosen.spread(got.counts), asked)
@@ -251,16 +254,6 @@ class _Fraction:
             if self.chosen.whole:
                 self.bound = asked
         return self.now >= asked
-
-    def _any_plan(self, target: Floats, share: float) -> ExactResult:
-        if is_decomposed(self.chosen.problem):
-            return any_plan_by_covers(self.chosen.problem, target, self.options.within(share))
-        return any_plan(
-            self.chosen.problem,
-            target,
-            max(1, int(self.options.mip_nodes * share)),
-            self.options.left_s() * share,
-        )
 
     def _count(self, got: ExactResult) -> None:
         self.mips, self.nodes = self.mips + 1, self.nodes + got.nodes

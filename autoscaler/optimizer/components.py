@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Ints
-from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.problem import AllocationProblem, entries_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Part:
 
 def only(problem: AllocationProblem, ids: Ints) -> AllocationProblem:
     """The problem with only the columns `ids`, and all rows."""
-    serve_at, serve_indptr = _entries(problem.serve_indptr, ids)
-    use_at, use_indptr = _entries(problem.use_indptr, ids)
+    serve_at, serve_indptr = entries_of(problem.serve_indptr, ids)
+    use_at, use_indptr = entries_of(problem.use_indptr, ids)
     return replace(
         problem,
         cost_usd_per_h=problem.cost_usd_per_h[ids],
@@ -45,12 +45,13 @@ def parts(problem: AllocationProblem) -> tuple[Part, ...]:
 
     Two columns are of one part if they serve, or use, the same row.
     """
-    demands, n = len(problem.demand_req_per_s), problem.columns
-    column = np.concatenate([_columns(problem.serve_indptr), _columns(problem.use_indptr)])
-    row = np.concatenate([problem.serve_row, problem.use_resource + demands])
-    of_column, of_row = _joined(column, row, n, demands + len(problem.capacity))
+    demands = len(problem.demand_req_per_s)
+    of_column, of_row = _components(problem)
     found = []
-    for part in np.unique(of_row[:demands]):
+    labels = np.unique(of_row[:demands])
+    if len(labels) == 1 and (of_column == labels[0]).all() and (of_row == labels[0]).all():
+        return (Part(problem, np.arange(problem.columns), np.arange(demands)),)
+    for part in labels:
         ids, rows = np.flatnonzero(of_column == part), np.flatnonzero(of_row[:demands] == part)
         resources = np.flatnonzero(of_row[demands:] == part)
         mine = only(problem, ids)
@@ -71,27 +72,46 @@ def parts(problem: AllocationProblem) -> tuple[Part, ...]:
     return tuple(sorted(found, key=lambda part: len(part.ids)))
 
 
-def _joined(column: Ints, row: Ints, columns: int, rows: int) -> tuple[Ints, Ints]:
-    """The part of every column and row: the smallest row that entries lead to; -1 without any."""
+def _components(problem: AllocationProblem) -> tuple[Ints, Ints]:
+    """The component of every column (-1 without entries) and row: demand rows, then resources."""
+    demands = len(problem.demand_req_per_s)
+    rows = demands + len(problem.capacity)
+    serves, uses = np.diff(problem.serve_indptr), np.diff(problem.use_indptr)
+    first = np.full(problem.columns, -1, dtype=np.int64)
+    some = uses > 0
+    first[some] = demands + problem.use_resource[problem.use_indptr[:-1][some]]
+    some = serves > 0
+    first[some] = problem.serve_row[problem.serve_indptr[:-1][some]]
+    links = np.concatenate(
+        [
+            np.repeat(first, serves) * rows + problem.serve_row,
+            np.repeat(first, uses) * rows + demands + problem.use_resource,
+        ]
+    )
+    of_row = _joined(*np.divmod(_distinct(links, rows * rows), rows), rows)
+    return np.where(first >= 0, of_row[first], -1), of_row
+
+
+_FEW_LINKS = 4_000_000
+
+
+def _distinct(values: Ints, limit: int) -> Ints:
+    """The distinct ones of `values`, which are below `limit`."""
+    if limit <= _FEW_LINKS:
+        seen = np.zeros(limit, dtype=np.bool_)
+        seen[values] = True
+        return np.flatnonzero(seen)
+    return np.unique(values)
+
+
+def _joined(one: Ints, other: Ints, rows: int) -> Ints:
+    """The component of every row, as its smallest row, where `one` and `other` are linked."""
     of_row = np.arange(rows)
     while True:
-        of_column = np.full(columns, rows)
-        np.minimum.at(of_column, column, of_row[row])
         least = of_row.copy()
-        np.minimum.at(least, row, of_column[column])
-        least = least[least]  # where that row belongs by now
+        np.minimum.at(least, one, of_row[other])
+        np.minimum.at(least, other, of_row[one])
+        least = least[least]
         if np.array_equal(least, of_row):
-            return np.where(of_column < rows, of_column, -1), of_row
+            return of_row
         of_row = least
-
-
-def _columns(indptr: Ints) -> Ints:
-    """The column of every entry."""
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-
-
-def _entries(indptr: Ints, ids: Ints) -> tuple[Ints, Ints]:
-    length = np.diff(indptr)[ids]
-    offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    at = np.repeat(indptr[ids] - offsets[:-1], length) + np.arange(offsets[-1])
-    return at, offsets

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.arrays import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
 from autoscaler.optimizer.decomposition.cover_form import CoverForm, cover_form, has_cover_form
+from autoscaler.optimizer.decomposition.dual_ascent import proven_infeasible
 from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.decomposition.search import solve_decomposed
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits
@@ -21,6 +22,12 @@ from autoscaler.optimizer.result import Limits
 
 COVER_COLUMNS = 1000
 """Problems with fewer columns go to one MIP, which needs milliseconds for them."""
+_PRECISION = 1e-3
+"""Relative, of the bound on a fraction."""
+_NOTHING = 1e-6
+"""A fraction below this counts as none."""
+_FOR_BOUND = 0.3
+"""Share of the time for it."""
 
 
 def is_decomposed(problem: AllocationProblem) -> bool:
@@ -52,6 +59,26 @@ def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limit
     proven = bool(np.isinf(got.bound))
     limit = "" if proven else next(iter(got.limits), "first_plan")
     return ExactResult(None, got.bound, limit, got.work.mip_nodes)
+
+
+def fraction_bound_by_covers(
+    problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
+) -> float:
+    """A fraction of the `active` (m,) rows above which it is proven that no plan serves it beside
+    `fixed` (m,) of the others; 1 where nothing is proven."""
+    low, high = 0.0, 1.0
+    within = SearchLimits.of(limits.within(_FOR_BOUND))
+    middle = 1.0
+    while high - low > _PRECISION * high and high > _NOTHING and not within.out_of_time():
+        form = cover_form(problem, np.where(active, middle, fixed))
+        if proven_infeasible(form.decomposed, within):
+            high = middle
+        elif middle == 1.0:
+            return 1.0
+        else:
+            low = middle
+        middle = 0.5 * (low + high)
+    return high
 
 
 def _given(

@@ -62,7 +62,9 @@ def minimise_cost(
     return _run(lp, problem, nodes, seconds, gap, start, hope_s=_HOPE * seconds)
 
 
-def any_plan(problem: AllocationProblem, target: Floats, nodes: int, seconds: float) -> ExactResult:
+def any_plan_by_milp(
+    problem: AllocationProblem, target: Floats, nodes: int, seconds: float
+) -> ExactResult:
     """A plan that serves `target` (m,) of each row, whatever its cost; none where that is proven
     or a limit struck. Cost guides the search: without one it takes several times as long."""
     return _run(_cost_lp(problem, target), problem, nodes, seconds, plans=1)
@@ -77,7 +79,7 @@ class Relaxed:
     counts: Floats
 
 
-def most_fraction(
+def fraction_relaxed(
     problem: AllocationProblem, active: Bools, fixed: Floats, seconds: float
 ) -> Relaxed | None:
     """The relaxation of the largest t <= 1 such that the `active` (m,) rows are served t and the

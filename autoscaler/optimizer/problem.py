@@ -95,15 +95,29 @@ class AllocationProblem:
 
     def served_req_per_s(self, counts: Ints) -> Floats:
         """What `counts` (n,) serves, by demand row (m,)."""
-        each = np.repeat(counts, np.diff(self.serve_indptr)) * self.serve_rate
         rows = len(self.demand_req_per_s)
-        return np.bincount(self.serve_row, each, minlength=rows).astype(np.float64)
+        return _totals(counts, self.serve_indptr, self.serve_row, self.serve_rate, rows)
 
     def used(self, counts: Ints) -> Floats:
         """What `counts` (n,) uses, by resource row (k,)."""
-        each = np.repeat(counts, np.diff(self.use_indptr)) * self.use_amount
         rows = len(self.capacity)
-        return np.bincount(self.use_resource, each, minlength=rows).astype(np.float64)
+        return _totals(counts, self.use_indptr, self.use_resource, self.use_amount, rows)
+
+
+def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) -> Floats:
+    """The sum over the columns, by row: few of many columns count anything."""
+    ids = np.flatnonzero(counts)
+    at, offsets = entries_of(indptr, ids)
+    each = np.repeat(counts[ids], np.diff(offsets)) * amount[at]
+    return np.bincount(row[at], each, minlength=rows).astype(np.float64)
+
+
+def entries_of(indptr: Ints, ids: Ints) -> tuple[Ints, Ints]:
+    """Where the entries of the columns `ids` are, and their offsets by column."""
+    length = np.diff(indptr)[ids]
+    offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    at = np.repeat(indptr[ids] - offsets[:-1], length) + np.arange(offsets[-1])
+    return at, offsets
 
 
 def check_numbers(

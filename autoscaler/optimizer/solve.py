@@ -14,11 +14,10 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.best_effort import most_served
 from autoscaler.optimizer.check import checked, failed
 from autoscaler.optimizer.components import parts
-from autoscaler.optimizer.covers import cheapest_by_covers, is_decomposed
-from autoscaler.optimizer.milp import minimise_cost, relaxed
+from autoscaler.optimizer.method import cheapest
+from autoscaler.optimizer.milp import relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
-from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation, select
 
 _LEAST_S = 0.05
 """A part gets this much however small it is, unless it is all that is left."""
@@ -93,7 +92,7 @@ def _solved(
 ) -> _Found | tuple[str, ...]:
     """All demand if that can be, else as much as can be; the limits if no plan was found."""
     whole = np.ones(len(problem.demand_req_per_s))
-    counts, bound, limits = _cheapest(problem, whole, options, start)
+    counts, bound, limits = cheapest(problem, whole, options, start)
     if counts is not None:
         return _Found(counts, bound, whole, whole, limits)
     rough = options.is_over()
@@ -101,7 +100,7 @@ def _solved(
     if served.limits and not served.counts.any():
         return served.limits  # what could be had is not known
     options = _after(options, problem, served.target)
-    counts, bound, more = _cheapest(problem, served.target, options, served.counts)
+    counts, bound, more = cheapest(problem, served.target, options, served.counts)
     if counts is None:  # the time is up, but a plan at these fractions is at hand
         counts = served.counts
     hit = (*limits, *served.limits, *more)
@@ -118,36 +117,3 @@ def _after(options: SolveOptions, problem: AllocationProblem, target: Floats) ->
 def _may_be_served(problem: AllocationProblem, options: SolveOptions) -> bool:
     """Whether the LP relaxation serves all demand."""
     return relaxed(problem, np.ones(len(problem.demand_req_per_s)), options.left_s()) is not None
-
-
-def _cheapest(
-    problem: AllocationProblem, target: Floats, options: SolveOptions, start: Ints | None
-) -> tuple[Ints | None, float, tuple[str, ...]]:
-    """Counts of least cost at `target` (m,) shares of demand (None: none found), their bound, and
-    the limits that struck."""
-    if options.is_over():
-        return None, 0.0, ("wall_clock",)
-    if is_decomposed(problem):
-        return cheapest_by_covers(problem, target, options, start)
-    lower: float | None = None
-    if problem.columns > MIP_COLUMNS:
-        chosen, lower = select(problem, target, MIP_COLUMNS, start, options.left_s())
-    else:
-        chosen = by_relaxation(problem, None, MIP_COLUMNS, start)
-    got = minimise_cost(
-        chosen.problem,
-        target,
-        nodes=options.mip_nodes,
-        seconds=options.left_s(),
-        gap=options.gap,
-        start=None if start is None else start[chosen.ids],
-    )
-    limits = (got.limit,) if got.limit else ()
-    if got.limit and lower is None and (relaxation := relaxed(problem, target, options.left_s())):
-        lower = relaxation.value  # a search that ends by proof has a bound of its own
-    if got.counts is None:
-        return None, lower or 0.0, limits
-    counts = chosen.spread(got.counts)
-    cost = float(counts @ problem.cost_usd_per_h)
-    bound = max(0.0, got.bound) if chosen.holds_all_within(cost) else 0.0
-    return counts, min(cost, max(bound, lower or 0.0)), limits

@@ -12,9 +12,8 @@ import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.decomposition.cover_search import enumerate_covers
-from autoscaler.optimizer.decomposition.dual_ascent import subproblem
 from autoscaler.optimizer.decomposition.groups import Group, pairs
-from autoscaler.optimizer.decomposition.knapsack import UNITS, near_pairs
+from autoscaler.optimizer.decomposition.knapsack import UNITS
 
 TRIES = 14
 """Thresholds tried for one pool."""
@@ -62,19 +61,11 @@ def marks_for(resources: int, seed: int) -> Ints:
     return generator.integers(-(2**62), 2**62, resources + 1, dtype=np.int64) | 1
 
 
-def near(group: Group, weight: Floats, least: Floats, slack: float) -> tuple[Ints, Floats]:
-    """Codes and prices of the pairs that some cover within `slack` of the cheapest may hold."""
-    return near_pairs(
-        group.indptr, group.feature, group.amount, group.base, group.units, group.allowed,
-        weight, least, slack,
-    )  # fmt: skip
-
-
 def covers_within(
     group: Group, scene: Scene, least: Floats, excess: float, most: int, tests: int
 ) -> Covers:
     """Covers priced at most `excess` above the knapsack's bound, at most `most` of them."""
-    codes, prices = near(group, scene.weight, least, excess)
+    codes, prices = group.near(scene.weight, least, excess)
     order = np.lexsort((codes, -group.throughput[codes // scene.money.shape[1]]))
     table = pairs(group, scene.money, codes[order])
     with np.errstate(over="ignore"):
@@ -129,7 +120,7 @@ def items_within(
     Where covers are many because small like templates may be exchanged for each other, these are
     few, and the LP relaxation over them is tight enough.
     """
-    codes, prices = near(group, scene.weight, least, excess)
+    codes, prices = group.near(scene.weight, least, excess)
     if most is not None and len(codes) > most:
         reduced = prices + least[UNITS - group.units[codes // scene.money.shape[1]]]
         codes = np.sort(codes[np.argsort(reduced, kind="stable")[:most]])
@@ -162,7 +153,7 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
     Where the search finds few in its `tests`, because a group alone strains the capacities, the
     single pairs that are nearest to the bound are added.
     """
-    least, _ = subproblem(group, scene.weight)
+    least, _ = group.cheapest(scene.weight)
     low, high, excess = 0.0, max(widest, 1e-9), max(widest, 1e-9)
     best: Covers | None = None
     part: Covers | None = None
@@ -208,7 +199,7 @@ def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[flo
     The threshold rises from nothing until a cover appears; a complete search below it proves that
     there is none. No covers come back where none was found within `widest` above the knapsack.
     """
-    least, _ = subproblem(group, scene.weight)
+    least, _ = group.cheapest(scene.weight)
     floor = float(least[UNITS])
     excess, proven, spent = 1e-9 * max(1.0, floor), 0.0, 0
     while True:

@@ -56,7 +56,10 @@ def enumerate_covers(
     items = np.empty(max_covers * 8 + DEPTH, dtype=np.int64)
     found = 0
     size = 0
-    seen = {np.int64(0)}
+    slots = 16
+    while slots < 4 * max_covers:
+        slots *= 2
+    table = np.zeros(slots, dtype=np.int64)  # marks of the covers so far; 0: free
     tests = 0
     complete = True
     depth = 0
@@ -92,12 +95,15 @@ def enumerate_covers(
             continue
         mark = stack_mark[depth] + item_mark[j]
         if rest <= tolerance:
-            if mark in seen:
+            slot = (mark ^ (mark >> 29)) & (slots - 1)
+            while table[slot] != 0 and table[slot] != mark:
+                slot = (slot + 1) & (slots - 1)
+            if table[slot] == mark:
                 continue
             if found == max_covers or depth >= DEPTH - 1:
                 complete = False
                 break
-            seen.add(mark)
+            table[slot] = mark
             if size + depth + 1 > items.shape[0]:
                 wider = np.empty(2 * items.shape[0] + DEPTH, dtype=np.int64)
                 wider[:size] = items[:size]

@@ -15,12 +15,14 @@ import numpy as np
 
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group
-from autoscaler.optimizer.decomposition.knapsack import UNITS, cheapest_by_units, cover, trace
+from autoscaler.optimizer.decomposition.knapsack import UNITS
 from autoscaler.optimizer.decomposition.master_lp import Master
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits
 
 SMOOTHING = 0.6
 """Share of the best multipliers so far in the next trial: fewer rounds than the raw duals."""
+
+_PHASE_ONE_ROUNDS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +38,7 @@ class DualResult:
     fits: bool
     rounds: int
     cut: bool
-
-
-def subproblem(group: Group, weight: Floats) -> tuple[Floats, Ints]:
-    """Price table of covering 0..UNITS units at `weight`, and the codes of the cheapest cover."""
-    best, code = cheapest_by_units(
-        group.indptr,
-        group.feature,
-        group.amount,
-        group.base,
-        group.units,
-        group.allowed,
-        weight,
-        UNITS,
-    )
-    least, first = cover(best, UNITS)
-    return least, trace(first, code, UNITS)
+    columns: int = 0
 
 
 def use_of(group: Group, codes: Ints, features: int) -> Floats:
@@ -72,13 +59,13 @@ def ascend(
     tolerance: float = 1e-6,
     money: bool = True,
     stop_above: float = np.inf,
-    options: SearchLimits | None = None,
+    limits: SearchLimits | None = None,
 ) -> DualResult | None:
     """Raise the bound from `mu` (k,) until bound and mix meet within `tolerance` (relative).
 
     With `money=False` covers are free and only artificial cover costs: a positive bound proves that
     no mix of covers fits the capacities. Stops early above `stop_above`, and when the time of
-    `options` runs out. None: a group has no cover
+    `limits` runs out. None: a group has no cover
     at all, whatever the capacities.
     """
     features = problem.money.shape[0]
@@ -94,7 +81,7 @@ def ascend(
         solutions = []
         for group in problem.groups:
             priced = group if money else _without_base(group)
-            least, codes = subproblem(priced, weight)
+            least, codes = priced.cheapest(weight)
             if not np.isfinite(least[UNITS]):
                 return None
             bound += float(least[UNITS])
@@ -127,11 +114,19 @@ def ascend(
         value, duals, artificial = master.solve()
         if best > stop_above or value - best <= tolerance * max(1e-9, abs(best)):
             break
-        cut = options is not None and options.out_of_time()
+        cut = limits is not None and limits.out_of_time()
         if cut:
             break
         mu = SMOOTHING * best_mu + (1.0 - SMOOTHING) * duals if owner else duals
-    return DualResult(best_mu, best, value, artificial, False, spent, cut)
+    columns = sum(len(one) for one in seen)
+    return DualResult(best_mu, best, value, artificial, False, spent, cut, columns)
+
+
+def proven_infeasible(problem: Decomposed, limits: SearchLimits | None = None) -> bool:
+    """Whether no mix of covers fits: a positive bound on the artificial cover that is needed."""
+    nothing = np.zeros(len(problem.capacity))
+    dual = ascend(problem, nothing, _PHASE_ONE_ROUNDS, money=False, stop_above=1e-7, limits=limits)
+    return dual is None or dual.bound > 1e-7
 
 
 def _without_base(group: Group) -> Group:

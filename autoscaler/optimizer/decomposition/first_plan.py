@@ -35,13 +35,13 @@ def first_plan(
     scene: Scene,
     pools: list[Covers],
     penalty: Floats,
-    options: SearchLimits,
+    limits: SearchLimits,
 ) -> tuple[Incumbent | None, Work]:
     """The best choice from the pools; where none fits, the one that exceeds capacities least."""
     work = Work()
     if sum(len(p) for p in pools) > FIRST_COLUMNS:
         made = [
-            with_whole_covers(group, covers, scene, options, k)
+            with_whole_covers(group, covers, scene, limits, k)
             for k, (group, covers) in enumerate(zip(problem.groups, pools, strict=True))
         ]
         work = sum((spent for _, spent in made), work)
@@ -50,9 +50,9 @@ def first_plan(
         choice = choose(
             pools,
             problem.capacity,
-            nodes=options.mip_nodes // 4,
-            seconds=min(10.0, 0.3 * options.left_s()),
-            gap=max(1e-6, options.gap / 2),
+            nodes=limits.mip_nodes // 4,
+            seconds=0.3 * limits.left_s(),
+            gap=max(1e-6, limits.gap / 2),
             penalty=price,
         )
         work += Work(mips=1, mip_columns=sum(len(p) for p in pools))

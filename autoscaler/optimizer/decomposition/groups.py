@@ -1,10 +1,8 @@
 """The decomposed form of an allocation: one covering knapsack per demand row, tied by resources.
 
-Owns the compressed item tables that the kernels read, their restriction (to fitting or surviving
-pairs) and the price of items. `instance.py` is lowered to this. Knows nothing of dual ascent, of
-MIPs or of what the rows mean.
-
-Resources are numbered `place * features + feature`.
+The compressed item tables that the kernels read, their restriction (to pairs that fit or survive)
+and the prices of items. An item may stand in several places: then its pairs with the places are
+priced and never stored. Resources are numbered `place * features + feature`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
-from autoscaler.optimizer.decomposition.knapsack import UNITS
+from autoscaler.optimizer.decomposition.knapsack import (
+    UNITS,
+    cheapest_by_units,
+    cover,
+    pair_prices,
+    trace,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,29 @@ class Group:
     allowed: Bools
     ids: Ints
     demand: float
+
+    def prices(self, weight: Floats) -> Floats:
+        """Price of every item in every place, (n, R)."""
+        priced: Floats = pair_prices(self.indptr, self.feature, self.amount, self.base, weight)
+        return priced
+
+    def cheapest(self, weight: Floats) -> tuple[Floats, Ints]:
+        """Price table of covering 0..UNITS units, and the codes of the cheapest cover."""
+        best, code = cheapest_by_units(self.prices(weight), self.units, self.allowed, UNITS)
+        least, first = cover(best, UNITS)
+        return least, trace(first, code, UNITS)
+
+    def near(self, weight: Floats, least: Floats, slack: float) -> tuple[Ints, Floats]:
+        """Codes and prices of the pairs that some cover within `slack` of the cheapest may hold.
+
+        The best cover that holds pair j costs c_j + least[UNITS - u_j], as items may repeat: a pair
+        above the slack is in no plan that the slack allows (reduced-cost fixing).
+        """
+        price = self.prices(weight)
+        most = slack + least[UNITS] - least[UNITS - self.units]
+        close = (price <= most[:, None]) & self.allowed & (self.units > 0)[:, None]
+        codes = np.flatnonzero(close)
+        return codes, price.ravel()[codes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +148,18 @@ def pairs(group: Group, money: Floats, codes: Ints) -> Pairs:
         resource=where * features + feature,
         amount=group.amount[at],
     )
+
+
+def near_pairs_only(problem: Decomposed, weight: Floats, slack: float) -> Decomposed:
+    """Reduced-cost fixing: the pairs that a plan within `slack` of the bound at `weight` may hold.
+
+    The slack is widened a little for rounding."""
+    slack = slack * (1 + 1e-9) + 1e-9
+    groups = []
+    for group in problem.groups:
+        least, _ = group.cheapest(weight)
+        codes, _ = group.near(weight, least, slack)
+        allowed = np.zeros_like(group.allowed)
+        allowed.ravel()[codes] = True
+        groups.append(restrict(group, allowed))
+    return replace(problem, groups=tuple(groups))

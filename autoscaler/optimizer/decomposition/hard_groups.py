@@ -14,7 +14,6 @@ import numpy as np
 from autoscaler.optimizer.arrays import Floats
 from autoscaler.optimizer.decomposition.cover_milp import choose
 from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, items_within, joined
-from autoscaler.optimizer.decomposition.dual_ascent import subproblem
 from autoscaler.optimizer.decomposition.groups import Group
 from autoscaler.optimizer.decomposition.incumbent import pairs_of
 from autoscaler.optimizer.decomposition.knapsack import UNITS
@@ -31,23 +30,23 @@ NODES = 30
 
 
 def with_whole_covers(
-    group: Group, covers: Covers, scene: Scene, options: SearchLimits, seed: int
+    group: Group, covers: Covers, scene: Scene, limits: SearchLimits, seed: int
 ) -> tuple[Covers, Work]:
     """`covers` and, where few of them are whole, some that were made by MIPs."""
     work = Work()
     if int((covers.share >= 1.0).sum()) >= FEW:
         return covers, work
-    generator = np.random.default_rng((options.seed, seed))
-    least, _ = subproblem(group, scene.weight)
+    generator = np.random.default_rng((limits.seed, seed))
+    least, _ = group.cheapest(scene.weight)
     floor = float(least[UNITS])
     parts = items_within(group, scene, least, 2.0 * floor, ITEMS)
     mu = (scene.weight - scene.money).T.ravel()
     seen = set[bytes]()
     for turn in range(MADE):
-        if options.left_s() < 1.0:
+        if limits.left_s() < 1.0:
             break
         spread = np.ones(len(mu)) if turn == 0 else generator.uniform(0.0, 3.0, len(mu))
-        made, spent = _cheapest_of(parts, scene.capacity, mu * spread, options.left_s())
+        made, spent = _cheapest_of(parts, scene.capacity, mu * spread, limits.left_s())
         work += spent
         if made is None:
             break  # no plan can serve this group from these pairs
@@ -63,7 +62,7 @@ def _cheapest_of(
 ) -> tuple[Covers | None, Work]:
     """The cover made of `parts` with the least money plus `mu` (k,) for what it uses."""
     priced = replace(parts, cost=parts.cost + parts.use @ mu)
-    choice = choose([priced], capacity, nodes=NODES, seconds=min(5.0, left_s), gap=1e-3)
+    choice = choose([priced], capacity, nodes=NODES, seconds=left_s, gap=1e-3)
     work = Work(mips=1, mip_columns=len(parts))
     if choice is None:
         return None, work

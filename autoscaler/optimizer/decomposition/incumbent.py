@@ -1,8 +1,4 @@
-"""The best plan so far: one real cover per group and counts of the free columns.
-
-Owns its cost, its use and the exchange of some groups' covers. Knows nothing of how covers are
-found or chosen.
-"""
+"""The best plan so far: one real cover for each group, and the exchange of some of them."""
 
 from __future__ import annotations
 
@@ -18,13 +14,13 @@ from autoscaler.optimizer.decomposition.groups import Decomposed
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """Per group: money (g,), use (g, k) and the pairs of its cover; counts of the free columns."""
+    """Per group: money (g,), use (g, k) and the pairs of its cover."""
 
     cost: Floats
     use: Floats
     pairs: tuple[Ints, ...]
 
-    def money(self, problem: Decomposed) -> float:
+    def money(self) -> float:
         """What the plan costs."""
         return float(self.cost.sum())
 
@@ -35,7 +31,7 @@ class Incumbent:
 
     def penalised(self, problem: Decomposed, penalty: Floats) -> float:
         """Money plus the price of what exceeds the capacities."""
-        return self.money(problem) + float(self.excess(problem) @ penalty)
+        return self.money() + float(self.excess(problem) @ penalty)
 
     def cover(self, k: int) -> Covers:
         """The cover of group k as a pool of one."""
@@ -45,7 +41,7 @@ class Incumbent:
         return Covers(self.cost[k : k + 1], self.use[k : k + 1], offsets, pairs, one, one, -1.0, 0)
 
     def exchange(self, groups: Ints, pools: list[Covers], choice: Choice) -> Incumbent:
-        """The plan with the chosen covers for `groups` and the chosen free columns."""
+        """The plan with the chosen covers for `groups`."""
         cost, use, pairs = self.cost.copy(), self.use.copy(), list(self.pairs)
         for k, covers, counts in zip(groups, pools, choice.counts, strict=True):
             cost[k], use[k] = float(counts @ covers.cost), counts @ covers.use

@@ -1,14 +1,14 @@
-"""The covering knapsack of one demand group: price the items, then cover the demand cheapest.
+"""The covering knapsack of one group: price the pairs, then cover the demand at the least price.
 
-Owns the compiled kernels of the Lagrangian subproblem: item prices under capacity multipliers, the
-dynamic program over throughput units, the tracing of its answer and reduced-cost fixing.
-Throughput is rounded UP to units, so what the program returns is a lower bound on any real cover.
-Knows nothing of the master problem, of demand rows beyond one group, or of where items came from.
+Compiled kernels of the Lagrangian subproblem: prices of pairs under capacity multipliers, the
+cheapest pair for each number of throughput units, the dynamic program over units and its answer.
+Throughput is rounded UP to units, so the program returns a lower bound on the price of any real
+cover.
 
 Layout of a group: n items in compressed rows (`indptr`, `feature`, `amount`), each of which may be
 placed in R places; `weight[f, r]` is the price of one unit of feature f in place r (its money plus
 its multiplier). `base[i]` is a price of the item itself. `allowed[i, r]` says whether the pair is
-still in the problem. A pair (item, place) is coded as `item * R + place`.
+still in the problem. The code of a pair (item, place) is `item * R + place`.
 """
 
 from __future__ import annotations
@@ -23,36 +23,34 @@ UNITS = 8000
 
 
 @compiled
-def cheapest_by_units(
-    indptr: Ints,
-    feature: Ints,
-    amount: Floats,
-    base: Floats,
-    units: Ints,
-    allowed: Bools,
-    weight: Floats,
-    grid: int,
-) -> tuple[Floats, Ints]:
+def pair_prices(
+    indptr: Ints, feature: Ints, amount: Floats, base: Floats, weight: Floats
+) -> Floats:
+    """Price of every item in every place, (n, R)."""
+    places = weight.shape[1]
+    price = np.empty((base.shape[0], places))
+    for i in range(base.shape[0]):
+        for r in range(places):
+            price[i, r] = base[i]
+        for e in range(indptr[i], indptr[i + 1]):
+            for r in range(places):
+                price[i, r] += amount[e] * weight[feature[e], r]
+    return price
+
+
+@compiled
+def cheapest_by_units(price: Floats, units: Ints, allowed: Bools, grid: int) -> tuple[Floats, Ints]:
     """Cheapest pair for each number of units: prices (grid + 1,) and codes (grid + 1,)."""
-    n, places = allowed.shape
+    n, places = price.shape
     best = np.full(grid + 1, np.inf)
-    code = np.full(grid + 1, -1, dtype=np.int64)
-    price = np.empty(places)
+    code = np.full(grid + 1, -1)
     for i in range(n):
         u = units[i]
-        if u <= 0:
-            continue
-        for r in range(places):
-            price[r] = base[i]
-        for e in range(indptr[i], indptr[i + 1]):
-            f = feature[e]
-            a = amount[e]
+        if u > 0:
             for r in range(places):
-                price[r] += a * weight[f, r]
-        for r in range(places):
-            if price[r] < best[u] and allowed[i, r]:
-                best[u] = price[r]
-                code[u] = i * places + r
+                if price[i, r] < best[u] and allowed[i, r]:
+                    best[u] = price[i, r]
+                    code[u] = i * places + r
     return best, code
 
 
@@ -60,8 +58,8 @@ def cheapest_by_units(
 def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
     """Least price to cover 0..grid units, and the item (by its units) that each cover takes first.
 
-    Only items that no combination of smaller ones beats stay in the inner loop: on real libraries
-    a few dozen of thousands.
+    Only items that no combination of smaller ones beats stay in the inner loop: of thousands in
+    real libraries a few dozen.
     """
     least = np.zeros(grid + 1)
     first = np.zeros(grid + 1, dtype=np.int64)
@@ -94,67 +92,14 @@ def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
     return least, first
 
 
-@compiled
 def trace(first: Ints, code: Ints, grid: int) -> Ints:
     """Codes of the pairs in the cheapest cover of `grid` units (with repetition)."""
-    out = np.empty(grid + 1, dtype=np.int64)
-    count = 0
-    q = grid
-    while q > 0:
-        u = first[q]
-        if u <= 0:
+    codes = []
+    left = grid
+    while left > 0:
+        units = int(first[left])
+        if units <= 0:
             return np.empty(0, dtype=np.int64)
-        out[count] = code[u]
-        count += 1
-        q -= u
-    return out[:count].copy()
-
-
-@compiled
-def near_pairs(
-    indptr: Ints,
-    feature: Ints,
-    amount: Floats,
-    base: Floats,
-    units: Ints,
-    allowed: Bools,
-    weight: Floats,
-    least: Floats,
-    slack: float,
-) -> tuple[Ints, Floats]:
-    """Codes and prices of the pairs that some cover within `slack` of the cheapest may hold.
-
-    The best cover that holds pair j costs c_j + least[grid - u_j], as items may repeat: a pair
-    above the slack is in no plan that the slack allows (reduced-cost fixing).
-    """
-    n, places = allowed.shape
-    grid = least.shape[0] - 1
-    price = np.empty(places)
-    codes = np.empty(1024, dtype=np.int64)
-    prices = np.empty(1024)
-    count = 0
-    for i in range(n):
-        u = units[i]
-        if u <= 0:
-            continue
-        for r in range(places):
-            price[r] = base[i]
-        for e in range(indptr[i], indptr[i + 1]):
-            f = feature[e]
-            a = amount[e]
-            for r in range(places):
-                price[r] += a * weight[f, r]
-        most = slack + least[grid] - least[grid - u]
-        for r in range(places):
-            if price[r] <= most and allowed[i, r]:
-                if count == codes.shape[0]:
-                    wider = np.empty(2 * count, dtype=np.int64)
-                    wider[:count] = codes
-                    codes = wider
-                    dearer = np.empty(2 * count)
-                    dearer[:count] = prices
-                    prices = dearer
-                codes[count] = i * places + r
-                prices[count] = price[r]
-                count += 1
-    return codes[:count].copy(), prices[:count].copy()
+        codes.append(int(code[units]))
+        left -= units
+    return np.array(codes, dtype=np.int64)

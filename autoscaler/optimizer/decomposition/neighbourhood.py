@@ -14,7 +14,7 @@ import numpy as np
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.decomposition.cover_milp import choose
 from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, items_within, joined, pool
-from autoscaler.optimizer.decomposition.dual_ascent import ascend, subproblem
+from autoscaler.optimizer.decomposition.dual_ascent import ascend
 from autoscaler.optimizer.decomposition.groups import Decomposed, fitting
 from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.decomposition.work_limits import GROUPS, SearchLimits, Work
@@ -47,22 +47,22 @@ class Search:
 
 
 def improve(
-    problem: Decomposed, search: Search, start: Incumbent, options: SearchLimits, columns: int
+    problem: Decomposed, search: Search, start: Incumbent, limits: SearchLimits, columns: int
 ) -> tuple[Incumbent, Work, tuple[str, ...]]:
     """The best plan within `columns` columns of MIPs, the work, and the limits that struck."""
-    generator = np.random.default_rng(options.seed)
+    generator = np.random.default_rng(limits.seed)
     best, work = start, Work()
     count = len(problem.groups)
     sizes = _sizes(count)
     # Without a plan that fits, time is kept for the best effort that follows.
-    patience = options.within(PATIENCE)
+    patience = limits.within(PATIENCE)
     step, failures, failed = 0, 0, set[tuple[int, ...]]()
-    for _ in range(options.rounds):
+    for _ in range(limits.rounds):
         value = best.penalised(problem, search.penalty)
         broken = bool(best.excess(problem).any())
-        if value - search.bound <= options.gap * abs(value) and not broken:
+        if value - search.bound <= limits.gap * abs(value) and not broken:
             return best, work, ()
-        if (patience if broken else options).out_of_time():
+        if (patience if broken else limits).out_of_time():
             return best, work, ("wall_clock",)
         if work.mip_columns > columns:
             return best, work, ("mip_columns",)
@@ -72,7 +72,7 @@ def improve(
         key = tuple(int(k) for k in chosen)
         found = None
         if key not in failed or size == count:
-            found, spent = _solve(problem, search, best, chosen, pool_size, options)
+            found, spent = _solve(problem, search, best, chosen, pool_size, limits)
             work += spent
         if found is not None:
             best, failures = found, 0
@@ -129,7 +129,7 @@ def _solve(
     plan: Incumbent,
     chosen: Ints,
     pool_size: int,
-    options: SearchLimits,
+    limits: SearchLimits,
 ) -> tuple[Incumbent | None, Work]:
     """A better plan that differs only in the `chosen` groups, or None."""
     others = np.setdiff1d(np.arange(len(plan.cost)), chosen)
@@ -153,15 +153,15 @@ def _solve(
         near = pool(group, scene, old - dual.bound, pool_size, LOCAL_TESTS)
         work += Work(search_tests=near.tests)
         if near.within < old - dual.bound:
-            least, _ = subproblem(group, scene.weight)
+            least, _ = group.cheapest(scene.weight)
             parts = items_within(group, scene, least, old - dual.bound)
             near = joined(near, parts) if len(parts) <= LOCAL_ITEMS else near
         pools.append(joined(near, plan.cover(int(k))))
     choice = choose(
         pools,
         room,
-        nodes=max(20, options.mip_nodes // 10),
-        seconds=min(10.0, options.left_s()),
+        nodes=max(20, limits.mip_nodes // 10),
+        seconds=limits.left_s(),
         gap=1e-5,
         penalty=search.penalty if broken else None,
         last_fits=not broken,

@@ -11,6 +11,7 @@ GROUPS = 24
 """Groups up to which the work limits hold as they stand."""
 _KEPT_S = 0.2
 _KEPT = 0.02
+_TESTS_PER_S = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,13 @@ class SearchLimits(Limits):
         """Whether the time that is left is needed to end the search and to check the answer."""
         left_s = self.left_s()
         return left_s < min(_KEPT_S, 0.1 * self.time_limit_s) or left_s < _KEPT * self.time_limit_s
+
+    def tests(self, most: int) -> int:
+        """At most `most` item tests of one enumeration, fewer where the time is short."""
+        left_s = self.left_s()
+        if left_s * _TESTS_PER_S >= most:
+            return most
+        return max(1000, int(max(0.0, left_s) * _TESTS_PER_S))
 
     def for_groups(self, groups: int) -> Self:
         """The same limits with the work that `groups` groups deserve."""

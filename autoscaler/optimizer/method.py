@@ -1,0 +1,85 @@
+"""How a problem is searched, by its structure: one MIP, or the decomposition into covers.
+
+Both answer the same questions: the cheapest plan, any plan, and how large a fraction can be served.
+"""
+
+from __future__ import annotations
+
+from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.covers import (
+    any_plan_by_covers,
+    cheapest_by_covers,
+    fraction_bound_by_covers,
+    is_decomposed,
+)
+from autoscaler.optimizer.milp import (
+    ExactResult,
+    Relaxed,
+    any_plan_by_milp,
+    fraction_relaxed,
+    minimise_cost,
+    relaxed,
+)
+from autoscaler.optimizer.problem import AllocationProblem
+from autoscaler.optimizer.result import Limits
+from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation, select
+
+
+def cheapest(
+    problem: AllocationProblem, target: Floats, limits: Limits, start: Ints | None
+) -> tuple[Ints | None, float, tuple[str, ...]]:
+    """Counts of least cost at `target` (m,) shares of demand (None: none found), their bound, and
+    the limits that struck. `start` (n,): counts to begin at."""
+    if limits.is_over():
+        return None, 0.0, ("wall_clock",)
+    if is_decomposed(problem):
+        return cheapest_by_covers(problem, target, limits, start)
+    lower: float | None = None
+    if problem.columns > MIP_COLUMNS:
+        chosen, lower = select(problem, target, MIP_COLUMNS, start, limits.left_s())
+    else:
+        chosen = by_relaxation(problem, None, MIP_COLUMNS, start)
+    got = minimise_cost(
+        chosen.problem,
+        target,
+        nodes=limits.mip_nodes,
+        seconds=limits.left_s(),
+        gap=limits.gap,
+        start=None if start is None else start[chosen.ids],
+    )
+    hit = (got.limit,) if got.limit else ()
+    if got.limit and lower is None and (relaxation := relaxed(problem, target, limits.left_s())):
+        lower = relaxation.value  # a search that ends by proof has a bound of its own
+    if got.counts is None:
+        return None, lower or 0.0, hit
+    counts = chosen.spread(got.counts)
+    cost = float(counts @ problem.cost_usd_per_h)
+    bound = max(0.0, got.bound) if chosen.holds_all_within(cost) else 0.0
+    bound = min(cost, max(bound, lower or 0.0))
+    limits.step("MIP", problem.columns, len(chosen.ids), bound, cost)
+    return counts, bound, hit
+
+
+def any_plan(
+    problem: AllocationProblem, target: Floats, limits: Limits, share: float
+) -> ExactResult:
+    """A plan that serves `target` (m,) of each row, whatever its cost, with this share of the time
+    and of the nodes; none where that is proven or a limit struck."""
+    if is_decomposed(problem):
+        return any_plan_by_covers(problem, target, limits.within(share))
+    nodes = max(1, int(limits.mip_nodes * share))
+    return any_plan_by_milp(problem, target, nodes, limits.left_s() * share)
+
+
+def most_fraction(
+    problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
+) -> tuple[Relaxed | None, float]:
+    """The relaxation of the largest fraction t <= 1 of the `active` (m,) rows beside `fixed` (m,)
+    of the others, its value being -t, and a bound on t. None where it takes too long."""
+    bound = 1.0
+    if is_decomposed(problem):
+        bound = fraction_bound_by_covers(problem, active, fixed, limits)
+        if problem.columns > MIP_COLUMNS:
+            return None, bound
+    got = fraction_relaxed(problem, active, fixed, limits.left_s())
+    return got, bound if got is None else min(bound, -got.value)
