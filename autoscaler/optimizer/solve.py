@@ -24,6 +24,11 @@ _LEAST_S = 0.05
 _FOR_FRACTIONS = 0.6
 """Of the time; the cheapest plan at these fractions is to be found in the rest."""
 
+_MANY = 50_000
+"""Fewer columns are filled up and checked in a moment."""
+_END_S, _MOST_FOR_END = 6e-7, 0.3
+"""Seconds for each column, but this share of the time at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -50,6 +55,7 @@ def solve(
     rows = len(problem.demand_req_per_s)
     counts = np.zeros(problem.columns, dtype=np.int64)
     bound, limits = 0.0, list[str]()
+    options = _without_the_end(options, problem)
     found = tuple(part for part in parts(problem) if part.ids.size)
     target = np.zeros(rows)  # of what no column serves
     for part in found:
@@ -73,6 +79,14 @@ def solve(
         options = _after(options, part.problem, got.target)
     hit = tuple(dict.fromkeys(limits))
     return checked(problem, counts, bound, target, fraction_bound, options, hit)
+
+
+def _without_the_end(options: SolveOptions, problem: AllocationProblem) -> SolveOptions:
+    """The same without the time that it takes to fill up and check a plan of so many columns."""
+    if problem.columns < _MANY:
+        return options
+    end_s = min(_MOST_FOR_END * options.time_limit_s, _END_S * problem.columns)
+    return replace(options, time_limit_s=options.time_limit_s - end_s)
 
 
 def _part(
@@ -100,7 +114,9 @@ def _solved(
     if served.limits and not served.counts.any():
         return served.limits  # what could be had is not known
     options = _after(options, problem, served.target)
+    known = bound if (served.target >= 1.0).all() else 0.0
     counts, bound, more = cheapest(problem, served.target, options, served.counts)
+    bound = max(bound, known)
     if counts is None:  # the time is up, but a plan at these fractions is at hand
         counts = served.counts
     hit = (*limits, *served.limits, *more)

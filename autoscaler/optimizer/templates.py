@@ -1,0 +1,193 @@
+"""Allocation of whole-node templates in regions (Coral, sec. 4.3), everything newly started.
+
+A template may run in every region, so templates times regions are columns. They are priced as
+arrays and not stored: a hundred models with thousands of templates fit into memory. Where not all
+demand can be served, and beside a running fleet, the columns are written out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.check import checked
+from autoscaler.optimizer.decomposition.groups import Decomposed, Group, fitting, units_of
+from autoscaler.optimizer.decomposition.incumbent import Incumbent
+from autoscaler.optimizer.decomposition.search import solve_decomposed
+from autoscaler.optimizer.decomposition.work_limits import SearchLimits
+from autoscaler.optimizer.problem import AllocationProblem, check_numbers
+from autoscaler.optimizer.result import AllocationResult, SolveOptions
+from autoscaler.optimizer.solve import solve
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateProblem:
+    """`price_usd_per_h` and `available_nodes` (R, C), `demand_req_per_s` (G,), per group k `nodes`
+    (templates, C) node counts and `throughput_req_per_s` (templates,); `start_penalty` is K, the
+    share of an interval that a start costs. Cost of an instance = its nodes x price x (1 + K).
+    """
+
+    price_usd_per_h: Floats
+    available_nodes: Ints
+    demand_req_per_s: Floats
+    nodes: tuple[Ints, ...]
+    throughput_req_per_s: tuple[Floats, ...]
+    start_penalty: float
+
+    def __post_init__(self) -> None:
+        if self.price_usd_per_h.ndim != 2:
+            raise InvalidValue("price_usd_per_h", self.price_usd_per_h.shape, "regions x configs")
+        shape = self.price_usd_per_h.shape
+        check_numbers("price_usd_per_h", self.price_usd_per_h, shape, low=0.0)
+        check_numbers("available_nodes", self.available_nodes, shape, low=0.0)
+        groups = len(self.demand_req_per_s)
+        check_numbers("demand_req_per_s", self.demand_req_per_s, (groups,), low=0.0, strict=True)
+        check_numbers("K", np.asarray(self.start_penalty, dtype=np.float64), (), low=0.0)
+        if len(self.nodes) != groups or len(self.throughput_req_per_s) != groups:
+            raise InvalidValue("nodes", len(self.nodes), f"one array for each of {groups} groups")
+        for k, (nodes, rate) in enumerate(zip(self.nodes, self.throughput_req_per_s, strict=True)):
+            check_numbers(f"nodes_{k}", nodes, (len(nodes), shape[1]), low=0.0)
+            check_numbers(f"throughput_{k}", rate, (len(nodes),), low=0.0, strict=True)
+
+    @property
+    def columns(self) -> int:
+        """Templates times regions."""
+        return len(self.price_usd_per_h) * sum(len(nodes) for nodes in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplatePlan:
+    """`rows` (n, 4): group, region, template, count; the result's counts are theirs, in this order.
+    `node_price_usd_per_h` (R, C): multipliers of the nodes, which prove the bound; zeros where
+    another proof gave it."""
+
+    rows: Ints
+    result: AllocationResult
+    node_price_usd_per_h: Floats
+
+
+def solve_templates(problem: TemplateProblem, options: SolveOptions) -> TemplatePlan:
+    """The cheapest instances that serve every group, or best effort where that cannot be."""
+    form = _implicit(problem)
+    got = solve_decomposed(form, SearchLimits.of(options))
+    if got.plan is not None:
+        rows = _rows(got.plan, len(problem.price_usd_per_h))
+        return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
+    made, keys = columns_of(problem)
+    result = solve(made, options)
+    used = np.flatnonzero(result.counts)
+    rows = np.column_stack([keys[used], result.counts[used]])
+    nothing = np.zeros(problem.price_usd_per_h.shape)
+    result = replace(result, counts=result.counts[used])
+    return TemplatePlan(rows.astype(np.int64).reshape(-1, 4), result, nothing)
+
+
+def columns_of(
+    problem: TemplateProblem, running: Ints | None = None
+) -> tuple[AllocationProblem, Ints]:
+    """Every template and region of which one instance fits as a column, and its (group, region,
+    template) (n, 3). `running` (r, 4) rows of a plan that runs: as many may be kept without the
+    start penalty, in r columns before the others."""
+    regions, _ = problem.price_usd_per_h.shape
+    keys = [] if running is None else [running[:, :3]]
+    for k, nodes in enumerate(problem.nodes):
+        for region in range(regions):
+            fits = np.flatnonzero((nodes <= problem.available_nodes[region]).all(axis=1))
+            same = np.full(len(fits), 1)
+            keys.append(np.column_stack([k * same, region * same, fits]))
+    key = np.concatenate(keys).astype(np.int64)
+    kept = 0 if running is None else len(running)
+    upper = np.full(len(key), np.inf)
+    if running is not None:
+        upper[:kept] = running[:, 3]
+    return _columns(problem, key, kept, upper), key
+
+
+def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> AllocationProblem:
+    """The columns `key` (n, 3), of which the first `kept` pay no start penalty."""
+    configs = problem.price_usd_per_h.shape[1]
+    group, region, template = key.T
+    cost, rate, length = (np.zeros(len(key)) for _ in range(3))
+    column, resource, amount = [], [], []
+    for k, nodes in enumerate(problem.nodes):
+        ids = np.flatnonzero(group == k)
+        mine = nodes[template[ids]].astype(np.float64)
+        cost[ids] = (mine * problem.price_usd_per_h[region[ids]]).sum(axis=1)
+        rate[ids] = problem.throughput_req_per_s[k][template[ids]]
+        row, config = np.nonzero(mine)
+        column.append(ids[row])
+        resource.append(region[ids[row]] * configs + config)
+        amount.append(mine[row, config])
+        length[ids] = (mine > 0.0).sum(axis=1)
+    cost[kept:] *= 1.0 + problem.start_penalty
+    order = np.argsort(np.concatenate(column), kind="stable")
+    return AllocationProblem(
+        cost_usd_per_h=cost,
+        upper=upper,
+        serve_indptr=np.arange(len(key) + 1),
+        serve_row=group,
+        serve_rate=rate,
+        use_indptr=np.concatenate([[0], np.cumsum(length)]).astype(np.int64),
+        use_resource=np.concatenate(resource)[order],
+        use_amount=np.concatenate(amount)[order],
+        demand_req_per_s=problem.demand_req_per_s.astype(np.float64),
+        priority=np.zeros(len(problem.demand_req_per_s), dtype=np.int64),
+        capacity=problem.available_nodes.astype(np.float64).ravel(),
+    )
+
+
+def _implicit(problem: TemplateProblem) -> Decomposed:
+    """Groups whose items may stand in every region: money by configuration and region."""
+    regions, _ = problem.price_usd_per_h.shape
+    capacity = problem.available_nodes.astype(np.float64).ravel()
+    groups = []
+    for k, nodes in enumerate(problem.nodes):
+        row, config = np.nonzero(nodes)
+        count = len(nodes)
+        indptr = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(np.bincount(row, minlength=count), out=indptr[1:])
+        rate = np.ascontiguousarray(problem.throughput_req_per_s[k], dtype=np.float64)
+        demand = float(problem.demand_req_per_s[k])
+        group = Group(
+            indptr=indptr,
+            feature=config.astype(np.int32),
+            amount=nodes[row, config].astype(np.float64),
+            base=np.zeros(count),
+            throughput=rate,
+            units=units_of(rate, demand),
+            allowed=np.ones((count, regions), dtype=np.bool_),
+            ids=np.arange(count, dtype=np.int64),
+            demand=demand,
+        )
+        groups.append(fitting(group, capacity))
+    money = np.ascontiguousarray(problem.price_usd_per_h.T * (1.0 + problem.start_penalty))
+    return Decomposed(tuple(groups), money, capacity)
+
+
+def _rows(plan: Incumbent, regions: int) -> Ints:
+    """(group, region, template, count) of every pair in the plan, in order."""
+    rows = [np.zeros((0, 4), dtype=np.int64)]
+    for k, pairs in enumerate(plan.pairs):
+        code, count = np.unique(pairs, return_counts=True)
+        template, region = np.divmod(code, regions)
+        rows.append(np.column_stack([np.full(len(code), k), region, template, count]))
+    made = np.concatenate(rows).astype(np.int64)
+    return made[np.lexsort(made[:, :3].T[::-1])]
+
+
+def _plan(
+    problem: TemplateProblem,
+    rows: Ints,
+    bound: float,
+    mu: Floats,
+    options: SolveOptions,
+    hit: tuple[str, ...],
+) -> TemplatePlan:
+    """The plan, checked again in floating point over the columns that it uses."""
+    used = _columns(problem, rows[:, :3], 0, np.full(len(rows), np.inf))
+    whole = np.ones(len(problem.demand_req_per_s))
+    result = checked(used, rows[:, 3], bound, whole, whole, options, hit)
+    return TemplatePlan(rows, result, mu.reshape(problem.price_usd_per_h.shape))

@@ -1,0 +1,151 @@
+"""The pieces of the decomposition, each against what it must be by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoscaler.optimizer.decomposition.cover_milp import choose
+from autoscaler.optimizer.decomposition.cover_pools import (
+    Covers,
+    Scene,
+    cheapest,
+    covers_within,
+    items_within,
+    marks_for,
+)
+from autoscaler.optimizer.decomposition.dual_ascent import ascend
+from autoscaler.optimizer.decomposition.groups import Decomposed, Group, units_of
+from autoscaler.optimizer.decomposition.knapsack import UNITS
+
+
+def group(rates: list[float], prices: list[float], demand: float) -> Group:
+    """Items that each use one unit of one resource, with prices of their own."""
+    n = len(rates)
+    rate = np.array(rates)
+    return Group(
+        indptr=np.arange(n + 1, dtype=np.int64),
+        feature=np.zeros(n, dtype=np.int32),
+        amount=np.ones(n),
+        base=np.array(prices, dtype=np.float64),
+        throughput=rate,
+        units=units_of(rate, demand),
+        allowed=np.ones((n, 1), dtype=np.bool_),
+        ids=np.arange(n, dtype=np.int64),
+        demand=demand,
+    )
+
+
+def scene(capacity: float) -> Scene:
+    """One free resource."""
+    return Scene(np.zeros((1, 1)), np.zeros((1, 1)), np.array([capacity]), marks_for(1, 0))
+
+
+def whole(cost: float, use: float) -> Covers:
+    """A pool of one cover."""
+    one = np.ones(1)
+    return Covers(
+        np.array([cost]), np.array([[use]]), np.array([0, 1]), np.array([0]), one, one, 0.0, 0
+    )
+
+
+def test_a_cover_is_the_cheapest_way_to_meet_demand() -> None:
+    """Demand 10: two of 5 at 3 each beat one of 10 at 7 and three of 4 at 2.5 each."""
+    least, codes = group([5, 10, 4], [3, 7, 2.5], 10.0).cheapest(np.zeros((1, 1)))
+    assert least[UNITS] == 6.0
+    assert codes.tolist() == [0, 0]
+
+
+def test_a_rounded_cover_that_misses_demand_is_not_taken_for_real() -> None:
+    """Two of 4.9999 look like 10 on the grid; the exact search knows that they are not."""
+    items = group([4.9999, 10.0], [3.0, 7.0], 10.0)
+    least, _ = items.cheapest(np.zeros((1, 1)))
+    assert least[UNITS] == 6.0
+    price, covers = cheapest(items, scene(9.0), 30.0, 10_000)
+    assert price == 7.0
+    assert covers.pairs[:1].tolist() == [1]
+
+
+def test_covers_respect_the_capacity_and_are_complete() -> None:
+    """Of all covers of 3 by 1s and 2s within the price, only those of at most two instances."""
+    items = group([1.0, 2.0], [1.0, 2.0], 3.0)
+    least, _ = items.cheapest(np.zeros((1, 1)))
+    found = covers_within(items, scene(2.0), least, 5.0, 100, 10_000)
+    assert found.within == 5.0
+    assert sorted(found.cost.tolist()) == [3.0, 4.0]
+
+
+def test_a_part_may_be_taken_as_often_as_it_fits() -> None:
+    """One item of a quarter of the demand is taken four times where a whole cover is dearer."""
+    items = group([2.5], [1.0], 10.0)
+    least, _ = items.cheapest(np.zeros((1, 1)))
+    parts = items_within(items, scene(9.0), least, 1.0)
+    assert parts.share.tolist() == [0.25]
+    got = choose([parts], np.array([9.0]), 10, np.inf, 1e-9)
+    assert got is not None
+    assert got.counts[0].tolist() == [4]
+    assert got.cost == got.bound == 4.0
+    assert choose([parts], np.array([3.0]), 10, np.inf, 1e-9) is None
+
+
+def test_exceeding_a_capacity_has_its_price() -> None:
+    """With a penalty the choice exists, and says by how much it exceeds."""
+    got = choose(
+        [whole(2.0, 3.0)],
+        np.array([1.0]),
+        10,
+        np.inf,
+        1e-9,
+        penalty=np.array([10.0]),
+    )
+    assert got is not None
+    assert got.excess.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_choice_that_is_at_hand_is_kept_where_no_time_is_left(given: bool) -> None:
+    pools = [
+        Covers(
+            cost=np.array([1.0, 3.0]),
+            use=np.array([[2.0], [1.0]]),
+            offsets=np.arange(3),
+            pairs=np.arange(2),
+            share=np.ones(2),
+            upper=np.ones(2),
+            within=0.0,
+            tests=0,
+        )
+        for _ in range(2)
+    ]
+    got = choose(pools, np.array([3.0]), 10, 0.0, 1e-9, last_fits=given)
+    assert (got is not None) == given
+    if got is not None:
+        assert [c.tolist() for c in got.counts] == [[0, 1], [0, 1]]
+        assert got.cost == 6.0 and got.bound <= 4.0
+    best = choose(pools, np.array([3.0]), 10, np.inf, 1e-9, last_fits=given)
+    assert best is not None and best.cost == 4.0
+
+
+def test_the_bound_of_two_groups_on_one_node_is_that_of_the_best_mix() -> None:
+    """Each wants the one cheap node (1 USD/h against 3): together they cost at least 4."""
+    rows = [group([1.0, 1.0], [1.0, 3.0], 1.0) for _ in range(2)]
+    # The dear item uses nothing of the scarce resource.
+    rows = [
+        Group(
+            indptr=np.array([0, 1, 1]),
+            feature=g.feature[:1],
+            amount=g.amount[:1],
+            base=g.base,
+            throughput=g.throughput,
+            units=g.units,
+            allowed=g.allowed,
+            ids=g.ids,
+            demand=g.demand,
+        )
+        for g in rows
+    ]
+    problem = Decomposed(tuple(rows), np.zeros((1, 1)), np.array([1.0]))
+    got = ascend(problem, np.zeros(1), 50)
+    assert got is not None
+    assert got.bound == pytest.approx(4.0)
+    assert got.mu[0] == pytest.approx(2.0)
