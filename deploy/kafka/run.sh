@@ -2,7 +2,8 @@
 # A real Apache Kafka on loopback, in the foreground until Ctrl-C. For one machine and for tests:
 # one broker, its data in a temporary folder that is removed at the end. With --secure FOLDER its
 # only listener for clients demands a login (SASL) over TLS and a certificate of the client, and
-# FOLDER gets what a client needs for it.
+# FOLDER gets what a client needs for it. That broker has an authorizer: beside the user shoal, who
+# may do everything, there is one user for each role, who may do what acls.py says.
 # The jars are fetched once with Maven (version: pom.xml beside this file) into the user's cache.
 set -euo pipefail
 
@@ -103,17 +104,25 @@ if [[ -n $secure ]]; then
   } 2>"$data/openssl.log" || { cat "$data/openssl.log" >&2; fail "the certificates could not be made (see above)"; }
   cat "$data/broker.key" "$data/broker.crt" >"$data/broker.pem"
   printf '%s\n' "$password" >"$secure/password"
-  cat >"$secure/environment" <<ENVIRONMENT
+  environment() { # USER PASSWORD_FILE
+    cat <<ENVIRONMENT
 export SHOAL_KAFKA_PROTOCOL=SASL_SSL
 export SHOAL_KAFKA_CA_FILE='$secure/ca.pem'
 export SHOAL_KAFKA_CERT_FILE='$secure/client.pem'
 export SHOAL_KAFKA_KEY_FILE='$secure/client.key'
 export SHOAL_KAFKA_MECHANISM=SCRAM-SHA-512
-export SHOAL_KAFKA_USERNAME=shoal
-export SHOAL_KAFKA_PASSWORD_FILE='$secure/password'
+export SHOAL_KAFKA_USERNAME=$1
+export SHOAL_KAFKA_PASSWORD_FILE='$2'
 ENVIRONMENT
+  }
+  environment shoal "$secure/password" >"$secure/environment"
   for mechanism in SCRAM-SHA-256 SCRAM-SHA-512; do
     format+=(--add-scram "$mechanism=[name=shoal,password=$password]")
+  done
+  for user in controller windows executor gateway operator; do
+    openssl rand -hex 16 >"$secure/password.$user"
+    environment "$user" "$secure/password.$user" >"$secure/environment.$user"
+    format+=(--add-scram "SCRAM-SHA-512=[name=$user,password=$(cat "$secure/password.$user")]")
   done
 fi
 
@@ -150,6 +159,8 @@ ssl.keystore.location=$data/broker.pem
 ssl.truststore.type=PEM
 ssl.truststore.location=$secure/ca.pem
 listener.name.sasl_ssl.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:shoal;User:ANONYMOUS
 sasl.enabled.mechanisms=SCRAM-SHA-512,SCRAM-SHA-256,PLAIN
 sasl.mechanism.inter.broker.protocol=PLAIN
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
@@ -188,7 +199,7 @@ for _ in {1..600}; do
 done
 in_use "$port" || fail "Kafka did not listen on 127.0.0.1:$port within 60 s"
 echo "Apache Kafka $version is ready: --broker kafka://127.0.0.1:$port   (Ctrl-C stops it; its data goes with it)"
-[[ -z $secure ]] || echo "clients need: source $secure/environment"
+[[ -z $secure ]] || echo "clients need: source $secure/environment (or environment.ROLE, once acls.py was run)"
 while true; do
   wait "$broker" && code=0 || code=$?
   [[ $restart && $code -eq 137 ]] || break

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reject": ("streams.cli.controls", "drop a proposal of mode approve"),
     "release": ("streams.cli.controls", "hand a model back; what runs goes on"),
     "adopt": ("streams.cli.controls", "take a released model over again"),
+    "keys": ("streams.cli.keys", "make, derive and rotate the keys of records"),
     "feed": ("streams.cli.feed", "publish node prices or availability from a file or URL"),
     "replay": ("streams.cli.replay", "run recorded decisions again, also under another policy"),
     "backtest": ("streams.cli.backtest", "what policies would cost on a recorded trace"),

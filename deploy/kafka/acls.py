@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Who may read and write which topic of Shoal on a Kafka with an authorizer.
+
+    deploy/kafka/acls.py --print                            # as options of kafka-acls.sh
+    deploy/kafka/acls.py --broker HOST:PORT [--prefix P]    # set them; SHOAL_KAFKA_* of an admin
+
+Users are named after what they do (--user gateway=NAME renames one). Nothing is taken away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ALL = "*"
+CONTROL = ("leadership", "decisions", "plans", "rates", "assignments", "routes", "alerts",
+           "dead-letters")  # fmt: skip
+OPERATED = ("services", "controls", "supply.prices", "supply.availability")
+
+WRITES: Mapping[str, tuple[str, ...]] = {
+    "controller": CONTROL,
+    "windows": ("demand",),
+    "executor": ("status",),
+    "gateway": ("telemetry",),
+    "operator": OPERATED,
+}
+READS: Mapping[str, tuple[str, ...]] = {
+    "controller": (ALL,),
+    "windows": ("telemetry",),
+    "executor": ("assignments", "status", "leadership"),
+    "gateway": ("routes", "leadership"),
+    "operator": (ALL,),
+}
+"""By user: topics without their prefix. Nobody else writes anywhere."""
+LOOKS = ("controller", "windows", "operator")
+"""Users that look whether topics and their settings are as they should be."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One permission. kind: topic, group, transactional-id. prefixed: of names that begin so."""
+
+    user: str
+    operation: str
+    kind: str
+    name: str
+    prefixed: bool = False
+
+
+def rules(prefix: str) -> Iterator[Rule]:
+    """Every permission that Shoal needs, for topics called `prefix` and their name."""
+    for user, topics in WRITES.items():
+        for topic in topics:
+            yield Rule(user, "Write", "topic", prefix + topic)
+    for user, topics in READS.items():
+        for topic in topics:
+            name = prefix if topic == ALL else prefix + topic
+            yield Rule(user, "Read", "topic", name, topic == ALL)
+    for user in LOOKS:
+        for operation in ("Describe", "DescribeConfigs"):
+            yield Rule(user, operation, "topic", prefix, True)
+    for operation in ("Create", "AlterConfigs"):
+        yield Rule("controller", operation, "topic", prefix, True)
+    for operation in ("Write", "Describe"):
+        yield Rule("controller", operation, "transactional-id", f"{prefix}leader")
+    yield Rule("windows", "Read", "group", f"{prefix}windows")
+
+
+def main() -> int:
+    """Print or set them."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--broker", metavar="HOST:PORT")
+    parser.add_argument("--prefix", default="shoal.")
+    parser.add_argument("--user", action="append", default=[], metavar="ROLE=NAME")
+    parser.add_argument("--print", dest="show", action="store_true", help="set nothing")
+    given = parser.parse_args()
+    names = {role: role for role in WRITES}
+    for item in given.user:
+        role, _, name = item.partition("=")
+        if role not in names or not name:
+            parser.error(f"--user {item}: ROLE=NAME, with ROLE one of {', '.join(names)}")
+        names[role] = name
+    if bool(given.broker) == given.show:
+        parser.error("--print or --broker HOST:PORT, one of them")
+    wanted = list(rules(given.prefix))
+    if given.show:
+        for rule in wanted:
+            how = " --resource-pattern-type prefixed" if rule.prefixed else ""
+            print(f"--add --allow-principal User:{names[rule.user]} --operation {rule.operation} "
+                  f"--{rule.kind} {rule.name}{how}")  # fmt: skip
+        return 0
+    return _set(given.broker, wanted, names)
+
+
+def _set(broker: str, wanted: list[Rule], names: Mapping[str, str]) -> int:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    operations = {
+        "Write": AclOperation.WRITE, "Read": AclOperation.READ, "Create": AclOperation.CREATE,
+        "Describe": AclOperation.DESCRIBE, "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+        "AlterConfigs": AclOperation.ALTER_CONFIGS,
+    }  # fmt: skip
+    kinds = {
+        "topic": ResourceType.TOPIC, "group": ResourceType.GROUP,
+        "transactional-id": ResourceType.TRANSACTIONAL_ID,
+    }  # fmt: skip
+    client = AdminClient({"bootstrap.servers": broker, **_security()})
+    bindings = [
+        AclBinding(
+            kinds[rule.kind],
+            rule.name,
+            ResourcePatternType.PREFIXED if rule.prefixed else ResourcePatternType.LITERAL,
+            f"User:{names[rule.user]}",
+            "*",
+            operations[rule.operation],
+            AclPermissionType.ALLOW,
+        )
+        for rule in wanted
+    ]
+    try:
+        for made in client.create_acls(bindings, request_timeout=20.0).values():
+            made.result(30.0)
+    except KafkaException as error:
+        print(f"acls: {broker}: {error.args[0].str()}", file=sys.stderr)
+        return 2
+    print(f"{len(bindings)} permissions set at {broker}")
+    return 0
+
+
+def _security() -> dict[str, str]:
+    """SHOAL_KAFKA_* as librdkafka takes them."""
+    named = {
+        "PROTOCOL": "security.protocol", "CA_FILE": "ssl.ca.location",
+        "CERT_FILE": "ssl.certificate.location", "KEY_FILE": "ssl.key.location",
+        "MECHANISM": "sasl.mechanism", "USERNAME": "sasl.username",
+    }  # fmt: skip
+    found = {
+        setting: value
+        for name, setting in named.items()
+        if (value := os.environ.get(f"SHOAL_KAFKA_{name}"))
+    }
+    password = os.environ.get("SHOAL_KAFKA_PASSWORD_FILE")
+    if password:
+        found["sasl.password"] = Path(password).read_text().strip()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

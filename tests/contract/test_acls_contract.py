@@ -1,0 +1,168 @@
+"""What each user may do on a real Kafka with an authorizer: what deploy/kafka/acls.py says, and
+nothing more. The broker is that of test_secure_contract."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
+from confluent_kafka import KafkaError, Producer
+
+from executors.kafka_client import KafkaClient
+from streams.broker.kafka_clients import consumer
+from streams.broker.topic_admin import ensure_topics
+from streams.controller.leader_producer import LeaderProducer
+from tests.contract.test_secure_contract import Secure, listener, secure
+from topics.keys import SIGNER, Keys, Principal
+from topics.records import Status
+from topics.topic_table import TABLE
+
+pytestmark = pytest.mark.kafka
+__all__ = ["listener", "secure"]
+
+_ACLS = Path(__file__).parents[2] / "deploy" / "kafka" / "acls.py"
+PREFIX = "acl."
+_READ_S = 8.0
+MAY_WRITE = {
+    "controller": {"leadership", "decisions", "plans", "rates", "assignments", "routes", "alerts",
+                   "dead-letters"},
+    "windows": {"demand"},
+    "executor": {"status"},
+    "gateway": {"telemetry"},
+    "operator": {"services", "controls", "supply.prices", "supply.availability"},
+}  # fmt: skip
+MAY_READ = {
+    "controller": {topic.name for topic in TABLE},
+    "windows": {"telemetry"},
+    "executor": {"assignments", "status", "leadership"},
+    "gateway": {"routes", "leadership"},
+    "operator": {topic.name for topic in TABLE},
+}
+
+
+@pytest.fixture
+async def permitted(secure: Secure) -> Secure:
+    """The topics are there and the permissions are set, by the user who may do everything."""
+    await ensure_topics(secure.address, PREFIX)
+    for topic in TABLE:  # something to read
+        writer = Producer(settings("shoal", secure))
+        writer.produce(topic.wire_name(PREFIX), b"{}", b"k", 0)
+        assert writer.flush(20.0) == 0
+    command = [sys.executable, str(_ACLS), "--broker", secure.address, "--prefix", PREFIX]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0)
+    assert done.returncode == 0, done.stderr
+    return secure
+
+
+def become(user: str, kafka: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_KAFKA_USERNAME", user)
+    monkeypatch.setenv("SHOAL_KAFKA_PASSWORD_FILE", str(kafka.folder / f"password.{user}"))
+
+
+def settings(user: str, kafka: Secure) -> dict[str, str]:
+    """As librdkafka takes them: unlike aiokafka it says at once what it may not."""
+    return {
+        "bootstrap.servers": kafka.address,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(kafka.folder / "ca.pem"),
+        "ssl.certificate.location": str(kafka.folder / "client.pem"),
+        "ssl.key.location": str(kafka.folder / "client.key"),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": user,
+        "sasl.password": (kafka.folder / ("password" if user == "shoal" else f"password.{user}"))
+        .read_text()
+        .strip(),
+    }
+
+
+@pytest.mark.parametrize("user", MAY_WRITE)
+async def test_a_user_writes_and_reads_its_topics_and_no_others(
+    user: str, permitted: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker refuses the rest: an executor that writes `assignments`, a gateway `routes`."""
+    written, outcomes = set(), dict[str, object]()
+    writer = Producer({**settings(user, permitted), "message.timeout.ms": 20_000})
+    for topic in TABLE:
+        name = topic.wire_name(PREFIX)
+        writer.produce(
+            name, b"{}", b"k", 0, lambda error, message: outcomes.update({message.topic(): error})
+        )
+    assert writer.flush(30.0) == 0
+    for topic in TABLE:
+        error = outcomes[topic.wire_name(PREFIX)]
+        if error is None:
+            written.add(topic.name)
+        else:
+            assert isinstance(error, KafkaError)
+            assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+    assert written == MAY_WRITE[user]
+    become(user, permitted, monkeypatch)
+    names = [topic.name for topic in TABLE]
+    came = await asyncio.gather(*(_reads(permitted.address, f"{PREFIX}{n}") for n in names))
+    assert {name for name, read in zip(names, came, strict=True) if read} == MAY_READ[user]
+
+
+async def _reads(address: str, name: str) -> bool:
+    """Whether the record that lies in the first partition comes. A refusal is no answer at all
+    where a user may not even know that the topic is there."""
+    reader = consumer(address, "reader", group_id=None)
+    await reader.start()
+    try:
+        reader.assign([TopicPartition(name, 0)])
+        async with asyncio.timeout(_READ_S):
+            while not await reader.getmany(timeout_ms=200):
+                pass
+        return True
+    except (TopicAuthorizationFailedError, TimeoutError):
+        return False
+    finally:
+        await reader.stop()
+
+
+async def test_a_controller_makes_topics_and_leads_as_its_own_user(
+    permitted: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rights are enough: topics below the prefix, their settings, and its transactions."""
+    become("controller", permitted, monkeypatch)
+    found = await ensure_topics(permitted.address, PREFIX)
+    assert not found.created and not found.changed
+    leader = LeaderProducer(permitted.address, "controller", PREFIX, transactional=True)
+    await leader.open()
+    try:
+        async with leader.batch():
+            await (await leader.send(f"{PREFIX}assignments", b"{}", b"n1", ()))
+    finally:
+        await leader.close()
+
+
+async def test_an_executor_tells_its_status_as_its_own_user(
+    permitted: Secure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an idempotent producer, signed; `assignments` is refused by the broker."""
+    become("executor", permitted, monkeypatch)
+    async with KafkaClient(permitted.address, "e", PREFIX, Keys("c" * 32)) as kafka:
+        async with asyncio.timeout(20):
+            while not kafka.connected:
+                await asyncio.sleep(0.05)
+        status = Status("n1", "r/p/owned", "e", 0, 1000)
+        assert await kafka.publish("status", "n1", status)
+        assert not await kafka.publish("assignments", "n1", status)
+
+
+def test_whoever_may_write_a_topic_is_who_signs_it() -> None:
+    """Two locks on the same door; a controller signs for nodes and gateways, who check it."""
+    roles = {
+        Principal.NODE: "executor",
+        Principal.GATEWAY: "gateway",
+        Principal.OPERATOR: "operator",
+    }
+    for topic, principal in SIGNER.items():
+        role = roles.get(principal, "windows" if topic == "demand" else "controller")
+        if topic == "assignments":
+            role = "controller"
+        assert [user for user, topics in MAY_WRITE.items() if topic in topics] == [role], topic

@@ -1,0 +1,119 @@
+"""`shoal keys`: files that only their owner reads, and a rotation that stops nobody."""
+
+from __future__ import annotations
+
+import itertools
+import stat
+from pathlib import Path
+
+import pytest
+
+from streams.cli.main import main
+from streams.files.keyfiles import operator_keys, run_key_file, write_key
+from topics.keys import GATEWAY_KEY, NODE_KEY, OPERATOR_KEY, Keys, Principal, keys_from
+from topics.macs import Signer, Verifier
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.key"
+    assert main(["keys", "new", "--out", str(path)]) == 0
+    return path
+
+
+def derive(cluster: Path, *whom: str) -> Path:
+    out = cluster.with_name("derived.key")
+    options = ["--cluster-key-file", str(cluster), "--out", str(out)]
+    assert main(["keys", "derive", *whom, *options]) == 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("whom", "variable", "principal", "name"),
+    [
+        (("--node", "eu.l4.spot.3"), NODE_KEY, Principal.NODE, "eu.l4.spot.3"),
+        (("--gateway", "edge"), GATEWAY_KEY, Principal.GATEWAY, "edge"),
+        (("--operator",), OPERATOR_KEY, Principal.OPERATOR, ""),
+    ],
+)
+def test_what_is_derived_is_what_the_cluster_knows_and_nobody_else_can_read_it(
+    whom: tuple[str, ...],
+    variable: str,
+    principal: Principal,
+    name: str,
+    cluster: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = derive(cluster, *whom)
+    keys = keys_from({f"{variable}_FILE": str(out)}, lambda path: Path(path).read_text())
+    known = Keys(cluster.read_text().strip()).of_principal(principal, name)
+    assert keys.of_principal(principal, name) == known and known
+    shown = "".join(capsys.readouterr())
+    for path in (cluster, out):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path.read_text().strip() not in shown
+
+
+def test_a_key_that_is_there_is_not_overwritten(
+    cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = cluster.read_text()
+    assert main(["keys", "new", "--out", str(cluster)]) == 2
+    options = ["--cluster-key-file", str(cluster), "--out", str(cluster)]
+    assert main(["keys", "derive", "--operator", *options]) == 2
+    assert cluster.read_text() == before
+    assert "rotate" in capsys.readouterr().err
+
+
+def test_between_any_two_steps_of_a_rotation_everybody_believes_everybody(cluster: Path) -> None:
+    """Processes are restarted one after the other: some have the keys of the step before."""
+    texts = [(cluster.read_text().strip(), derive(cluster, "--node", "n1").read_text().strip())]
+    for step in ("--add", "--switch", "--drop"):
+        assert main(["keys", "rotate", step, "--cluster-key-file", str(cluster)]) == 0
+        node = derive(cluster, "--node", "n1").read_text().strip()
+        texts.append((cluster.read_text().strip(), node))
+    assert len(set(texts)) == 4
+    for before, after in itertools.pairwise(texts):
+        for (_, writes), (reads, _) in ((before, after), (after, before), (after, after)):
+            headers = Signer(Keys(node=writes), lambda: 1000).headers("status", b"n1", b"{}")
+            assert Verifier(Keys(reads)).refusal("status", b"n1", b"{}", headers, 1000) is None
+    old, new = texts[0][0], texts[-1][0]
+    assert old != new and "\n" not in new
+
+
+@pytest.mark.parametrize("steps", [["--switch"], ["--drop"], ["--add", "--add"]])
+def test_steps_come_in_their_order(
+    steps: list[str], cluster: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [main(["keys", "rotate", step, "--cluster-key-file", str(cluster)]) for step in steps]
+    assert codes[-1] == 2 and "allowed: --" in capsys.readouterr().err
+
+
+def test_without_a_cluster_key_one_line_says_what_to_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOAL_CLUSTER_KEY_FILE", raising=False)
+    out = ["--out", str(tmp_path / "k")]
+    assert main(["keys", "derive", "--operator", *out]) == 2
+    assert "SHOAL_CLUSTER_KEY_FILE is not set" in capsys.readouterr().err
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    given = ["--cluster-key-file", str(empty)]
+    assert main(["keys", "derive", "--operator", *given, *out]) == 2
+    assert "at least 32 characters" in capsys.readouterr().err
+
+
+def test_commands_sign_with_the_key_that_a_run_of_this_user_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its own broker alone; a key that the user names goes before it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("SHOAL_CLUSTER_KEY", raising=False)
+    path = run_key_file("127.0.0.1:1", "shoal.")
+    write_key(path, "a" * 64)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert operator_keys("127.0.0.1:1", "shoal.").operator == "a" * 64
+    assert not operator_keys("127.0.0.1:2", "shoal.")
+    monkeypatch.setenv("SHOAL_OPERATOR_KEY", "b" * 64)
+    assert operator_keys("127.0.0.1:1", "shoal.").operator == "b" * 64

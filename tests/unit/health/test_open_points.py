@@ -1,0 +1,43 @@
+"""A controller says where it takes the word of strangers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streams.cli.doctor import of_status
+from streams.health.exposure import open_points
+from topics.connection import Security
+from topics.keys import Keys
+
+SAFE = Security("SASL_SSL", username="controller", password_file="p")
+
+
+@pytest.mark.parametrize(
+    ("keys", "security", "broker", "codes"),
+    [
+        (Keys("c" * 32), SAFE, "kafka.example:9093", ()),
+        (Keys(), SAFE, "kafka.example:9093", ("records_unsigned",)),
+        (Keys(operator="o" * 32), SAFE, "127.0.0.1:9092", ("records_unsigned",)),
+        (Keys("c" * 32, unsigned_accepted=True), SAFE, "127.0.0.1:1", ("unsigned_accepted",)),
+        (Keys("c" * 32), Security(), "kafka.example:9092", ("kafka_open",)),
+        (Keys("c" * 32), Security(), "127.0.0.1:9092,[::1]:9092", ()),
+    ],
+)
+def test_each_open_point_has_its_code(
+    keys: Keys, security: Security, broker: str, codes: tuple[str, ...]
+) -> None:
+    assert tuple(point.code for point in open_points(keys, security, broker)) == codes
+
+
+def test_the_doctor_names_what_is_open_and_how_to_close_it() -> None:
+    (point,) = open_points(Keys(), SAFE, "127.0.0.1:1")
+    found: dict[str, Any] = {
+        "controller": "c-1",
+        "leads": False,
+        "leader": "c-2",
+        "open": [{"code": point.code, "said": point.said, "mend": point.mend}],
+    }
+    first = next(iter(of_status(found)))
+    assert not first.ok and first.what == "records_unsigned" and "shoal keys new" in first.mend
