@@ -45,6 +45,11 @@ def name(field: str, value: object) -> None:
         raise InvalidRecord(field, value, "1 to 200 letters, digits or ._:/@+-")
 
 
+def is_name(value: str) -> bool:
+    """Whether `name` takes it."""
+    return bool(_NAME.match(value))
+
+
 def combo(field: str, value: object) -> None:
     """The name of a combo or of a group of one, which says what it is made of: also > and &
     between the nodes of an instance, and longer than other names."""

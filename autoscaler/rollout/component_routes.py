@@ -9,6 +9,7 @@ from collections import Counter
 
 from autoscaler.domain.combo import Combo
 from autoscaler.rollout.serving_group import Group, GroupView, Placed, ready_req_per_s
+from topics.checks import is_name
 from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 
 
@@ -19,9 +20,12 @@ def cell_route(
 
     A path of which a hop is not ready would be chosen and broken off, and the other paths were not
     planned for its share, so the whole cell waits. A cell that nobody has valued yet (after a
-    restart) keeps the paths that are `published`.
+    restart) keeps the paths that are `published`. A group that was taken over from assignments may
+    be no such cell, whatever it is called: then no request goes there.
     """
     names = stage_names(group.placed)
+    if not all(is_name(name) for name in names.values()):
+        return None
     ends: dict[str, list[Endpoint]] = {}
     for placed, address in view.ready:
         name = names[placed.deployment, placed.pool]
@@ -32,7 +36,11 @@ def cell_route(
     if combo is None or not combo.paths:
         if published is None or not published.paths:
             return None
+        if not {hop.stage for path in published.paths for hop in path.hops} <= set(ends):
+            return None
         return RouteGroup(group.name, published.weight, stages=stages, paths=published.paths)
+    if not {(hop.deployment, hop.pool) for path in combo.paths for hop in path.hops} <= set(names):
+        return None
     weight = ready_req_per_s(combo, view)
     share = weight / combo.req_per_s
     paths = tuple(
@@ -54,6 +62,6 @@ def stage_names(placed: tuple[Placed, ...]) -> dict[tuple[str, str], str]:
     return {
         (one.deployment, one.pool): one.deployment
         if pools[one.deployment] == 1
-        else f"{one.deployment}@{one.pool.split('/')[1]}-{one.pool.split('/')[2]}"
+        else f"{one.deployment}@{'-'.join(one.pool.split('/')[1:]) or one.pool}"
         for one in placed
     }

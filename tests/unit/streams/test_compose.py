@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+import streams.controller.__main__ as controller_main
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.validation import InvalidValue
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import EnsuredTopics
 from streams.controller import composition
+from streams.files.user_errors import UserError
+from topics.checks import InvalidRecord
 from topics.time_base import TimeBase
 
 OPTIONS = composition.Options(
@@ -70,3 +74,29 @@ async def test_changed_topics_and_a_broker_that_is_away_are_said(
         "topics: Kafka at b:1 cannot be used: tls.crt cannot be read",
     ]
     assert readers.said_again == 0 and readers.partitions[0] == {"status": 4}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InvalidRecord("number", -1, "a count"), 1, ""),
+        (InvalidValue("pool", "x", "y"), 1, ""),
+        (UserError("shoal.yaml:1: no"), 2, "controller: shoal.yaml:1: no"),
+    ],
+)
+def test_a_fault_of_the_program_is_a_crash_and_bad_input_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    said: str,
+) -> None:
+    """What a running controller raises of a value is its own doing: records were refused before."""
+
+    async def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(controller_main, "run_controller", fails)
+    monkeypatch.setattr(controller_main, "log_to_stderr", lambda *_: None)
+    assert controller_main.main(["--config", "shoal.yaml", "--broker", "b:1"]) == code
+    assert said in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""Groups that were taken over from assignments and only look like cells of components."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoscaler.domain.workload import Phase
+from autoscaler.rollout.component_routes import cell_route
+from autoscaler.rollout.serving_group import Group, GroupView, Placed
+from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
+
+STAGE = Stage("llm", (Endpoint("a+llm", "h:1"),))
+KNOWN = RouteGroup(
+    "g:1", 2.0, stages=(STAGE,), paths=(RoutePath("text", 2.0, (Hop("llm", ("llm",)),)),)
+)
+
+
+def placed(instance: str, pool: str = "us/l4/owned") -> Placed:
+    return Placed(instance, Phase.AGGREGATED, "n", pool, (0,))
+
+
+@pytest.mark.parametrize(
+    "instances",
+    [
+        (placed("a+x"), placed("b")),
+        (placed("a++x"),),
+        (placed("a+" + "x" * 190, "p"), placed("b+" + "x" * 190, "q" * 150)),
+        (placed("a+other"),),
+    ],
+)
+def test_a_group_that_is_no_cell_gets_no_requests(instances: tuple[Placed, ...]) -> None:
+    """It is called as one, and its instances make up no path that a gateway could go."""
+    group = Group("g:1", "m", "g", "default", instances, 0)
+    view = GroupView(tuple((one, "h:1") for one in instances), True, "", False)
+    assert cell_route(group, view, None, KNOWN) is None
+
+
+def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
+    """Names of pools that are declared no longer need not have three parts."""
+    both = (placed("a+llm", "p"), placed("b+llm", "q/r"))
+    group = Group("g:1", "m", "g", "default", both, 0)
+    view = GroupView(tuple((one, "h:1") for one in both), True, "", False)
+    stages = tuple(Stage(f"llm@{at}", (Endpoint("i", "h:1"),)) for at in ("p", "r"))
+    paths = (RoutePath("text", 2.0, (Hop("llm@p", ("llm",)),)),)
+    found = cell_route(group, view, None, RouteGroup("g:1", 2.0, stages=stages, paths=paths))
+    assert found is not None and [stage.name for stage in found.stages] == ["llm@p", "llm@r"]
+
+
+def test_the_paths_that_were_published_go_on() -> None:
+    """After a restart nobody has valued the cell yet."""
+    one = placed("a+llm")
+    group = Group("g:1", "m", "g", "default", (one,), 0)
+    found = cell_route(group, GroupView(((one, "h:1"),), True, "", False), None, KNOWN)
+    assert found == KNOWN
