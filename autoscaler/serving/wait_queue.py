@@ -24,6 +24,13 @@ LATE = 0.75
 """Share of the TTFT limit after which a waiting request is late: prefill takes the rest."""
 
 
+def wait_limits_ms(hold_ms: float, queue_ms: float, start_s: float) -> tuple[float, float]:
+    """The longest waits while nothing serves, and of all, where an instance takes `start_s` to
+    start: who waits for a cold start may wait for all of it, and for as long again."""
+    hold_ms = max(hold_ms, 2000.0 * start_s)
+    return hold_ms, max(queue_ms, hold_ms)
+
+
 class Refusal(StrEnum):
     """Why a request gets no slot."""
 

@@ -15,7 +15,7 @@ from autoscaler.serving.engine_requests import Part, Work
 from autoscaler.serving.routing import Pick, Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RequestTraits, RoutingPolicy
 from autoscaler.serving.score_routing import class_of, fallback_models, model_of
-from autoscaler.serving.wait_queue import Ticket, WaitQueue
+from autoscaler.serving.wait_queue import Ticket, WaitQueue, wait_limits_ms
 from autoscaler.simulation.component_stage import AnyEngine, SimStage
 from autoscaler.simulation.engine_jobs import Answer, AtStage, Prefill
 from autoscaler.simulation.engine_process import SimEngine
@@ -81,8 +81,11 @@ class SimGateway:
 
     def apply(self, routes: Routes) -> None:
         """Go by `routes` from now on."""
-        front = self._fronts[routes.model]
+        front, limits = self._fronts[routes.model], self._limits
         if front.router.apply(routes) is RouteUpdate.CHANGED:
+            front.queue.hold_ms, front.queue.queue_ms = wait_limits_ms(
+                limits.hold_ms, limits.queue_ms, routes.start_s
+            )
             self._dispatch(front)
 
     def take(self, call: Call) -> None:

@@ -10,7 +10,7 @@ import asyncio
 
 from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.routing import Pick, Router
-from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue
+from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue, wait_limits_ms
 from executors.gateway.gateway_settings import Clock, Settings
 from executors.gateway.inflight_request import Request
 from executors.gateway.route_table import RouteTable
@@ -53,9 +53,13 @@ class Admission:
 
     def hold_s(self, model: str) -> float:
         """How long a request of `model` waits while nothing serves it: a cold start, at least."""
+        return self._limits_ms(model)[0] / 1000.0
+
+    def _limits_ms(self, model: str) -> tuple[float, float]:
         router = self._table.routers.get(model)
         start_s = router.routes.start_s if router is not None and router.routes else 0.0
-        return max(self._settings.hold_s, 2.0 * start_s)
+        settings = self._settings
+        return wait_limits_ms(settings.hold_s * 1000.0, settings.queue_s * 1000.0, start_s)
 
     async def take(self, request: Request) -> Slot | Refusal:
         """A slot for `request`, or why it gets none. Cancellation removes it from the queue."""
@@ -66,9 +70,7 @@ class Admission:
         queue = self._queues.get(model)
         if queue is None:
             queue = self._queues[model] = WaitQueue(router, 0.0, self._settings.queue_s * 1000)
-        queue.hold_ms = self.hold_s(model) * 1000
-        # Who waits for a cold start may wait for all of it, however long that takes.
-        queue.queue_ms = max(self._settings.queue_s * 1000, queue.hold_ms)
+        queue.hold_ms, queue.queue_ms = self._limits_ms(model)
         ticket = queue.join(request.arrived_ns, request.tried, self._clock.now_ms(), request.want)
         answer = self._answers[ticket] = asyncio.get_running_loop().create_future()
         try:

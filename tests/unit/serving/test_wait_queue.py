@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.serving.routing import Router
-from autoscaler.serving.wait_queue import Refusal, WaitQueue
+from autoscaler.serving.wait_queue import Refusal, WaitQueue, wait_limits_ms
 from topics.records import Endpoint, RouteGroup, Routes
 
 A, B = Endpoint("a", "h:1"), Endpoint("b", "h:2")
@@ -140,3 +140,9 @@ def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_c
         here.router.release(A)
         served += [ticket for ticket, _ in here.dispatch(60_000)]
     assert served == [fresh, old[1], old[2]]
+
+
+def test_who_waits_for_a_cold_start_may_wait_for_all_of_it() -> None:
+    """A node that takes 12 minutes: the queue's own ten minutes would refuse what is held."""
+    assert wait_limits_ms(30_000.0, 600_000.0, 720.0) == (1_440_000.0, 1_440_000.0)
+    assert wait_limits_ms(30_000.0, 600_000.0, 0.0) == (30_000.0, 600_000.0)

@@ -1,10 +1,13 @@
-"""Role switches of simulated nodes: by routing; rolled back where the new role does not come up, as
-the real executor does it."""
+"""Role switches and drains of simulated nodes, as the real executor does them: switches by routing,
+rolled back where the new role does not come up; drains as long as the assignment says."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.supply_script import LaunchesFail
 from tests.unit.simulation.worlds import ONE, world
 from topics.fleet import InstanceState, ObservedInstance
@@ -52,3 +55,25 @@ def test_a_role_is_switched_without_a_start() -> None:
     one.advance(151.0)
     seen = one.statuses[NODE].instances[0]
     assert (seen.state, seen.phase) == (InstanceState.READY, "prefill")
+
+
+@pytest.mark.parametrize(("timeout_s", "served"), [(60.0, False), (900.0, True), (0.0, False)])
+def test_a_drain_lasts_as_long_as_the_assignment_says(timeout_s: float, served: bool) -> None:
+    """An answer of several minutes: cut after one minute, or after an executor's own two where the
+    assignment names none; finished within fifteen."""
+    one = world({ONE: 1}, [Arrival(30.0, "mini", 100, 20_000)], 1800.0)
+    one.advance(160.0)
+    first = one.assignments[NODE]
+    gone = tuple(replace(item, drain=True) for item in first.instances)
+    drain = replace(
+        first,
+        instances=gone,
+        generation=first.generation + 1,
+        drain_timeout_ms=int(timeout_s * 1000),
+    )
+    one.nodes[NODE].accept(drain)
+    one.advance(160.0 + 59.0)
+    assert one.statuses[NODE].instances[0].state is InstanceState.DRAINING
+    one.advance(160.0 + 130.0)
+    draining = one.statuses[NODE].instances[0].state is InstanceState.DRAINING
+    assert draining is served
