@@ -24,6 +24,8 @@ from streams.files.csv_rows import cause_of, text_of
 from streams.files.guidellm_csv import as_benchmarks, cells_of, is_guidellm_csv
 from streams.files.user_errors import UserError, first_line
 
+_SHOWN = 80
+"""Characters of a value that a message tells back."""
 _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 
@@ -308,7 +310,8 @@ def _finite(name: str, value: Any) -> float:
     try:
         return finite(name, float(value), 0.0, 1e12)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidValue(name, value, "a finite number from 0") from None
+        shown = value if len(repr(value)) <= _SHOWN else repr(value)[:_SHOWN]
+        raise InvalidValue(name, shown, "a finite number from 0") from None
 
 
 def _find(raw: Any, path: tuple[str, ...]) -> Any:

@@ -17,6 +17,7 @@ from streams.files.user_errors import UserError
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-?\d+)")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}\Z")
 _MOST_USD = 100_000.0
 KNOWN = (
     "AWS describe-spot-price-history, Azure retail prices, or a table with region, instance_type "
@@ -127,9 +128,11 @@ def cloud_prices(table: Table) -> Iterator[CloudPrice]:
             continue
         currency = str(row.get("currency_code") or "USD")
         if currency != "USD":
-            raise UserError(f"{place}: currency_code: {currency!r} is not allowed; allowed: USD")
+            raise UserError(
+                f"{place}: currency_code: {currency[:40]!r} is not allowed; allowed: USD"
+            )
         zone, instance = _text(row, form.region), _text(row, form.instance)
-        if not zone or not instance:
+        if not _NAME.match(zone) or not _NAME.match(instance):
             continue  # a row of another product
         region = _REGION.match(zone)
         for market, names in form.prices.items():

@@ -67,7 +67,7 @@ def table_of(path: Path | str, text: str, expected: str, groups: Sequence[str] =
         raise UserError(f"{path}: empty; expected {expected}")
     if first[0] in "{[":
         return of_rows(_json(path, text, groups), first)
-    return _csv(path, text)
+    return _csv(path, text, expected)
 
 
 def of_rows(rows: Iterator[Numbered], shown: str) -> Table:
@@ -97,12 +97,14 @@ def read_text(path: Path, expected: str) -> str:
 # -- CSV ----------------------------------------------------------------------------------------
 
 
-def _csv(path: Path | str, text: str) -> Table:
+def _csv(path: Path | str, text: str, expected: str) -> Table:
     first = text.lstrip().split("\n", 1)[0].strip()
     cut = max(",\t;|", key=first.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=cut, skipinitialspace=True)
     cells = _cells(path, lines)
-    place, header = next(cells)
+    place, header = next(cells, ("", []))
+    if not header:
+        raise UserError(f"{path}: holds no column; expected {expected}")
     names = tuple(column(cell) for cell in header)
     return Table(place, names, _csv_rows(names, cut, cells), first)
 

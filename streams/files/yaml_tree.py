@@ -22,6 +22,7 @@ from topics.plainyaml import PlainLoader
 T = TypeVar("T")
 _MISSING = object()
 _MOST = 60
+_MOST_OF_TEXT = 500
 """Characters of a value that a message tells back."""
 
 
@@ -171,9 +172,10 @@ class Section:
 
 
 def _shown(value: object) -> str:
-    """`value` as it is told back; of a number the beginning will do."""
+    """`value` as it is told back; of a number, or of a text as long as a page, the beginning."""
     text = repr(value)
-    return text if isinstance(value, str) or len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+    most = _MOST_OF_TEXT if isinstance(value, str) else _MOST
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _unreadable(node: yaml.Node) -> str:

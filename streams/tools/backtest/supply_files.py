@@ -65,7 +65,8 @@ def load_supply(
             found = list(_changes(path, {p: i for p, i in times.instances.items() if p in pools}))
         for _, one, _, _ in found:
             if one not in pools:
-                raise UserError(f"{path}: pool: {one!r} is not one of {', '.join(sorted(pools))}")
+                known = ", ".join(sorted(pools))
+                raise UserError(f"{path}: pool: {one[:100]!r} is not one of {known}")
         changes += found
     found_events: list[Happening] = []
     before: dict[tuple[str, bool], Happening] = {}

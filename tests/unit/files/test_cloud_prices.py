@@ -139,3 +139,14 @@ def test_what_makes_no_sense_is_one_line(value: Any, said: str) -> None:
 def test_a_price_list_is_no_availability(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="shoal feed prices"):
         read_feed("availability", json.dumps(AWS).encode(), "f", 5, POOLS)
+
+
+@pytest.mark.parametrize("name", ["us-east-1/l4/spot", "a\nb", "x" * 5000, "", "g6 xlarge"])
+def test_a_row_whose_type_is_no_name_is_of_another_product(name: str) -> None:
+    odd = {**aws("us-east-1a", "0.1", "2026-11-20T00:00:00Z"), "InstanceType": name}
+    good = aws("us-east-1a", "0.3", "2026-11-20T00:00:00Z")
+    raw = json.dumps({"SpotPriceHistory": [odd, good]}).encode()
+    assert read_feed("prices", raw, "f", 5) == [Price("us-east-1/g6.xlarge/spot", 0.3, 5)]
+    with pytest.raises(UserError, match="it has no price of an instance") as caught:
+        read_feed("prices", json.dumps({"SpotPriceHistory": [odd]}).encode(), "f", 5)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,47 @@
+"""Spoilt files of users end in a value or in one line that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.malformed_files import KINDS, read_trace, run
+from streams.files.feed_files import read_feed
+from streams.files.user_errors import UserError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spoilt_file_is_a_value_or_one_line(kind: str, tmp_path: Path) -> None:
+    """`python -m loadtests.malformed_files` reads many more. Some must be read: a reader that
+    refuses everything would pass, too."""
+    faults, good = run(kind, 300, 11, tmp_path)
+    assert faults == []
+    assert 10 < good < 290
+
+
+def test_a_reader_that_fails_otherwise_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("time")
+
+    monkeypatch.setitem(KINDS, "traces", (KINDS["traces"][0], broken))
+    faults, good = run("traces", 3, 1, tmp_path)
+    assert len(faults) == 3
+    assert not good
+    assert "KeyError" in faults[0]
+
+
+@pytest.mark.parametrize("data", [b",", b'"', b'""\n', b"\xef\xbb\xbf", b"PAR1"])
+def test_a_file_without_a_column_is_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.csv"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"holds no column|empty|Parquet"):
+        read_trace(path, 0, None)  # type: ignore[arg-type]
+
+
+def test_a_long_value_is_told_by_its_beginning() -> None:
+    with pytest.raises(UserError) as caught:
+        read_feed("prices", b"us/l4/spot: " + b"x" * 9000, "f", 5)
+    assert len(str(caught.value)) < 700
