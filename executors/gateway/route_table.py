@@ -19,6 +19,7 @@ from pathlib import Path
 from autoscaler.serving.routing import Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import Metrics
+from executors.private_files import private_folder, write_private
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import Routes
@@ -199,7 +200,7 @@ class RouteTable:
 
 def _replace(path: Path, data: bytes) -> None:
     """Write a whole new file and put it in the place of the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     fresh = path.with_suffix(".new")
-    fresh.write_bytes(data)
+    write_private(fresh, data)
     fresh.replace(path)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from executors.private_files import open_private, private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import Telemetry
@@ -39,14 +40,14 @@ class Spool:
         """Append `records`; OSError if the disk does not take them."""
         if not records:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         found = self.segments()
         last = found[-1] if found else None
         if last is None or last.stat().st_size >= self._segment_bytes:
             number = int(last.stem.rpartition("-")[2]) + 1 if last is not None else 1
             last = self._folder / f"telemetry-{number:09d}.jsonl"
         lines = b"".join(encode(record) + b"\n" for record in records)
-        with last.open("a+b") as file:
+        with open_private(last, "a+b") as file:
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
                 lines = b"\n" + lines  # the write before was cut off, by a full disk or our end
             file.write(lines)

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from executors.private_files import private_folder
+
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 8 * 1024 * 1024
@@ -33,7 +35,7 @@ class EngineLogs:
         """The file of a new start; makes room for it. Faults are the writer's to notice."""
         path = self.path(instance, launched_ms)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self.folder)
             self._forget(file_name(instance))
         except OSError as error:
             log.warning("%s: %s", self.folder, error)

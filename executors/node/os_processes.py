@@ -20,6 +20,7 @@ from executors.engines.engine_protocol import LaunchLine
 from executors.node import procfs
 from executors.node.containers import VARIABLE, Container
 from executors.node.engine_environment import Tag, tag_of
+from executors.private_files import open_private
 from executors.supervision import supervision_fds
 
 _TAIL_BYTES = 2000
@@ -122,7 +123,7 @@ def start(
     output: IO[bytes] | int
     try:
         # Appending, so that the file can be cut while it is written.
-        output = log.open("ab")
+        output = open_private(log, "ab")
     except OSError:  # a full or read-only disk must not keep an engine from serving
         output = subprocess.DEVNULL
     try:

@@ -23,6 +23,7 @@ from executors.node import procfs
 from executors.node.engine_logs import EngineLogs, file_name
 from executors.node.node_state import Held, NodeState
 from executors.node.os_processes import EngineProcess
+from executors.private_files import private_folder, write_private
 from topics.checks import InvalidRecord
 from topics.codec import decode_as, encode, read_value
 from topics.fleet import Assignment, DesiredInstance, InstanceState
@@ -70,7 +71,7 @@ class Store:
         """
         path = self.folder / "lock"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self.folder)
             try:
                 self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError:
@@ -121,7 +122,7 @@ class Store:
         path = self.path(state.node)
         try:
             draft = path.with_suffix(".tmp")
-            draft.write_bytes(orjson.dumps(value))
+            write_private(draft, orjson.dumps(value))
             draft.replace(path)
         except OSError as error:
             self._failed(path, error)

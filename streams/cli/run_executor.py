@@ -21,6 +21,7 @@ from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
+from streams.private_files import private_folder, write_private
 from streams.tools.up import process_list
 from topics.checks import InvalidRecord, name
 
@@ -100,8 +101,8 @@ def run_executor(args: argparse.Namespace) -> int:
     }
     path = folder / "executor.json"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_bytes(orjson.dumps(file))
+        private_folder(folder)
+        write_private(path, orjson.dumps(file))
     except OSError as error:
         if not remembers or not path.exists():
             raise UserError(

@@ -16,6 +16,7 @@ from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
+from streams.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.http_origin import host_names
 
@@ -95,7 +96,7 @@ def operated_of(given: argparse.Namespace) -> Operated:
         raise UserError(f"--alert-token-file {token}: cannot be read ({error.strerror})") from None
     try:
         if record is not None:
-            record.mkdir(parents=True, exist_ok=True)
+            private_folder(record)
             tempfile.TemporaryFile(dir=record).close()
     except OSError as error:
         raise UserError(f"--record {record}: cannot be written to ({error.strerror}); name another "

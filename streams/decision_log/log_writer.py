@@ -24,6 +24,7 @@ from autoscaler.domain.cluster import Cluster
 from streams.controller.tick_loop import TickDone
 from streams.decision_log.log_entries import FORM, decisions_of, digest
 from streams.decision_log.observation_diff import ObservationWriter
+from streams.private_files import open_private, private_folder
 from topics.codec import write_value
 
 log = logging.getLogger(__name__)
@@ -131,10 +132,10 @@ class DecisionLog:
         self._put(line)
 
     def _begin_segment(self, state: ControllerState, cluster: Cluster, now_ms: int) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         self._make_room()
         path = self._folder / f"{now_ms}-{quote(self._controller, _PLAIN)}{SUFFIX}"
-        self._file = path.open("wb")
+        self._file = open_private(path, "wb")
         self._packer = zlib.compressobj(6, zlib.DEFLATED, 31)
         self._observations = ObservationWriter()
         self._cluster = cluster

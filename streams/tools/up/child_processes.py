@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 
 from streams.files.user_errors import UserError
+from streams.private_files import open_private
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_AFTER_S = 4.0
@@ -147,7 +148,7 @@ class Children:
         await _sweep()
 
     async def _spawn(self, child: Child) -> None:
-        with child.log.open("ab") as log:
+        with open_private(child.log, "ab") as log:
             child.process = await asyncio.create_subprocess_exec(
                 *child.argv,
                 stdin=asyncio.subprocess.DEVNULL,

@@ -22,6 +22,7 @@ from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
 from streams.files.components_section import stage_engines
 from streams.files.shoal_yaml import Config, EngineSpec
 from streams.gateway_models_option import declared_options, media_options
+from streams.private_files import private_folder, write_private
 from streams.tools.up.child_processes import Child
 from streams.tools.up.real_engines import RealEngines
 from streams.tools.up.run_options import Wishes
@@ -63,7 +64,7 @@ def controller(run: Run, bootstrap: str) -> Child:
     options: list[str] = []
     if run.demands:
         path = run.folder / "workload.json"
-        path.write_bytes(orjson.dumps({model: _asked(d) for model, d in run.demands.items()}))
+        write_private(path, orjson.dumps({model: _asked(d) for model, d in run.demands.items()}))
         options = ["--workload", str(path)]
     return _child(
         run, "controller", "streams.controller",
@@ -81,7 +82,7 @@ def executors(run: Run, bootstrap: str) -> list[Child]:
     for region in sorted({pool.region for pool in run.config.cluster.pools}):
         name = f"executor-{region}"
         path = run.folder / f"{name}.json"
-        path.write_bytes(orjson.dumps(node_file(run, region, name, bootstrap)))
+        write_private(path, orjson.dumps(node_file(run, region, name, bootstrap)))
         options = ("--config", str(path), "--log-level", run.log_level)
         children.append(_child(run, name, "executors.node", *options))
     return children
@@ -90,7 +91,7 @@ def executors(run: Run, bootstrap: str) -> list[Child]:
 def gateway(run: Run, bootstrap: str) -> Child:
     """The OpenAI-compatible front."""
     state = run.folder / "gateway-state"
-    state.mkdir(exist_ok=True)
+    private_folder(state)
     return _child(
         run, "gateway", "executors.gateway",
         "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),

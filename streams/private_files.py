@@ -1,0 +1,52 @@
+"""Folders and files that hold state and logs: for the user of this process alone (0700, 0600).
+
+They hold prompts' lengths, addresses, keys of a run and whatever engines print. A folder that was
+there before and that others may read is named in a warning: it may be shared on purpose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, cast
+
+log = logging.getLogger(__name__)
+
+_FOLDER, _FILE = 0o700, 0o600
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_folder(path: Path) -> None:
+    """Make `path` where it is missing; OSError."""
+    path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
+    _warn_if_open(path)
+
+
+def open_private(path: Path, mode: str) -> BinaryIO:
+    """Open a file to write; `mode` as of `open`, binary. One of ours that others could read is
+    closed to them. OSError."""
+    return cast(BinaryIO, open(path, mode, opener=_opener))
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a whole file; OSError."""
+    with open_private(path, "wb") as file:
+        file.write(data)
+
+
+def _opener(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, _FILE)
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
+        with contextlib.suppress(OSError):  # another user's
+            os.fchmod(descriptor, _FILE)
+    return descriptor
+
+
+@functools.cache
+def _warn_if_open(path: Path) -> None:
+    if path.stat().st_mode & _OTHERS:
+        log.warning("%s: others may look into this folder; chmod 700 is advised", path)

@@ -1,0 +1,115 @@
+"""State and logs are for the user of a process alone, whatever its umask is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from executors import private_files as of_executors
+from executors.engines.engine_protocol import LaunchLine
+from executors.gateway.model_meter import Meter
+from executors.gateway.route_table import _replace
+from executors.gateway.telemetry_spool import Spool
+from executors.node import os_processes
+from executors.node.engine_environment import Tag
+from executors.node.engine_logs import EngineLogs
+from executors.node.node_state import NodeState
+from executors.node.state_store import Store
+from streams import private_files as of_streams
+from streams.tools.up.child_processes import Child, Children
+from tests.unit.decide.decide_catalogue import service
+from tests.unit.decide.decide_world import world
+from tests.unit.decision_log.recorded_worlds import record
+from topics.fleet import DesiredInstance
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("module", [of_executors, of_streams])
+def test_what_is_made_is_private_and_a_file_from_before_becomes_so(
+    module: ModuleType, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a" / "b"
+    module.private_folder(folder)
+    assert mode(folder) == 0o700
+    old = folder / "old"
+    old.write_bytes(b"1")
+    assert mode(old) == 0o666
+    with module.open_private(old, "ab") as file:
+        file.write(b"2")
+    module.write_private(folder / "new", b"3")
+    assert (old.read_bytes(), mode(old), mode(folder / "new")) == (b"12", 0o600, 0o600)
+
+
+@pytest.mark.parametrize("module", [of_executors, of_streams])
+def test_a_folder_that_others_may_read_is_left_and_named_once(
+    module: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be one that other programs share, such as /tmp."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    for _ in range(3):
+        module.private_folder(shared)
+    assert mode(shared) == 0o755
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "others may look into this folder" in caplog.text
+
+
+def all_private(folder: Path) -> bool:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return mode(folder) == 0o700 and all(mode(path) == 0o600 for path in files)
+
+
+def test_an_executors_state_and_logs_of_engines(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.open()
+    assert store.save(NodeState("n0", "p"), {})
+    assert all_private(tmp_path / "state")
+    logs = EngineLogs(tmp_path / "logs")
+    desired = DesiredInstance("i", "m", "aggregated", "g", (0,))
+    path = logs.open_new("i", 1)
+    tag = Tag("launch", "n0", desired, (1,), 1)
+    engine = os_processes.start(LaunchLine(("true",)), tag, {}, str(tmp_path), path)
+    assert engine.child is not None
+    engine.child.wait()
+    assert all_private(tmp_path / "logs")
+
+
+def test_a_gateways_routes_and_telemetry(tmp_path: Path) -> None:
+    _replace(tmp_path / "state" / "routes.jsonl", b"{}")
+    Spool(tmp_path / "spool").keep([Meter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
+    assert all_private(tmp_path / "state") and all_private(tmp_path / "spool")
+
+
+def test_the_decision_log(tmp_path: Path) -> None:
+    record(world(lambda model, t: 1.0, service("chat")), tmp_path / "log", 3)
+    assert all_private(tmp_path / "log")
+
+
+async def test_the_logs_of_a_run(tmp_path: Path) -> None:
+    children = Children()
+    children.open()
+    child = Child("a", ["true"], tmp_path / "a.log", restart=False)
+    try:
+        await children._spawn(child)
+        assert child.process is not None
+        await child.process.wait()
+    finally:
+        await children.close()
+    assert mode(tmp_path / "a.log") == 0o600
