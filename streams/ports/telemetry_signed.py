@@ -13,7 +13,7 @@ from typing import Any
 from streams.ports.telemetry_wire import read_reported
 from topics.checks import InvalidRecord
 from topics.keys import gateway_of
-from topics.macs import Verifier, signer_of
+from topics.macs import Verifier
 from topics.signing import Refusal
 from topics.telemetry_columns import Reported
 from topics.topic_table import TELEMETRY
@@ -37,7 +37,7 @@ def read_signed(
     verifier: Verifier,
 ) -> SignedTelemetry:
     """The records of a batch. headers: of each record."""
-    refused = verifier.telemetry(values, headers, appended_ms)
+    signers, refused = verifier.telemetry(values, headers, appended_ms)
     places: Sequence[int] = range(len(values))
     if refused:
         places = [at for at in places if at not in refused]
@@ -47,7 +47,9 @@ def read_signed(
     if bad:
         places = [at for at in places if at not in bad]
     if verifier:
-        strange = _strangers(records, [signer_of(headers[at]) for at in places], verifier)
+        if len(places) < len(headers):
+            signers = [signers[at] for at in places]
+        strange = _strangers(records, signers, verifier)
         if strange:
             refused |= {places[at]: why for at, why in strange.items()}
             records = records.at([at for at in range(len(places)) if at not in strange])
@@ -56,15 +58,19 @@ def read_signed(
     return SignedTelemetry(records, None if whole else places, bad, refused)
 
 
-def _strangers(records: Reported, signers: Sequence[str], verifier: Verifier) -> dict[int, Refusal]:
+def _strangers(
+    records: Reported, signers: Sequence[bytes], verifier: Verifier
+) -> dict[int, Refusal]:
     """Records that name another gateway than the one that signed them."""
     gateways = [name[1] for name in records.names]
     pairs = set(zip(signers, gateways, strict=True))
-    if all(gateway_of(gateway) == signer for signer, gateway in pairs):
+    if all(gateway_of(gateway).encode() == signer for signer, gateway in pairs):
         return {}
     found = {}
     for at, (signer, gateway) in enumerate(zip(signers, gateways, strict=True)):
-        why = verifier.misaddressed(TELEMETRY.name, signer, gateway_of(gateway)) if signer else None
+        owner = gateway_of(gateway)
+        signed_by = signer.decode(errors="replace")
+        why = verifier.misaddressed(TELEMETRY.name, signed_by, owner) if signer else None
         if why is not None:
             found[at] = why
     return found
