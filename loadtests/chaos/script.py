@@ -24,8 +24,19 @@ from streams.broker.kafka_clients import admin, producer
 from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import InstanceState
+from topics.keys import Keys
+from topics.macs import Signer
 from topics.records import Assignment, Price, Routes
-from topics.topic_table import ASSIGNMENTS, CONTROLS, LEADERSHIP, PRICES, ROUTES, TABLE, key_of
+from topics.topic_table import (
+    ASSIGNMENTS,
+    CONTROLS,
+    LEADERSHIP,
+    PRICES,
+    ROUTES,
+    TABLE,
+    key_of,
+    short_name,
+)
 
 if TYPE_CHECKING:
     from loadtests.chaos.run import Chaos
@@ -206,11 +217,21 @@ Raw = tuple[str, bytes | None, bytes]
 
 
 async def _write(chaos: Chaos, records: Sequence[Raw]) -> list[Any]:
-    """Write (topic, key, value) past everybody; what the broker said."""
+    """Write (topic, key, value) signed as their writers sign: what a stranger writes is believed
+    by nobody. Returns the broker's answers."""
+    signer = Signer(Keys(chaos.stack.key), lambda: time.time_ns() // 1_000_000, "chaos")
     writer = producer(chaos.stack.bootstrap, "chaos")
     await writer.start()
     try:
-        return [await writer.send_and_wait(topic, value, key=key) for topic, key, value in records]
+        return [
+            await writer.send_and_wait(
+                topic,
+                value,
+                key=key,
+                headers=signer.headers(short_name(topic, chaos.stack.prefix), key, value),
+            )
+            for topic, key, value in records
+        ]
     finally:
         await writer.stop()
 
