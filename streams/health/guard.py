@@ -19,6 +19,7 @@ from topics.http_origin import HostRule, is_cross_site
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_CONNECTS_S = 1.0
 _READS = ("GET", "HEAD")
 
 
@@ -46,6 +47,7 @@ class Guard:
         self._rule = rule
         self._limits = limits
         self._busy: set[web.RequestHandler] = set()
+        self._accepted: dict[web.RequestHandler, float] = {}
         self.server: web.Server | None = None
 
     def connection(self) -> asyncio.Protocol:
@@ -53,13 +55,23 @@ class Guard:
         room; where all have one, the new connection is closed."""
         server = self.server
         assert server is not None  # noqa: S101  set before the socket listens
-        open_ = [each for each in server.connections if each.transport is not None]
-        if len(open_) >= self._limits.connections:
+        now_s = asyncio.get_running_loop().time()
+        known = server.connections
+        # Several are accepted in one turn of the loop before the first is connected.
+        self._accepted = {
+            each: at_s
+            for each, at_s in self._accepted.items()
+            if each not in known and now_s - at_s < _CONNECTS_S
+        }
+        open_ = [each for each in known if each.transport is not None]
+        if len(open_) + len(self._accepted) >= self._limits.connections:
             idle = next((each for each in open_ if each not in self._busy), None)
             if idle is None:
                 return _Closed()
             idle.force_close()
-        return server()
+        made = server()
+        self._accepted[made] = now_s
+        return made
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:

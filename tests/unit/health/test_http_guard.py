@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -116,6 +117,26 @@ async def _lost(writer: asyncio.StreamWriter) -> None:
         while not writer.transport.is_closing():
             writer.write(b" ")
             await asyncio.sleep(0.05)
+
+
+async def test_connections_that_come_in_one_turn_of_the_loop_keep_to_the_limit() -> None:
+    async with serving(HttpLimits(connections=5)) as port:
+        sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        await asyncio.sleep(0.1)  # all wait in the backlog until here
+        assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
+        assert sum(not closed(each) for each in sockets) <= 5
+        for each in sockets:
+            each.close()
+
+
+def closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 async def test_a_flood_of_idle_connections_does_not_keep_others_out() -> None:
