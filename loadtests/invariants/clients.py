@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,8 +73,10 @@ class SimLeaderProducer:
         self._log.epoch += 1
         self._epoch = self._log.epoch
 
-    async def send(self, name: str, value: bytes, key: bytes | None) -> asyncio.Future[Any]:
-        """Queue one record."""
+    async def send(
+        self, name: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> asyncio.Future[Any]:
+        """Queue one record; the log keeps no headers."""
         if self._open is not None:
             self._open.append((name, value, key))
             done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

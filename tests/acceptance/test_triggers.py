@@ -18,11 +18,13 @@ from dataclasses import dataclass
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from streams.files.keyfiles import operator_keys
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ENGINE, Proc, Run
 from topics.codec import decode, encode
+from topics.macs import Signer
 from topics.records import DeclaredService, InstanceState, ObservedInstance, Price, Status
-from topics.topic_table import STATUS, key_of, topic_of
+from topics.topic_table import PREFIX, STATUS, key_of, topic_of
 
 CONFIG = """mode: act
 policy: {cooldown: 30s}
@@ -176,14 +178,16 @@ def asked(run: Run, words: str, wait_s: float = 10.0) -> float:
 
 
 def write(bootstrap: str, record: object) -> float:
-    """When (s since the epoch) the broker had the record."""
+    """When (s since the epoch) the broker had the record, signed as a command of this user does."""
+    signer = Signer(operator_keys(bootstrap, PREFIX), lambda: time.time_ns() // 1_000_000)
 
     async def send() -> float:
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
         await producer.start()
         try:
-            topic = topic_of(record).wire_name()
-            await producer.send_and_wait(topic, encode(record), key=key_of(record))
+            topic, key, value = topic_of(record), key_of(record), encode(record)
+            headers = signer.headers(topic.name, key, value)
+            await producer.send_and_wait(topic.wire_name(), value, key=key, headers=headers)
             return time.time()
         finally:
             await producer.stop()
