@@ -8,10 +8,9 @@ it.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-
-import numpy as np
 
 _FIRST_TOKEN_MS, _PER_TOKEN_MS = 500.0, 30.0
 NO_SESSION = -1
@@ -78,12 +77,7 @@ def arrivals_with_turns(
 
 def of_several_turns(sessions: array[int]) -> array[int]:
     """`sessions` without those of one turn; empty if none has more."""
-    numbers = np.array(sessions, np.int64)
-    known = numbers[numbers >= 0]
-    if not len(known):
+    turns = Counter(sessions)
+    if not any(count > 1 for session, count in turns.items() if session != NO_SESSION):
         return array("q")
-    several = np.bincount(known) > 1
-    if not several.any():
-        return array("q")
-    numbers[(numbers >= 0) & ~several[np.maximum(numbers, 0)]] = NO_SESSION
-    return array("q", numbers.tolist())
+    return array("q", [session if turns[session] > 1 else NO_SESSION for session in sessions])

@@ -10,8 +10,6 @@ from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from streams.files.tables import Table, is_parquet, of_rows, read_table, read_text, table_of
 from streams.files.times import MS_OF
 from streams.files.user_errors import UserError
@@ -81,7 +79,7 @@ def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
         at_ms, delays_ms = arrivals_with_turns(
             at_ms, rows.outputs, sessions, delays_ms, latencies_ms
         )
-    order = np.argsort(np.array(at_ms), kind="stable").tolist()  # ties keep their order
+    order = sorted(range(len(at_ms)), key=at_ms.__getitem__)  # stable: ties keep their order
     first_ms, last_ms = at_ms[order[0]], at_ms[order[-1]]
     origin_ms = first_ms if clock.dated else 0.0
     if not last_ms - origin_ms <= _MAX_MS:
