@@ -1,11 +1,11 @@
 """Solve one allocation instance and write the plan with its proof.
 
 usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
-       [--time-limit S] [--warm PLAN.json] [--scale-demand X]
+       [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]
 
-Owns the clocks and the command line. Compilation happens on a tiny instance before the clock
-starts; reading the instance, reducing it and solving it are inside. CPU seconds include children
-(there are none: the solver runs in this process, on one thread).
+The product's optimizer solves it (`optimizer.templates`). Compilation happens on a tiny instance
+before the clock starts; reading the instance, reducing it and solving it are inside. CPU seconds
+include children (there are none: the solver runs in this process, on one thread).
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from typing import Any
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer.result import Status
+from autoscaler.optimizer.result import SolveOptions, Status, Step
+from autoscaler.optimizer.templates import TemplatePlan, TemplateProblem, solve_templates
+from loadtests.allocation_account import account, changes
 from loadtests.allocation_files import read_instance, read_plan, write_plan
 from loadtests.arguments import number
-from loadtests.coral.instance import TemplateInstance
-from loadtests.coral.limits import SearchOptions
-from loadtests.coral.placements import Placements, solve_instance
-from loadtests.coral.warm import check_running, solve_running
 
 COLD_GAP = 1e-4
 """Without --gap."""
 WARM_GAP = 0.005
-"""Without --gap next to a running fleet: few changes within it, not the last cent, are the aim."""
-DEFAULT_COLUMNS = 6000
-"""Work limit without --gap, in columns of MIPs."""
+"""Without --gap and with a running fleet."""
+_TOLERANCE = 2e-9
+"""Relative shortfall that floating point may leave in a plan that serves all."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,7 +55,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--warm", type=Path, help="plan that is running now")
     parser.add_argument("--scale-demand", type=number(1e-6, 1e6), default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stats", action="store_true", help="print every step of the search")
     return parser
 
 
@@ -67,47 +65,53 @@ def _run(args: argparse.Namespace) -> int:
     compile_kernels()
     begin, begin_cpu = time.monotonic(), _cpu_s()
     instance = read_instance(args.instance, args.scale_demand)
-    options = SearchOptions(
+    steps: list[Step] = []
+    options = SolveOptions(
         gap=(WARM_GAP if args.warm else COLD_GAP) if args.gap is None else args.gap,
-        seed=args.seed,
-        mip_columns=DEFAULT_COLUMNS if args.gap is None else SearchOptions().mip_columns,
         time_limit_s=args.time_limit,
         elapsed_s=lambda: time.monotonic() - begin,
+        on_step=steps.append,
     )
+    running = None if args.warm is None else read_plan(args.warm, instance)
+    plan = solve_templates(instance, options, running)
+    done = plan.result
     extra: dict[str, Any] = {}
-    if args.warm is None:
-        done = solve_instance(instance, options)
-    else:
-        running, mu = read_plan(args.warm, instance)
-        check_running(instance, running)
-        found = solve_running(instance, running, options, mu)
-        done = found.done
+    if running is not None:
+        started, stopped = changes(plan.rows, running)
+        runs = int(running[:, 3].sum())
         extra = {
-            "cost_if_all_started_usd_per_h": found.all_started_usd_per_h,
-            "lower_bound_if_all_started_usd_per_h": found.all_started_bound_usd_per_h,
-            "instances_running": found.running,
-            "instances_started": found.started,
-            "instances_stopped": found.stopped,
-            "instances_changed": found.started + found.stopped,
-            "fraction_replaced": found.fraction_replaced,
+            "cost_if_all_started_usd_per_h": account(instance, plan.rows)[0],
+            "instances_running": runs,
+            "instances_started": started,
+            "instances_stopped": stopped,
+            "instances_changed": started + stopped,
+            "fraction_replaced": stopped / max(1, runs),
         }
     extra["seconds"] = time.monotonic() - begin
     extra["cpu_seconds"] = _cpu_s() - begin_cpu
-    write_plan(args.out, done, extra)
-    print(_line(args.instance.name, done, extra))
+    served = account(instance, plan.rows)[1]
+    demand = instance.demand_req_per_s
+    missing = np.where(served < demand * (1.0 - _TOLERANCE), demand - served, 0.0)
+    write_plan(args.out, plan, missing, extra)
+    print(_line(args.instance.name, plan, extra))
+    for step in steps if args.stats else ():
+        proof = f"bound {step.bound_usd_per_h:.4f}, cost {step.cost_usd_per_h:.4f} USD/h"
+        built = f"{step.columns} columns, {step.built} built"
+        print(f"  {step.elapsed_s:8.2f} s  {step.name:16} {built}, {proof}")
     return 1 if done.status is Status.FAILED else 0
 
 
-def _line(name: str, done: Placements, extra: dict[str, Any]) -> str:
+def _line(name: str, plan: TemplatePlan, extra: dict[str, Any]) -> str:
     """What was measured, in one line."""
+    done = plan.result
     served = float(done.served_fraction.min())
     parts = [
         f"{name}: {done.status}",
         f"cost {done.cost_usd_per_h:.4f} USD/h",
         f"bound {done.lower_bound_usd_per_h:.4f}",
         f"gap {100 * done.gap:.4f}%",
-        f"served >= {served:.5f} (bound {done.served_fraction_bound:.5f})",
-        f"{int(done.rows[:, 3].sum())} instances",
+        f"served >= {served:.5f} (bound {done.served_fraction_bound.min():.5f})",
+        f"{int(plan.rows[:, 3].sum())} instances",
         f"{extra['cpu_seconds']:.2f} CPU s",
         f"{extra['seconds']:.2f} s",
     ]
@@ -130,7 +134,7 @@ def _cpu_s() -> float:
 
 def compile_kernels() -> None:
     """Compile (or load from the cache) every kernel, on an instance of two nodes."""
-    tiny = TemplateInstance(
+    tiny = TemplateProblem(
         price_usd_per_h=np.array([[1.0, 1.5]]),
         available_nodes=np.array([[1, 2]], dtype=np.int32),
         demand_req_per_s=np.array([2.0, 1.0]),
@@ -138,7 +142,7 @@ def compile_kernels() -> None:
         throughput_req_per_s=(np.array([1.0, 1.0]),) * 2,
         start_penalty=0.1,
     )
-    solve_instance(tiny, SearchOptions())
+    solve_templates(tiny, SolveOptions())
 
 
 if __name__ == "__main__":

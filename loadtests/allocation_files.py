@@ -14,11 +14,10 @@ import orjson
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Floats, Ints
-from loadtests.coral.instance import TemplateInstance
-from loadtests.coral.placements import Placements
+from autoscaler.optimizer.templates import TemplatePlan, TemplateProblem
 
 
-def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateInstance:
+def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateProblem:
     """The instance in `path`, its demand times `scale_demand`. InvalidValue or OSError if bad."""
     try:
         archive = np.load(path, allow_pickle=False)
@@ -29,7 +28,7 @@ def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateInstance:
     with archive:
         demand = _entry(path, archive, "demand_req_per_s").astype(np.float64)
         groups = range(len(demand))
-        return TemplateInstance(
+        return TemplateProblem(
             price_usd_per_h=_entry(path, archive, "price_usd_per_h").astype(np.float64),
             available_nodes=_entry(path, archive, "available_nodes"),
             demand_req_per_s=demand * scale_demand,
@@ -50,8 +49,8 @@ def _entry(path: Path, archive: Any, name: str) -> Any:
     return values
 
 
-def read_plan(path: Path, instance: TemplateInstance) -> tuple[Ints, Floats | None]:
-    """Rows (group, region, template, count) of a plan, and its multipliers if they fit."""
+def read_plan(path: Path, instance: TemplateProblem) -> Ints:
+    """Rows (group, region, template, count) of a plan."""
     try:
         plan = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
@@ -77,31 +76,28 @@ def read_plan(path: Path, instance: TemplateInstance) -> tuple[Ints, Floats | No
                 raise InvalidValue(f"{where}.{name}", value, f"below {limit}")
             row.append(value)
         rows.append(row)
-    mu = np.asarray(plan.get("mu", []), dtype=np.float64)
-    usable = (
-        mu.shape == instance.price_usd_per_h.shape and np.isfinite(mu).all() and (mu >= 0).all()
-    )
-    return np.array(rows, dtype=np.int64).reshape(-1, 4), mu if usable else None
+    return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
 
-def write_plan(path: Path, done: Placements, extra: dict[str, Any]) -> None:
-    """The plan in the checker's form."""
+def write_plan(path: Path, plan: TemplatePlan, missing: Floats, extra: dict[str, Any]) -> None:
+    """The plan in the checker's form; `missing` requests/s by group."""
+    result = plan.result
     body = {
         "instances": [
             {"group": k, "region": r, "template": i, "count": n}
-            for k, r, i, n in done.rows.tolist()
+            for k, r, i, n in plan.rows.tolist()
         ],
-        "status": str(done.status),
-        "cost_usd_per_h": done.cost_usd_per_h,
-        "lower_bound_usd_per_h": done.lower_bound_usd_per_h,
-        "gap": done.gap,
-        "served_fraction": done.served_fraction.tolist(),
-        "served_fraction_upper_bound": done.served_fraction_bound,
-        "served_target": done.served_target,
-        "shortfall_req_per_s": done.shortfall_req_per_s.tolist(),
-        "mu": done.mu_usd_per_h.tolist(),
-        "limits_hit": list(done.limits_hit),
-        "reason": done.reason,
+        "status": str(result.status),
+        "cost_usd_per_h": result.cost_usd_per_h,
+        "lower_bound_usd_per_h": result.lower_bound_usd_per_h,
+        "gap": result.gap,
+        "served_fraction": result.served_fraction.tolist(),
+        "served_fraction_upper_bound": float(result.served_fraction_bound.min()),
+        "served_target": result.served_target.tolist(),
+        "shortfall_req_per_s": missing.tolist(),
+        "mu": plan.node_price_usd_per_h.tolist(),
+        "limits_hit": list(result.limits_hit),
+        "reason": result.reason,
         **extra,
     }
     path.write_bytes(orjson.dumps(body, option=orjson.OPT_INDENT_2))

@@ -69,20 +69,64 @@ class TemplatePlan:
     node_price_usd_per_h: Floats
 
 
-def solve_templates(problem: TemplateProblem, options: SolveOptions) -> TemplatePlan:
-    """The cheapest instances that serve every group, or best effort where that cannot be."""
+def can_be_served(problem: TemplateProblem) -> bool:
+    """Whether a plan was found that serves all of the demand."""
+    return solve_decomposed(_implicit(problem), SearchLimits(gap=1.0)).plan is not None
+
+
+def solve_templates(
+    problem: TemplateProblem, options: SolveOptions, running: Ints | None = None
+) -> TemplatePlan:
+    """The cheapest instances that serve every group, or best effort where that cannot be.
+
+    `running` (r, 4): rows of a plan that runs. As many of each may be kept without the start
+    penalty; the cost is that of the change."""
+    if running is not None:
+        check_running(problem, running)
+        return _by_columns(problem, options, running)
     form = _implicit(problem)
     got = solve_decomposed(form, SearchLimits.of(options))
     if got.plan is not None:
         rows = _rows(got.plan, len(problem.price_usd_per_h))
         return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
-    made, keys = columns_of(problem)
-    result = solve(made, options)
+    return _by_columns(problem, options, None)
+
+
+def _by_columns(
+    problem: TemplateProblem, options: SolveOptions, running: Ints | None
+) -> TemplatePlan:
+    made, keys = columns_of(problem, running)
+    start = None
+    if running is not None:
+        start = np.zeros(made.columns, dtype=np.int64)
+        start[: len(running)] = running[:, 3]
+    result = solve(made, options, start)
     used = np.flatnonzero(result.counts)
-    rows = np.column_stack([keys[used], result.counts[used]])
+    counts = result.counts[used]
+    rows, same = np.unique(keys[used], axis=0, return_inverse=True)
+    total = np.bincount(same.ravel(), counts, minlength=len(rows)).astype(np.int64)
+    rows = np.column_stack([rows, total]).reshape(-1, 4)
     nothing = np.zeros(problem.price_usd_per_h.shape)
-    result = replace(result, counts=result.counts[used])
-    return TemplatePlan(rows.astype(np.int64).reshape(-1, 4), result, nothing)
+    return TemplatePlan(rows, replace(result, counts=total), nothing)
+
+
+def check_running(problem: TemplateProblem, running: Ints) -> None:
+    """Refuse rows that name no group, region or template, or no count, or one pair twice."""
+    seen = set()
+    for row, (k, region, template, count) in enumerate(running.tolist()):
+        if not 0 <= k < len(problem.nodes):
+            raise InvalidValue(f"running[{row}].group", k, f"0 to {len(problem.nodes) - 1}")
+        for name, value, limit in (
+            ("region", region, len(problem.price_usd_per_h)),
+            ("template", template, len(problem.nodes[k])),
+        ):
+            if not 0 <= value < limit:
+                raise InvalidValue(f"running[{row}].{name}", value, f"0 to {limit - 1}")
+        if count < 1:
+            raise InvalidValue(f"running[{row}].count", count, "a whole number from 1")
+        if (k, region, template) in seen:
+            raise InvalidValue(f"running[{row}]", (k, region, template), "each pair once")
+        seen.add((k, region, template))
 
 
 def columns_of(

@@ -3,7 +3,7 @@
 Owns their rules over arrays, as Coral's section 6.1 describes them: Homo takes, model by model, the
 homogeneous template with the most goodput per USD and goes on with the next where nodes run out;
 Cauchy builds combos of homogeneous prefill and decode replicas, one prefill replica to several
-decode ones, and solves its ILP (eq. 16). Their plans have the rows of `optimizer.placements`.
+decode ones, and solves its ILP (eq. 16). Their plans have the rows of `optimizer.templates`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pulp
 
 from autoscaler.optimizer.arrays import Floats, Ints
-from loadtests.coral.instance import TemplateInstance
+from autoscaler.optimizer.templates import TemplateProblem
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
 
@@ -30,7 +30,7 @@ class Replica:
     req_per_s: float
 
 
-def replicas(instance: TemplateInstance, group: int, most_nodes: int = 1) -> list[Replica]:
+def replicas(instance: TemplateProblem, group: int, most_nodes: int = 1) -> list[Replica]:
     """Per configuration, the homogeneous template with the most goodput per node, of those with at
     most `most_nodes` nodes (0 = any number)."""
     nodes, rates = instance.nodes[group], instance.throughput_req_per_s[group]
@@ -47,7 +47,7 @@ def replicas(instance: TemplateInstance, group: int, most_nodes: int = 1) -> lis
     return found
 
 
-def homo(instance: TemplateInstance, most_nodes: int = 1) -> Ints:
+def homo(instance: TemplateProblem, most_nodes: int = 1) -> Ints:
     """Rows (group, region, template, count): greedy, each model for itself, most demand first."""
     left = instance.available_nodes.astype(np.int64).copy()
     rows = []
@@ -90,7 +90,7 @@ class Combo:
 
 
 def combos(
-    instance: TemplateInstance, pairs: list[tuple[int, int]], most_nodes: int = 1
+    instance: TemplateProblem, pairs: list[tuple[int, int]], most_nodes: int = 1
 ) -> list[Combo]:
     """Every pair of replicas at the ratio with the cheapest request, and at the best one with a
     single prefill replica: where nodes are short, two of a kind may not be there. weight: P / C,
@@ -106,7 +106,7 @@ def combos(
 
 
 def _matched(
-    instance: TemplateInstance, pair: int, region: int, prefill: Replica, decode: Replica
+    instance: TemplateProblem, pair: int, region: int, prefill: Replica, decode: Replica
 ) -> tuple[Combo, ...]:
     price = instance.price_usd_per_h[region]
     made = []
@@ -126,7 +126,7 @@ def _matched(
 
 
 def cauchy(
-    instance: TemplateInstance,
+    instance: TemplateProblem,
     pairs: list[tuple[int, int]],
     time_limit_s: float = 60.0,
     most_nodes: int = 1,
@@ -158,7 +158,7 @@ def cauchy(
 
 
 def _solve(
-    instance: TemplateInstance,
+    instance: TemplateProblem,
     every: list[Combo],
     wanted: Floats,
     time_limit_s: float,

@@ -28,6 +28,8 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.result import SolveOptions
+from autoscaler.optimizer.templates import TemplateProblem, solve_templates
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import stage_table
@@ -35,9 +37,6 @@ from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
-from loadtests.coral.instance import TemplateInstance
-from loadtests.coral.limits import SearchOptions
-from loadtests.coral.placements import Placements, solve_instance
 from loadtests.experiments.page import bar_chart, put, rows_of
 
 MODEL = catalog.model("meta-llama/Llama-2-70b-hf")
@@ -66,7 +65,7 @@ class Row:
     used: Ints
 
 
-def instance(req_per_s: float) -> TemplateInstance:
+def instance(req_per_s: float) -> TemplateProblem:
     """Our templates of both phases on the cluster's nodes."""
     profile = default_profile()
     nodes, rates = [], []
@@ -76,21 +75,21 @@ def instance(req_per_s: float) -> TemplateInstance:
         library = build_library(request, throughput_table(request, profile))
         nodes.append(library.node_counts.astype(np.int64))
         rates.append(library.throughput_req_per_s)
-    return TemplateInstance(
+    return TemplateProblem(
         PRICES[None, :], COUNTS[None, :], np.full(2, req_per_s), tuple(nodes), tuple(rates), 0.0
     )
 
 
-def allocated(problem: TemplateInstance, name: str) -> Row:
+def allocated(problem: TemplateProblem, name: str) -> Row:
     """The cheapest placements for the demand, or for the most of it that can be served."""
-    found: Placements = solve_instance(problem, SearchOptions(gap=0.005))
-    if not len(found.rows):
-        raise InvalidValue("demand", float(problem.demand_req_per_s[0]), found.reason)
+    plan = solve_templates(problem, SolveOptions(gap=0.005))
+    if not len(plan.rows):
+        raise InvalidValue("demand", float(problem.demand_req_per_s[0]), plan.result.reason)
     used = np.zeros(len(NODES), np.int64)
-    for group, _, template, count in found.rows.tolist():
+    for group, _, template, count in plan.rows.tolist():
         used += count * problem.nodes[group][template]
-    rate = float((found.served_fraction * problem.demand_req_per_s).min())
-    return Row(name, rate, found.cost_usd_per_h, used)
+    rate = float((plan.result.served_fraction * problem.demand_req_per_s).min())
+    return Row(name, rate, plan.result.cost_usd_per_h, used)
 
 
 def one_pipeline(name: str, slo: Slo) -> Row:

@@ -24,9 +24,9 @@ import numpy as np
 
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.templates import TemplateProblem
 from autoscaler.performance.packaged_profile import default_profile
-from loadtests.coral.instance import TemplateInstance
-from loadtests.coral.placements import account
+from loadtests.allocation_account import account
 from loadtests.experiments.coral_baselines import cauchy, homo
 from loadtests.experiments.coral_setup import (
     SETUPS,
@@ -48,7 +48,7 @@ MOST_NODES = 1000
 _STEPS = 50
 _LIMIT_S = 600.0  # of the baseline's MIP, which takes seconds
 
-Method = Callable[[TemplateInstance], Ints]
+Method = Callable[[TemplateProblem], Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,15 @@ def epochs(setup: Setup, seeds: Sequence[int], alike: str) -> list[Epoch]:
 
 
 def scarce(
-    setup: Setup, plenty: TemplateInstance, seed: int, alike: str = "gpus"
-) -> TemplateInstance:
+    setup: Setup, plenty: TemplateProblem, seed: int, alike: str = "gpus"
+) -> TemplateProblem:
     """`plenty` with the nodes of an epoch."""
     shape = plenty.available_nodes.shape
     each = [1.0 / node.gpus if alike == "gpus" else 1.0 for node in setup.nodes]
     weights = np.tile(each, shape[0])
     order = np.random.default_rng(seed).choice(weights.size, MOST_NODES, p=weights / weights.sum())
 
-    def first(count: int) -> TemplateInstance:
+    def first(count: int) -> TemplateProblem:
         counts = np.bincount(order[:count], minlength=weights.size).reshape(shape)
         return replace(plenty, available_nodes=counts)
 
@@ -116,7 +116,7 @@ def scarce(
     return first(math.ceil(setup.slack * enough))
 
 
-def most(problem: TemplateInstance, method: Method) -> Served:
+def most(problem: TemplateProblem, method: Method) -> Served:
     """The largest share of the demand that `method` serves for every model, and what that costs."""
     low, high, usd_per_h = 0, _STEPS + 1, 0.0
     asked = _STEPS
@@ -131,7 +131,7 @@ def most(problem: TemplateInstance, method: Method) -> Served:
     return Served(usd_per_h, low / _STEPS)
 
 
-def _serves(problem: TemplateInstance, rows: Ints) -> bool:
+def _serves(problem: TemplateProblem, rows: Ints) -> bool:
     _, served, excess = account(problem, rows)
     return not excess and bool((served >= problem.demand_req_per_s * (1.0 - 1e-6)).all())
 

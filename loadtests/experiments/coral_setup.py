@@ -17,16 +17,14 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.result import SolveOptions
+from autoscaler.optimizer.templates import TemplateProblem, can_be_served, solve_templates
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
-from loadtests.coral.decomposition import solve_decomposed
-from loadtests.coral.instance import TemplateInstance, lower
-from loadtests.coral.limits import SearchOptions
-from loadtests.coral.placements import solve_instance
 
 CONVERSATION, CODE, BURST = (1155, 211), (2048, 28), (621, 235)
 
@@ -140,11 +138,11 @@ def libraries(setup: Setup, profile: Profile) -> Libraries:
     return Libraries(tuple(nodes), tuple(rates))
 
 
-def instance(setup: Setup, made: Libraries, mix: str, available: Ints | int) -> TemplateInstance:
+def instance(setup: Setup, made: Libraries, mix: str, available: Ints | int) -> TemplateProblem:
     """What is to be allocated: groups in the order of `libraries`, start penalties left out."""
     usd_per_h = setup.usd_per_h
     demand = [rate for rate in setup.req_per_s_of(mix).values() for _ in range(2)]
-    return TemplateInstance(
+    return TemplateProblem(
         usd_per_h, np.broadcast_to(np.asarray(available, np.int64), usd_per_h.shape),
         np.array(demand), made.nodes, made.req_per_s, 0.0,
     )  # fmt: skip
@@ -155,11 +153,11 @@ def pairs(setup: Setup) -> list[tuple[int, int]]:
     return [(2 * i, 2 * i + 1) for i in range(len(setup.models))]
 
 
-def ours(problem: TemplateInstance, gap: float) -> Ints:
+def ours(problem: TemplateProblem, gap: float) -> Ints:
     """Our plan within `gap` of the cheapest. No clock ends it: the same problem, the same plan."""
-    return solve_instance(problem, SearchOptions(gap=gap)).rows
+    return solve_templates(problem, SolveOptions(gap=gap)).rows
 
 
-def feasible(problem: TemplateInstance) -> bool:
+def feasible(problem: TemplateProblem) -> bool:
     """Whether a plan was found that serves all of the demand."""
-    return solve_decomposed(lower(problem), SearchOptions(gap=1.0), None).plan is not None
+    return can_be_served(problem)

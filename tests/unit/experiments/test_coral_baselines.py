@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.templates import TemplateProblem
 from autoscaler.performance.packaged_profile import default_profile
-from loadtests.coral.instance import TemplateInstance
-from loadtests.coral.placements import account
+from loadtests.allocation_account import account
 from loadtests.experiments.coral_baselines import cauchy, combos, homo, replicas
 from loadtests.experiments.coral_scarce import most, scarce
 from loadtests.experiments.coral_setup import SETUPS, instance, libraries
 
 
-def small(demand: float = 4.0, nodes: int = 10) -> TemplateInstance:
+def small(demand: float = 4.0, nodes: int = 10) -> TemplateProblem:
     """One model, two configurations of 1 and 3 USD/h. Prefill 1 and 2 req/s alone, 5 with one node
     of each; decode 1 and 4 req/s alone."""
     pure = np.array([[1, 0], [0, 1]], dtype=np.uint8)
-    return TemplateInstance(
+    return TemplateProblem(
         price_usd_per_h=np.array([[1.0, 3.0]]),
         available_nodes=np.array([[nodes, nodes]], dtype=np.int32),
         demand_req_per_s=np.array([demand, demand]),
@@ -37,7 +37,7 @@ def test_baselines_know_homogeneous_replicas_only() -> None:
         assert not any(group == 0 and template == 2 for group, _, template, _ in rows)
 
 
-def counted(made: TemplateInstance, rows: Ints) -> tuple[float, float]:
+def counted(made: TemplateProblem, rows: Ints) -> tuple[float, float]:
     """USD/h, and the least share of a group's demand that is served."""
     usd_per_h, served, excess = account(made, rows)
     assert not excess

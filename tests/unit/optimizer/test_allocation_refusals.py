@@ -9,11 +9,11 @@ import pytest
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.problem import AllocationProblem
-from loadtests.coral.instance import TemplateInstance
+from autoscaler.optimizer.templates import TemplateProblem
 
 
-def instance() -> TemplateInstance:
-    return TemplateInstance(
+def instance() -> TemplateProblem:
+    return TemplateProblem(
         price_usd_per_h=np.array([[1.0, 2.0]]),
         available_nodes=np.array([[3, 1]]),
         demand_req_per_s=np.array([2.0]),

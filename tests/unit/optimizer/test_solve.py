@@ -17,9 +17,8 @@ from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import Limits, SolveOptions, Status
 from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.solve import solve
+from autoscaler.optimizer.templates import TemplateProblem, columns_of
 from loadtests.allocation_generate import generate
-from loadtests.coral.column_form import columns_of
-from loadtests.coral.instance import TemplateInstance, lower
 from tests.property.optimizer.test_allocation_bruteforce import columns
 
 
@@ -96,10 +95,10 @@ def test_a_budget_and_a_floor_are_rows_like_any_other() -> None:
     assert got.cost_usd_per_h == 2.0
 
 
-def made(seed: int, scarcity: float) -> TemplateInstance:
+def made(seed: int, scarcity: float) -> TemplateProblem:
     """A generated instance of 3 models, 2 regions and 12 configurations."""
     arrays = generate(3, 2, 12, seed, scarcity, 120)
-    return TemplateInstance(
+    return TemplateProblem(
         price_usd_per_h=arrays["price_usd_per_h"],
         available_nodes=arrays["available_nodes"],
         demand_req_per_s=arrays["demand_req_per_s"],
@@ -111,7 +110,7 @@ def made(seed: int, scarcity: float) -> TemplateInstance:
 
 def test_a_plan_that_fits_and_its_bound_come_when_time_runs_out() -> None:
     """A clock that advances by one at each look."""
-    problem, _, _ = columns_of(lower(made(2, 0.4)))
+    problem, _ = columns_of(made(2, 0.4))
     looks = itertools.count(1.0)
     options = SolveOptions(gap=1e-9, time_limit_s=14.5, elapsed_s=lambda: next(looks))
     got = solve(problem, options)
@@ -203,7 +202,7 @@ def test_the_relaxation_is_solved_where_the_search_ends_without_a_proof(
     monkeypatch.setattr("autoscaler.optimizer.selection.relaxed", counted)
     assert solve(two_classes(9.0), SolveOptions()).status is Status.OPTIMAL
     assert not solved
-    problem, _, _ = columns_of(lower(made(2, 0.9)))
+    problem, _ = columns_of(made(2, 0.9))
     cut = solve(problem, SolveOptions(gap=0.0, mip_nodes=1))
     assert "mip_nodes" in cut.limits_hit and solved
     least = relaxed(problem, cut.served_target, np.inf)
