@@ -71,7 +71,7 @@ def test_the_stamp_of_every_kernel_covers_all_globals_that_it_reads() -> None:
     root = Path(compiled_module.__file__).parents[2]
     seen = 0
     for path in [path for top in ("autoscaler", "streams") for path in (root / top).rglob("*.py")]:
-        if "performance.compiled import" not in path.read_text():
+        if "performance.numba_decorators import" not in path.read_text():
             continue
         name = ".".join(path.relative_to(root).with_suffix("").parts)
         for kernel in vars(importlib.import_module(name)).values():
