@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue, whole
-from autoscaler.performance.checkpoint import attention, feedforward, layers, recurrent, towers
+from autoscaler.performance.checkpoint import (
+    attention,
+    feedforward,
+    layer_blocks,
+    layers,
+    recurrent,
+    towers,
+)
 from autoscaler.performance.checkpoint.blueprint import BF16_BYTES, Blueprint, stored
 from autoscaler.performance.checkpoint.class_defaults import (
     beside_essentials,
@@ -42,12 +50,12 @@ _NOT_MODELLED = {
     "deepseek_v4": "compressed attention", "deepseek_ref": "compressed attention",
     "kimi_linear": "Kimi linear attention", "mamba": "Mamba layers alone",
     "mamba2": "Mamba layers alone", "falcon_mamba": "Mamba layers alone",
-    "nemotron-nas": "layers of different shapes", "rwkv": "RWKV layers",
+    "rwkv": "RWKV layers",
     "recurrent_gemma": "RG-LRU layers", "zamba": "shared attention", "zamba2": "shared attention",
     "plamo2": "Mamba layers of its own", "openelm": "layers of different shapes",
 }  # fmt: skip
 _NOT_READ = ("compress_ratios", "compress_rates", "ssm_cfg", "linear_attn_config", "rwkv",
-             "block_types", "block_configs", "hybrid_layer_ids")  # fmt: skip
+             "block_types", "hybrid_layer_ids")  # fmt: skip
 _ALLOWED = "transformers of full, sliding, linear, Mamba and convolution layers"
 
 
@@ -78,19 +86,13 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     vocab = keys.number_of("vocab_size", "padded_vocab_size", high=10**8)
     heads = attention.heads_of(keys, kind, hidden)
     width = feedforward.intermediate_of(keys, kind, hidden)
-    experts = feedforward.experts_of(keys, kind, hidden, width)
-    kinds = layers.kinds_of(keys, kind, count, experts is not None)
-    if experts is None and any(forward == layers.ROUTED for _, forward in kinds):
-        raise keys.error("n_routed_experts", None, "how many experts its layers route to")
-    if not any(forward == layers.ROUTED for _, forward in kinds):
-        experts = None
-    mixers = {one: _mixer(keys, kind, hidden, heads, one) for one in {m for m, _ in kinds}}
-    forwards: dict[str, FeedForward] = {layers.NO_MLP: NO_FEED_FORWARD}
-    forwards[layers.DENSE] = feedforward.dense(keys, kind, hidden, width)
-    if experts is not None:
-        forwards[layers.ROUTED] = feedforward.routed(keys, kind, hidden, experts)
+    if kind == layer_blocks.KIND:
+        heads = replace(heads, kv_heads=layer_blocks.kv_heads_of(keys, heads.heads))
+        listed, experts = layer_blocks.blocks_of(keys, hidden, heads, count), None
+    else:
+        listed, experts = _layers(keys, kind, count, hidden, heads, width)
     in_layers, outside = per_layer_inputs(keys, count, hidden)
-    made = tuple((_with(mixers[m], in_layers), forwards[f]) for m, f in kinds)
+    made = tuple((_with(mixer, in_layers), forward) for mixer, forward in listed)
     tied = _tied(keys, kind)
     embeddings = [Matrix(("embed_tokens",), vocab, hidden, "embedding"), *outside]
     if not tied:
@@ -105,7 +107,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     if kv_bytes <= 0.0:
         raise keys.error("layer_types", "no attention", "at least one layer with attention")
     chosen = sums.experts * (experts.chosen / experts.count if experts else 0.0)
-    sliding = sum(1 for mixer, _ in kinds if mixer == layers.SLIDING)
+    sliding = sum(1 for mixer, _ in made if mixer.kind == "sliding")
     tower_bytes = towers.tower_params(around) * BF16_BYTES
     params = sums.dense + sums.experts + sums.outside
     # The rows of inputs per layer are looked up, not multiplied.
@@ -142,6 +144,23 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         integer_activations=sums.integer_activations,
         kv_bits=scheme.kv_bits,
     )
+
+
+def _layers(
+    keys: Keys, kind: str, count: int, hidden: int, heads: attention.Heads, width: int
+) -> tuple[list[tuple[Mixer, FeedForward]], feedforward.Experts | None]:
+    """The layers by their kinds, and the experts that some of them route to."""
+    experts = feedforward.experts_of(keys, kind, hidden, width)
+    kinds = layers.kinds_of(keys, kind, count, experts is not None)
+    routes = any(forward == layers.ROUTED for _, forward in kinds)
+    if experts is None and routes:
+        raise keys.error("n_routed_experts", None, "how many experts its layers route to")
+    mixers = {one: _mixer(keys, kind, hidden, heads, one) for one in {m for m, _ in kinds}}
+    forwards: dict[str, FeedForward] = {layers.NO_MLP: NO_FEED_FORWARD}
+    forwards[layers.DENSE] = feedforward.dense(keys, kind, hidden, width)
+    if experts is not None and routes:
+        forwards[layers.ROUTED] = feedforward.routed(keys, kind, hidden, experts)
+    return [(mixers[m], forwards[f]) for m, f in kinds], experts if routes else None
 
 
 def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:

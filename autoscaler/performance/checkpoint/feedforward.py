@@ -31,7 +31,9 @@ class Experts:
 
 def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
     """Width of a dense MLP, as the key says."""
-    width = keys.number("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    width = keys.number(
+        "block_ff_dim", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"
+    )
     width = width or keys.number("expansion_ratio", otherwise=4, low=1, high=1024) * hidden
     if kind == "lfm2" and keys.flag("block_auto_adjust_ff_dim", otherwise=True):
         # Two thirds, times a factor, rounded up to a multiple.

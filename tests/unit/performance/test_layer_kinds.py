@@ -218,3 +218,44 @@ def test_mistrals_own_form_says_the_same() -> None:
         params_json(quantization={"qformat_weight": "int2"})
     routed = params_json(moe={"num_experts": 8, "num_experts_per_tok": 2})
     assert (routed.experts, routed.experts_per_token) == (8, 2)
+
+
+def blocks(*attention: dict[str, Any]) -> dict[str, Any]:
+    each = [{"attention": one, "ffn": {"ffn_mult": 2.625}} for one in attention]
+    return {
+        "model_type": "nemotron-nas", "num_hidden_layers": len(each), "hidden_size": 8192,
+        "num_attention_heads": 64, "num_key_value_heads": None, "intermediate_size": None,
+        "vocab_size": 128256, "tie_word_embeddings": False, "block_configs": each,
+    }  # fmt: skip
+
+
+def test_layers_of_different_shapes_count_one_by_one() -> None:
+    found = from_config("x", blocks({"n_heads_in_group": 8}, {"no_op": True}))
+    assert found.kv_bytes_per_token == 2 * 8 * 128 * 2
+    assert found.kv_heads == 8
+    attention = 2 * 8192 * 8192 + 2 * 8192 * 1024
+    mlp = 3 * 8192 * 14336
+    beside = 2 * 128256 * 8192
+    assert found.params == pytest.approx(attention + 2 * mlp + beside, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"block_configs": []}, "0 layers"),
+        ({"block_configs": [1, 2]}, "mapping"),
+        (blocks({"replace_with_linear": True}, {"no_op": True}), "replace_with_linear"),
+        (blocks({"n_heads_in_group": 0}, {"no_op": True}), "n_heads_in_group"),
+    ],
+)
+def test_blocks_that_cannot_be_read_are_refused(change: dict[str, Any], named: str) -> None:
+    config = {**blocks({"n_heads_in_group": 8}, {"no_op": True}), **change}
+    with pytest.raises(InvalidValue, match=named):
+        from_config("x", config)
+
+
+def test_the_width_of_lfm2_stands_under_its_own_key() -> None:
+    small = {**LFM2_MOE, "model_type": "lfm2", "num_experts": None, "intermediate_size": None}
+    wide = from_config("x", {**small, "block_ff_dim": 12288})
+    narrow = from_config("x", {**small, "block_ff_dim": 6656})
+    assert (wide.intermediate, narrow.intermediate) == (8192, 4608)
