@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.planning.time_limits import drain_words
+from autoscaler.domain.reason import Reason
+from autoscaler.planning.time_limits import short_drains
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.decision_record import hold
 from autoscaler.state.effects import Effect, SolveRequested
@@ -38,7 +39,9 @@ def decide(
     Models in mode recommend get decisions with `applied` False and nothing else; those in mode
     approve get proposals, and what was approved of them.
     """
-    announced = [hold("*", state.announce, now_ms, kind="rebuilt")] if state.announce else []
+    announced = (
+        [] if state.announce is None else [hold("*", state.announce, now_ms, kind="rebuilt")]
+    )
     # What operators, schedules and this controller's own lag allow.
     guarded = guards(cluster, observation.controls, now_ms, observation.lag_ms)
     found = look(state, observation, guarded, now_ms)
@@ -67,7 +70,7 @@ def decide(
         full=asked.full,
         next_serial=done.next_serial,
         request_number=asked.number,
-        announce="",
+        announce=None,
         held=held,
         strays=found.strays,
         splits=done.splits,
@@ -89,8 +92,8 @@ def decide(
     return new_state, (*published, *(SolveRequested(one.request) for one in asked.requests))
 
 
-def _drains_too_short(cluster: Cluster, models: Mapping[str, ModelState]) -> dict[str, str]:
+def _drains_too_short(cluster: Cluster, models: Mapping[str, ModelState]) -> dict[str, Reason]:
     if cluster.policy.drain_timeout_s <= 0.0:
         return {}
     acting = {service.model: service for service in cluster.services if service.managed}
-    return drain_words(acting, cluster.policy, {m: state.lengths for m, state in models.items()})
+    return short_drains(acting, cluster.policy, {m: state.lengths for m, state in models.items()})

@@ -99,6 +99,8 @@ def _reader(kind: Any) -> Reader:
     """A function (path, JSON value) -> value of type `kind`, made once per type."""
     known = _READERS.get(kind)
     if known is None:
+        # A type may hold values of its own type: their reader is looked up once it is made.
+        _READERS[kind] = lambda path, value: _READERS[kind](path, value)
         known = _READERS[kind] = _make_reader(kind)
     return known
 

@@ -28,9 +28,9 @@ class Decision:
     number counts decisions of a leader. applied: whether it was carried out (mode act) or only
     recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h:
     of billed nodes. over_since_ms: first second over the threshold (0 where it does not apply).
-    expires_ms: of a proposal, which waits for a person's word until then (0: it is none). code: of
-    what is in force or over, as the last part of its name in `/v1/status`'s `held` ("pause",
-    "lag"; "lag_over" once it ended); "" for others.
+    expires_ms: of a proposal, which waits for a person's word until then (0: it is none). reason:
+    for people; codes: the same for programs, see `topics.reason_codes` (a later version may write
+    codes that are not known here).
     """
 
     number: int
@@ -46,13 +46,11 @@ class Decision:
     over_since_ms: int = 0
     change: tuple[tuple[str, int], ...] = ()
     expires_ms: int = 0
-    code: str = ""
+    codes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
         checks.count("leader_token", self.leader_token)
-        if self.code:
-            checks.name("code", self.code)
         if self.model != "*":
             checks.name("model", self.model)
         checks.one_of("kind", self.kind, DECISION_KINDS)
@@ -64,6 +62,8 @@ class Decision:
         checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -most_usd, most_usd)
         checks.time_ms("over_since_ms", self.over_since_ms)
         checks.time_ms("expires_ms", self.expires_ms)
+        for code in self.codes:
+            checks.name("codes", code)
         for combo, change in self.change:
             checks.combo("change", combo)
             checks.number("change", change, -1_000_000, 1_000_000)

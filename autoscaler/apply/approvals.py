@@ -15,36 +15,42 @@ from autoscaler.apply.context import Scene
 from autoscaler.apply.infeasible import ASK_AGAIN_MS
 from autoscaler.apply.model_change import NOT_COVERED, Change, Enacted, enact, keep_all
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.explain import reasons
+from autoscaler.domain.reason import Reason
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import Site
 from autoscaler.rollout.serving_group import Group
 from autoscaler.state.controller_state import ModelState, Proposal
 from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import ModelView
+from autoscaler.state.replan_trigger import Trigger, left_out
 from topics.controls import Control
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
+
+_CENT = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Everything after what people said of proposals. replan: models to plan anew, with why."""
+    """Everything after what people said of proposals. replan: for models to plan anew."""
 
     groups: tuple[Group, ...]
     site: Site
     models: Mapping[str, ModelState]
     decisions: tuple[Decision, ...] = ()
-    replan: tuple[tuple[str, str], ...] = ()
+    replan: tuple[Trigger, ...] = ()
 
 
 def propose(
     decision: Decision,
+    reasons: tuple[Reason, ...],
     done: Enacted,
     counting: Iterable[Group],
     state: ModelState,
     scene: Scene,
 ) -> tuple[list[Decision], ModelState]:
-    """What `decision` would do, as a proposal, unless it is open or was rejected a while ago.
+    """What `decision` would do for `reasons`, as a proposal, unless it is open or was rejected a
+    while ago.
 
     done: the change as it would be carried out now; none of it is.
     """
@@ -68,7 +74,7 @@ def propose(
         decision.kind,
         done.change,
         tuple(sorted(base.items())),
-        decision.reason,
+        reasons,
         scene.now_ms,
         expires_ms,
     )
@@ -91,33 +97,37 @@ def settle(
     states = dict(models)
     now = {group.name: group for group in groups}
     decisions: list[Decision] = []
-    replan: list[tuple[str, str]] = []
+    replan: list[Trigger] = []
     current = by_model(groups)
     for service in waiting:
         model, state = service.model, states[service.model]
         proposal = state.proposal
         assert proposal is not None  # noqa: S101  the filter above
-        name = f"proposal #{proposal.number}"
+        number = (float(proposal.number),)
         if service.mode is not Mode.APPROVE:
             states[model] = replace(state, proposal=None, unmet_until_ms=0)
             continue
         if scene.now_ms >= proposal.expires_ms:
             states[model] = replace(state, proposal=None, unmet_until_ms=0)
             if not proposal.rejected:
-                decisions.append(hold(model, f"{name} has expired; nobody answered", scene.now_ms))
+                expired = Reason(ReasonCode.PROPOSAL_EXPIRED, model, (), number)
+                decisions.append(hold(model, expired, scene.now_ms))
             continue
         if any(count < 0 for _, count in proposal.change) and not scene.views[model].covers:
             states[model] = replace(state, proposal=None)
             if not proposal.rejected:
-                decisions.append(hold(model, f"{name} is withdrawn: {NOT_COVERED}", scene.now_ms))
+                withdrawn = Reason(
+                    ReasonCode.PROPOSAL_WITHDRAWN, model, (), number, because=(NOT_COVERED,)
+                )
+                decisions.append(hold(model, withdrawn, scene.now_ms))
             continue
         verdict = controls.get(f"verdict/{proposal.number}")
         if verdict is None or verdict.leader_token != leader_token or proposal.rejected:
             continue
-        by = f"by {verdict.who}" + (f": {verdict.why}" if verdict.why else "")
         if not verdict.active:
             states[model] = replace(state, proposal=replace(proposal, rejected=True))
-            decisions.append(hold(model, f"{name} was rejected {by}", scene.now_ms))
+            rejected = _answered(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
+            decisions.append(hold(model, rejected, scene.now_ms))
             continue
         counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
         change, why = _still(proposal, counting, scene.views[model], scene)
@@ -125,47 +135,58 @@ def settle(
         site = done.site
         now = dict(done.groups)
         states[model] = replace(done.state, proposal=None, unmet_until_ms=0)
-        why = "; ".join(part for part in (why, done.left_out) if part)
-        if why:
-            replan.append((model, f"{model}: {why}"))
+        missing = tuple(part for part in (why, done.left_out) if part is not None)
+        if missing:
+            replan.append(left_out(model, *missing))
         if done.change:
-            decisions.append(_approved(proposal, done, by, why, service, state, scene))
+            approved = _answered(ReasonCode.PROPOSAL_APPROVED, proposal, verdict, model)
+            parts = approved, *proposal.reasons, *missing
+            decisions.append(_carried_out(proposal, done, parts, service, state, scene))
         else:
-            why = why or "nothing is left of it"
-            words = f"{name} was approved {by}, but not carried out: {why}"
-            decisions.append(hold(model, words, scene.now_ms))
+            missing = missing or (Reason(ReasonCode.NOTHING_LEFT, model),)
+            dropped = _answered(ReasonCode.PROPOSAL_DROPPED, proposal, verdict, model, missing)
+            decisions.append(hold(model, dropped, scene.now_ms))
     return Settled(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
 
 
 def _still(
     proposal: Proposal, counting: Iterable[Group], view: ModelView, scene: Scene
-) -> tuple[Change, str]:
+) -> tuple[Change, Reason | None]:
     """What of an approved proposal can still be done, and why not all of it."""
     change = Counter(dict(proposal.change))
     adds, removes = +change, -change
     if not removes:
-        return Change(adds, removes), ""
+        return Change(adds, removes), None
     if Counter(group.combo_id for group in counting) != Counter(dict(proposal.base)):
-        why = "the fleet changed since it was proposed"
-    else:
-        why = keep_all(view, adds, removes, 0.0, scene)
-    return (Change(Counter(), Counter()), why) if why else (Change(adds, removes), "")
+        return Change(Counter(), Counter()), Reason(ReasonCode.PROPOSAL_OUTDATED)
+    why = keep_all(view, adds, removes, 0.0, scene)
+    return (Change(Counter(), Counter()), why) if why is not None else (Change(adds, removes), None)
 
 
-def _approved(
+def _answered(
+    code: ReasonCode,
+    proposal: Proposal,
+    verdict: Control,
+    model: str,
+    because: tuple[Reason, ...] = (),
+) -> Reason:
+    """What an operator said of `proposal`."""
+    return Reason(code, model, (verdict.who,), (proposal.number,), verdict.why, because)
+
+
+def _carried_out(
     proposal: Proposal,
     done: Enacted,
-    by: str,
-    why: str,
+    parts: tuple[Reason, ...],
     service: Service,
     state: ModelState,
     scene: Scene,
 ) -> Decision:
-    parts = [f"#{proposal.number} approved {by}", proposal.reason, why]
-    cost = reasons.money(done.delta_usd_per_h)
-    if abs(done.delta_usd_per_h) > 0.005 and cost not in proposal.reason:
-        parts.append(cost)
+    """The decision, with its cost where it is not the one that was proposed."""
     delta_usd = done.delta_usd_per_h
+    costs = (part.quantities[0] for part in parts if part.code is ReasonCode.COST)
+    if abs(delta_usd) > _CENT and all(abs(usd - delta_usd) >= _CENT for usd in costs):
+        parts = *parts, Reason(ReasonCode.COST, quantities=(delta_usd,))
     return scene.decision(
         service.model, proposal.kind, parts, state, True, delta_usd, change=done.change
     )

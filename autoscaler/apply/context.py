@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason, codes_of
+from autoscaler.explain.text import joined
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.state.controller_state import ModelState
-from autoscaler.state.decision_record import cut
 from autoscaler.state.model_view import ModelView
 from topics.decisions import Decision
 
@@ -28,7 +29,7 @@ class Scene:
         self,
         model: str,
         kind: str,
-        why: Iterable[str],
+        why: Iterable[Reason],
         state: ModelState,
         applied: bool,
         usd_per_h: float = 0.0,
@@ -36,6 +37,7 @@ class Scene:
         change: tuple[tuple[str, int], ...] = (),
     ) -> Decision:
         """What is decided of `model`, for the reasons `why`, at its target and present capacity."""
+        why = tuple(why)
         return Decision(
             number=0,
             leader_token=0,
@@ -43,7 +45,8 @@ class Scene:
             kind=kind,
             at_ms=self.now_ms,
             applied=applied,
-            reason=cut("; ".join(part for part in why if part)),
+            reason=joined(why),
+            codes=codes_of(why),
             demand_req_per_s=round(state.target_req_per_s, 4),
             capacity_req_per_s=round(self.views[model].raw_req_per_s, 4),
             cost_delta_usd_per_h=round(usd_per_h, 4),

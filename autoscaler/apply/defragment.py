@@ -30,7 +30,7 @@ def consolidated(
 ) -> Enacted | None:
     """The move that frees the dearest node, None where no group of the model fits elsewhere on
     nodes that are paid for. counting: groups of the model that count; groups: of all models."""
-    if scene.views[service.model].frozen:
+    if scene.views[service.model].frozen is not None:
         return None
     tenants = Counter(node for group in groups.values() for node in _nodes(group))
     best: tuple[float, Group, Group, Site] | None = None
@@ -51,7 +51,7 @@ def consolidated(
     site = replace(after, obtainable=site.obtainable, shut=site.shut)
     going = retire(old, scene.now_ms, (new.name,))
     now = {**groups, new.name: new, going.name: going}
-    return Enacted(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, "")
+    return Enacted(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, None)
 
 
 def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: Scene) -> float:

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from autoscaler.apply.context import Scene
 from autoscaler.domain.cluster import Service
-from autoscaler.explain import reasons
+from autoscaler.domain.reason import Reason, about
 from autoscaler.planning.planner_messages import PlanAnswer
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import SAY_AGAIN_MS
 from autoscaler.state.model_view import LEAST
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 ASK_AGAIN_MS = 30_000
 _PROMISE_AGAIN_MS = 540_000  # with the second full plan: they come every five minutes
@@ -45,16 +46,17 @@ def unmet(
         return [], state
     if state.told_ms and now_ms - state.told_ms < SAY_AGAIN_MS:
         return [], state
-    bound = [text for _, subject, text in answer.binding if _concerns(subject, service, scene)]
-    notes = [note for note in answer.notes if note.startswith(f"{service.model}: ")]
-    held = "; ".join(dict.fromkeys([*notes, *bound])) or "nothing more can be had"
+    model = service.model
+    bound = (why for why in answer.binding if _concerns(why.subject, service, scene))
+    limits = (*about(answer.notes, model), *bound) or (Reason(ReasonCode.NOTHING_MORE, model),)
     state = replace(state, told_ms=now_ms)
-    why = f"{reasons.rate(short)} of {reasons.rate(sought)} req/s cannot be served: {held}"
+    code, figures = ReasonCode.UNSERVED, (short, sought)
     if served:
-        why = f"floor of {service.min_instances}: only {runs} can run: {held}"
+        code, figures = ReasonCode.FLOOR_UNMET, (float(service.min_instances), float(runs))
+    why = Reason(code, model, quantities=figures, because=limits)
     over_ms = state.over_since_ms
     decision = scene.decision(
-        service.model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
+        model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
     )
     return [decision], state
 
@@ -70,13 +72,11 @@ def out_of_reach(
 
     target: the combos planned for `service`.
     """
-    about = f"{service.model}: "
     late = any(not scene.combos[i].meets_slo for i in target if i in scene.combos)
     again_ms = state.slo_told_ms + SAY_AGAIN_MS
     if not late or (state.slo_told_ms and scene.now_ms < again_ms):
         return [], state
-    words = [note.removeprefix(about) for note in answer.notes if note.startswith(about)]
-    why = words or ["planned on GPUs that miss the SLO"]
+    why = about(answer.notes, service.model) or (Reason(ReasonCode.OUTSIDE_SLO, service.model),)
     decision = scene.decision(service.model, "infeasible", why, state, applied=False)
     return [decision], replace(state, slo_told_ms=scene.now_ms)
 
@@ -88,19 +88,17 @@ def not_kept(
 
     Said when another one breaks, and now and then while one is broken. Floors: see `unmet`.
     """
-    floor = f"floor of {service.min_instances}"
     broken = [
-        (what, detail)
-        for model, what, detail in answer.broken
-        if model == service.model and not what.startswith(floor)
+        promise
+        for promise in about(answer.broken, service.model)
+        if promise.code is not ReasonCode.PROMISED_FLOOR
     ]
-    told = tuple(what for what, _ in broken)
+    told = tuple(promise.code for promise in broken)
     again_ms = state.promise_told_ms + _PROMISE_AGAIN_MS
     again = not state.promise_told_ms or scene.now_ms >= again_ms
     if not broken or not (again or set(told) - set(state.promise_told)):
         return [], replace(state, promise_told=told)
-    why = [f"{what} {detail}" for what, detail in broken]
-    decision = scene.decision(service.model, "infeasible", why, state, applied=False)
+    decision = scene.decision(service.model, "infeasible", broken, state, applied=False)
     return [decision], replace(state, promise_told_ms=scene.now_ms, promise_told=told)
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from autoscaler.apply.context import Scene
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
 from autoscaler.estimate.windows import Stats
-from autoscaler.explain import reasons
 from autoscaler.model.prediction_drift import barred
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import Site, leaving, start
@@ -29,8 +29,9 @@ from autoscaler.sizing.scale_in import doubt
 from autoscaler.sizing.sizing_rate import sustained
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import LEAST, ModelView
+from topics.reason_codes import ReasonCode
 
-NOT_COVERED = "what would be left no longer covers demand"  # that rose, or capacity is worth less
+NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity is worth less
 _MAKE_ROOM_MS = 60_000
 _EXCHANGE = 0.1
 
@@ -43,7 +44,7 @@ class Change:
 
     adds: Counter[str]
     removes: Counter[str]
-    left_out: str = ""
+    left_out: Reason | None = None
     makes_room: bool = False
     urgent: bool = False
 
@@ -66,7 +67,7 @@ class Enacted:
     going: tuple[Group, ...]
     unplaced: Counter[str]
     delta_usd_per_h: float
-    left_out: str
+    left_out: Reason | None
 
     @property
     def change(self) -> tuple[tuple[str, int], ...]:
@@ -183,9 +184,9 @@ def room_to_switch(
 
 def keep_all(
     view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: Scene
-) -> str:
-    """Why nothing of the model may be removed now; empty if it may."""
-    if view.frozen:
+) -> Reason | None:
+    """Why nothing of the model may be removed now; None if it may."""
+    if view.frozen is not None:
         return paused(view.frozen)
     # The view counts a proposal as carried out; whether it may be is asked of what there is.
     proposal = view.state.proposal
@@ -197,13 +198,13 @@ def keep_all(
     if short <= LEAST and raw + change < view.raw_for(present) * (1 - LEAST):
         return NOT_COVERED
     if change >= -LEAST:
-        return ""  # a move, not a removal
+        return None  # a move, not a removal
     if view.policy.spends_budget:
         # What one model gives up another gets: no evidence of an excess is needed, only sight.
-        return paused("telemetry is stale") if is_stale(view.demand) else ""
+        return paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
     # An exchange is no turn, but takes as much evidence.
     exchange = adds and is_exchange(change, view)
-    return ("" if exchange else turns(view, scene.now_ms)) or unproven(view, scene.now_ms)
+    return (None if exchange else turns(view, scene.now_ms)) or unproven(view, scene.now_ms)
 
 
 def may_shrink(view: ModelView, now_ms: int) -> bool:
@@ -211,24 +212,27 @@ def may_shrink(view: ModelView, now_ms: int) -> bool:
     return not (view.frozen or turns(view, now_ms) or unproven(view, now_ms))
 
 
-def turns(view: ModelView, now_ms: int) -> str:
-    """Why capacity may not be taken away for the sake of a steady fleet; empty if it may."""
+def turns(view: ModelView, now_ms: int) -> Reason | None:
+    """Why capacity may not be taken away for the sake of a steady fleet; None if it may."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
-        return paused(f"something was added {reasons.duration(since_s).removeprefix('~')} ago")
+        return paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
     if not may_go_in(view.state.turns, now_ms, view.policy.reversals_per_h):
-        return paused("the fleet was scaled out and in too often in the last two hours")
-    return ""
+        return paused(Reason(ReasonCode.TOO_MANY_REVERSALS))
+    return None
 
 
-def unproven(view: ModelView, now_ms: int) -> str:
-    """Why what is seen of a model does not prove that less would do; empty if it does."""
+def unproven(view: ModelView, now_ms: int) -> Reason | None:
+    """Why what is seen of a model does not prove that less would do; None if it does."""
     why = doubt(view) or strain(view.demand, view.service)
-    if not why and view.service.mode is Mode.ACT:
-        seen = view.demand.local
-        load = seen.req_per_s if isinstance(seen, Stats) else 0.0
-        why = barred(view.state, now_ms, load, view.planned_req_per_s)
-    return paused(why)
+    if why is not None:
+        return paused(why)
+    if view.service.mode is not Mode.ACT:
+        return None
+    seen = view.demand.local
+    load = seen.req_per_s if isinstance(seen, Stats) else 0.0
+    bars = barred(view.state, now_ms, load, view.planned_req_per_s)
+    return paused(*bars) if bars else None
 
 
 def kind_of(adds: bool, removes: bool) -> str:
@@ -264,9 +268,9 @@ def raw_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
     return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
 
 
-def no_room(unplaced: Iterable[str]) -> str:
+def no_room(unplaced: Iterable[str]) -> Reason:
     """Why combos are left out of a change."""
-    return f"no room yet for {', '.join(sorted(unplaced))}"
+    return Reason(ReasonCode.NO_ROOM, names=tuple(sorted(unplaced)))
 
 
 def is_exchange(net_req_per_s: float, view: ModelView) -> bool:

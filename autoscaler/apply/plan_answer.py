@@ -27,7 +27,7 @@ from autoscaler.apply.model_change import (
     switch,
 )
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.explain import reasons
+from autoscaler.domain.reason import Reason
 from autoscaler.model.prediction_drift import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
@@ -39,19 +39,21 @@ from autoscaler.rollout.traffic_split import planned_ways
 from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import LEAST, ModelView
+from autoscaler.state.replan_trigger import Trigger, left_out
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What came of an answer. replan: models of which a part was left out ("" for all of them),
-    with the reason. waits: models that wait for room on nodes that the plan has, in order."""
+    """What came of an answer. replan: for models of which a part was left out. waits: models that
+    wait for room on nodes that the plan has, in order."""
 
     groups: tuple[Group, ...]
     site: Site
     models: Mapping[str, ModelState]
     decisions: tuple[Decision, ...] = ()
-    replan: tuple[tuple[str, str], ...] = ()
+    replan: tuple[Trigger, ...] = ()
     waits: tuple[str, ...] = ()
 
 
@@ -116,7 +118,7 @@ def _carry_out(
     states = dict(models)
     waits: list[str] = []
     decisions: list[Decision] = []
-    replan: list[tuple[str, str]] = []
+    replan: list[Trigger] = []
     wanted = _counts(answer.counts)
     asked = _counts(pending.request.fleet)
     shares: dict[str, list[tuple[str, str, float]]] = {}
@@ -169,11 +171,12 @@ def _carry_out(
         if answer.urgency is Urgency.FULL and service.mode is Mode.ACT and _is_nothing(done):
             moved = consolidated(service, counting, now, site, state, scene)
         done = moved or done
-        decision = _decision(answer, pending, state, scene, service, done)
-        if done.left_out:
-            replan.append(("" if makes_room else model, f"{model}: {done.left_out}"))
+        parts = _parts(answer, pending, state, scene, service, done)
+        decision = _decision(answer, parts, state, scene, service, done)
+        if done.left_out is not None:
+            replan.append(left_out(model, done.left_out, of_all=makes_room))
         if service.mode is Mode.APPROVE:
-            said, states[model] = propose(decision, done, counting, states[model], scene)
+            said, states[model] = propose(decision, parts, done, counting, states[model], scene)
             decisions += said
         else:
             site, states[model] = done.site, done.state
@@ -181,7 +184,8 @@ def _carry_out(
             if done.started or done.going:
                 decisions.append(decision)
             elif answer.urgency is Urgency.FULL and models[model].ways.differ(ways):
-                why = f"requests are divided anew; {_why(answer, pending, scene.views[model], '')}"
+                because = _why(answer, pending, scene.views[model], "")
+                why = Reason(ReasonCode.DIVIDED_ANEW, model, because=because)
                 decisions.append(hold(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
         if short > LEAST or done.unplaced or below_floor:
@@ -193,7 +197,8 @@ def _carry_out(
             )
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
-                replan.append(("", f"{model}: additions alone do not serve it"))
+                alone = Reason(ReasonCode.ADDITIONS_NOT_ENOUGH, model)
+                replan.append(left_out(model, alone, of_all=True))
     made_ms = max((states[s.model].making_room_until_ms for s in order), default=0)
     for model in (s.model for s in order if makes_room and made_ms > scene.now_ms):
         if shortfall.get(model) or wanted.get(model) != asked.get(model):
@@ -202,7 +207,7 @@ def _carry_out(
 
 
 def _is_nothing(done: Enacted) -> bool:
-    return not (done.started or done.going or done.unplaced or done.left_out)
+    return not (done.started or done.going or done.unplaced or done.left_out is not None)
 
 
 def _change(
@@ -223,7 +228,7 @@ def _change(
             return Change(Counter(), Counter())
         adds = wanted - (have | asked)
         removes = _counts(answer.replaced).get(service.model, Counter())
-        moved_on = have != asked or bool(view.frozen)
+        moved_on = have != asked or view.frozen is not None
         if removes and moved_on and len(counting) >= service.min_instances:
             return Change(Counter(), Counter())  # a replacement of what is not so; asked again
         if moved_on or keep_all(view, adds, removes, short, scene):
@@ -231,62 +236,78 @@ def _change(
         return Change(adds, removes if adds else Counter(), urgent=True)
     have = Counter(group.combo_id for group in counting)
     if have != asked:
-        return Change(Counter(), Counter(), "the fleet changed while it was planned")
+        return Change(Counter(), Counter(), Reason(ReasonCode.FLEET_CHANGED))
     adds, removes = difference(counting, wanted)
     if not removes:
         return Change(adds, removes)
     why = keep_all(view, adds, removes, short, scene)
-    if not why:
+    if why is None:
         return Change(adds, removes)
     is_short = view.planned_req_per_s < view.state.target_req_per_s * (1 - LEAST)
-    return Change(adds if is_short else Counter(), Counter(), "" if not is_short else why)
+    return Change(adds if is_short else Counter(), Counter(), why if is_short else None)
 
 
-def _decision(
+def _kind(answer: PlanAnswer, state: ModelState, done: Enacted) -> str:
+    # An urgent change is one of capacity, whatever it makes superfluous.
+    outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
+    kind = "scale_out" if outward else done.kind
+    return "replace" if kind == "scale_out" and state.lost_ms else kind
+
+
+def _parts(
     answer: PlanAnswer,
     pending: Pending,
     state: ModelState,
     scene: Scene,
     service: Service,
     done: Enacted,
-) -> Decision:
-    view, delta_usd = scene.views[service.model], done.delta_usd_per_h
-    # An urgent change is one of capacity, whatever it makes superfluous.
-    outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
-    kind = "scale_out" if outward else done.kind
-    kind = "replace" if kind == "scale_out" and state.lost_ms else kind
-    parts = [_why(answer, pending, view, kind), reasons.money(delta_usd)]
+) -> tuple[Reason, ...]:
+    """Why the change is made, its cost, and when and how it takes effect."""
+    why = _why(answer, pending, scene.views[service.model], _kind(answer, state, done))
     if done.started and not done.change:
-        pools = ", ".join(sorted({p.pool for group in done.going for p in group.placed}))
-        parts[0] = f"moved next to other instances: frees a node of {pools}"
+        pools = tuple(sorted({p.pool for group in done.going for p in group.placed}))
+        why = (Reason(ReasonCode.MOVED_TOGETHER, service.model, pools),)
+    parts = [*why, Reason(ReasonCode.COST, quantities=(done.delta_usd_per_h,))]
     if done.started:
         slowest_s = max(scene.combos[g.combo_id].start_s for g in done.started)
-        parts.append(f"serving in {reasons.duration(expected_s(state, slowest_s))}")
+        parts.append(Reason(ReasonCode.SERVING_IN, quantities=(expected_s(state, slowest_s),)))
     if done.switched:
-        many = len(done.switched)
-        parts.append(f"{many} role switch{'es' if many > 1 else ''} in place")
+        parts.append(Reason(ReasonCode.ROLE_SWITCHES, quantities=(len(done.switched),)))
     if answer.urgency is Urgency.FULL and answer.gap >= 0.0:
-        parts.append(f"plan within {answer.gap:.1%} of the best")
+        parts.append(Reason(ReasonCode.PLAN_GAP, quantities=(answer.gap,)))
+    return tuple(parts)
+
+
+def _decision(
+    answer: PlanAnswer,
+    parts: tuple[Reason, ...],
+    state: ModelState,
+    scene: Scene,
+    service: Service,
+    done: Enacted,
+) -> Decision:
+    kind, delta_usd = _kind(answer, state, done), done.delta_usd_per_h
     over_ms = state.over_since_ms if kind in ("scale_out", "replace") else 0
     return scene.decision(service.model, kind, parts, state, True, delta_usd, over_ms, done.change)
 
 
-def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> str:
-    state = view.state
+def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> tuple[Reason, ...]:
+    state, model = view.state, view.service.model
     if answer.urgency is Urgency.FULL:
-        triggers = ", ".join(dict.fromkeys(words for _, words in pending.reasons))
-        lowered = kind == "scale_in" and any(name == "excess" for name, _ in pending.reasons)
-        own = state.target_why if lowered else ""
-        return "; ".join(part for part in (own, f"re-solve: {triggers}") if part)
+        replanned = Reason(ReasonCode.REPLANNED, model, because=pending.reasons)
+        excess = any(why.code is ReasonCode.EXCESS for why in pending.reasons)
+        if kind == "scale_in" and excess and state.target_why is not None:
+            return state.target_why, replanned
+        return (replanned,)
     if kind == "replace":
-        return "capacity was lost"
+        return (Reason(ReasonCode.CAPACITY_LOST, model),)
+    floor = Reason(ReasonCode.FLOOR, model, quantities=(view.service.min_instances,))
     if view.groups < view.service.min_instances and view.groups:
-        return f"floor of {view.service.min_instances}"
+        return (floor,)
     if view.groups and not state.over_since_ms and state.derate == 1.0:
-        planned = reasons.rate(view.planned_req_per_s)
-        target = reasons.rate(state.target_req_per_s)
-        return f"at the present request lengths the fleet is good for {planned} of {target} req/s"
-    return state.target_why or f"floor of {view.service.min_instances}"
+        rates = view.planned_req_per_s, state.target_req_per_s
+        return (Reason(ReasonCode.LENGTHS_WORTH, model, quantities=rates),)
+    return (floor if state.target_why is None else state.target_why,)
 
 
 def _recommend(
@@ -313,7 +334,7 @@ def _recommend(
         outward = bool(+change)
         kind = kind_of(outward, bool(removes))
         usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items() if i in scene.combos)
-        why = _why(answer, pending, view, kind), reasons.money(usd)
+        why = *_why(answer, pending, view, kind), Reason(ReasonCode.COST, quantities=(usd,))
         over_ms = state.over_since_ms if outward else 0
         named = tuple(sorted(change.items()))
         said.append(scene.decision(service.model, kind, why, state, False, usd, over_ms, named))

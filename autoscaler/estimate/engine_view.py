@@ -17,9 +17,3 @@ class EngineView:
     waiting: float = 0.0
     at_ms: int = 0
     why: str = ""
-
-    def words(self) -> str:
-        """E.g. "engines: 12 running, 30 waiting"."""
-        if self.why:
-            return f"engines: {self.why}"
-        return f"engines: {self.running:.0f} running, {self.waiting:.0f} waiting"

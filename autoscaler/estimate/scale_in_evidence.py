@@ -1,14 +1,12 @@
-"""What is not known of demand, said as reasons: why excess may not be believed or acted upon.
-
-Owns the guards that telemetry puts on scale-in. Knows nothing of what would be removed. Reasons
-are given without "scale-in paused: ", which `paused` puts before them.
-"""
+"""Why telemetry does not allow a scale-in: an excess may not be believed, or not be acted upon."""
 
 from __future__ import annotations
 
 from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import SILENT_MS, ModelDemand
 from autoscaler.estimate.windows import GatewaySeen, NoData, Stats
+from topics.reason_codes import ReasonCode
 
 STALE_MS = 2_000
 COVERED = 0.9
@@ -16,15 +14,15 @@ RISING = 1.25
 _ENDED_S = 10
 
 
-def paused(reason: str) -> str:
-    """The reason as a sentence for people; empty for none."""
-    return f"scale-in paused: {reason}" if reason else ""
+def paused(*reasons: Reason) -> Reason:
+    """That nothing may be removed, because of `reasons`."""
+    return Reason(ReasonCode.SCALE_IN_PAUSED, because=reasons)
 
 
 def objection(
     demand: ModelDemand, policy: Policy, route_generation: int = 0, in_flight: int = 0
-) -> str:
-    """Why excess may not be believed now; empty if nothing speaks against it.
+) -> Reason | None:
+    """Why excess may not be believed now; None if nothing speaks against it.
 
     Not knowing is no evidence. Time with an objection does not count towards lasting excess.
     route_generation: what a gateway must confirm before its zero counts. in_flight: requests held
@@ -32,22 +30,23 @@ def objection(
     """
     local = demand.local
     if isinstance(local, NoData):
-        return "no telemetry"
+        return Reason(ReasonCode.NO_TELEMETRY)
     if local.covered_s < COVERED * policy.local_window_s:
-        return f"telemetry covers only {local.covered_s} of the last {policy.local_window_s} s"
+        covered = local.covered_s, policy.local_window_s
+        return Reason(ReasonCode.TELEMETRY_GAPS, quantities=covered)
     silent = fell_silent(demand, policy)
     if silent:
-        names = ", ".join(f"{seen.gateway} for {seen.age_ms / 1000:.0f} s" for seen in silent)
-        return f"no word from a gateway that was serving ({names})"
+        names = tuple(seen.gateway for seen in silent)
+        ages_s = tuple(seen.age_ms / 1000 for seen in silent)
+        return Reason(ReasonCode.GATEWAY_SILENT, "", names, ages_s)
     lately = next((n for s, n in demand.recent if s >= _ENDED_S), local.arrivals)
     waiting = max(in_flight, demand.in_flight)
     if waiting and not (lately and local.arrivals):
-        requests = "request" if waiting == 1 else "requests"
-        return f"no arrivals, but {waiting} {requests} in flight"
+        return Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(waiting,))
     confirmed = any(seen.route_generation >= route_generation for seen in demand.speaking)
     if local.arrivals == 0 and not confirmed:
-        return "no arrivals, and no gateway has confirmed the current routes"
-    return ""
+        return Reason(ReasonCode.ROUTES_UNCONFIRMED)
+    return None
 
 
 def fell_silent(demand: ModelDemand, policy: Policy) -> tuple[GatewaySeen, ...]:
@@ -65,8 +64,8 @@ def fell_silent(demand: ModelDemand, policy: Policy) -> tuple[GatewaySeen, ...]:
     )
 
 
-def strain(demand: ModelDemand, service: Service) -> str:
-    """Why excess that is believed may not be acted upon yet; empty if nothing speaks against it.
+def strain(demand: ModelDemand, service: Service) -> Reason | None:
+    """Why excess that is believed may not be acted upon yet; None if nothing speaks against it.
 
     Missed SLOs and rising latency forbid removals while they last. They say nothing against the
     excess itself: after a surge the last misses stay in the window for its length, while demand
@@ -74,10 +73,10 @@ def strain(demand: ModelDemand, service: Service) -> str:
     """
     local, long = demand.local, demand.long
     if isinstance(local, NoData):
-        return ""
+        return None
     ended = local.completions + local.failures + local.refused
     if ended and local.attained < service.percentile * ended:
-        return f"only {local.attained / ended:.0%} of {ended} requests met the SLO"
+        return Reason(ReasonCode.SLO_STRAINED, quantities=(local.attained / ended, ended))
     if isinstance(long, Stats):
         for what, now_ms, before_ms, limit_ms in (
             ("TTFT", local.ttft_p95_ms, long.ttft_p95_ms, service.slo.ttft_ms),
@@ -86,8 +85,8 @@ def strain(demand: ModelDemand, service: Service) -> str:
             if now_ms is None or before_ms is None:
                 continue
             if now_ms > RISING * before_ms and now_ms > 0.5 * limit_ms:
-                return f"{what} p95 is rising from {before_ms:.0f} to {now_ms:.0f} ms"
-    return ""
+                return Reason(ReasonCode.LATENCY_RISING, "", (what,), (before_ms, now_ms))
+    return None
 
 
 def is_stale(demand: ModelDemand) -> bool:

@@ -17,12 +17,15 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.explain.combo_labels import several, short_name
 from autoscaler.explain.explanation import Rejected, Relief
+from autoscaler.explain.plan_texts import promise
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.binding_constraints import POOLS
 from autoscaler.planning.candidate_combos import candidate_combos
 from autoscaler.planning.constraint_check import broken_promises
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, arrivals_of
+from topics.reason_codes import ReasonCode
 
 _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5
@@ -57,7 +60,7 @@ def best_alternative(
         return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
     by_id = problem.pools()
     kinds = ", ".join(several(t.count, t.combo, by_id) for t in other.of(model) if t.count)
-    broken = [b.what for b in broken_promises(problem, other) if b.subject in (model, "*")]
+    broken = [promise(b) for b in broken_promises(problem, other) if b.subject in (model, "*")]
     if broken:
         return Rejected(kinds, f"breaks {' and '.join(broken)}")
     more = other.cost_usd_per_h - plan.cost_usd_per_h
@@ -137,7 +140,7 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
     """What further nodes of the pools that bind would save or serve, all models planned anew."""
     found = []
     models = problem.planned_models()
-    pools = [problem.cluster.pool(b.subject) for b in plan.binding if b.what == "pool"]
+    pools = [problem.cluster.pool(b.subject) for b in plan.binding if b.code in POOLS]
     if not pools:
         return ()
     now = strategy.solve(changed(problem, plan, models))
@@ -159,7 +162,7 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
 def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
     """What the rest of the demand and of the promises would cost without the budget that binds."""
     budget = problem.cluster.policy.budget_usd_per_h
-    if not any(binding.what == "budget" for binding in plan.binding):
+    if not any(binding.code is ReasonCode.BUDGET for binding in plan.binding):
         return ()
     models = problem.planned_models()
     policy = replace(problem.cluster.policy, budget_usd_per_h=0.0)

@@ -17,6 +17,12 @@ from autoscaler.planning.combo_names import Member, parsed
 _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
 
 
+def pool_words(pool_id: str, *, market: bool = True) -> str:
+    """ "us-east/l40s (spot)", or without its market."""
+    region, name, of = pool_id.split("/")
+    return f"{region}/{name} ({of})" if market else f"{region}/{name}"
+
+
 def combo_words(combo_id: str) -> str:
     """E.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us owned decode", stages
     of a pipeline joined by ">", a cell as "(audio, 4 llm) on a100 us-east on-demand"; the name

@@ -7,6 +7,7 @@ are asked fewer. Knows nothing of how reasons are printed.
 from __future__ import annotations
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.reason import Reason, about
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.explain.alternatives import (
     best_alternative,
@@ -19,14 +20,16 @@ from autoscaler.explain.explanation import Explanation, ModelReasons, Rejected
 from autoscaler.explain.measurement_advice import measuring
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
+from autoscaler.explain.text import text, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import usable_gb
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.component_cells import saturated
-from autoscaler.planning.instances import instance
-from autoscaler.planning.plan import Binding, Plan, PlanStatus, Strategy
+from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, instance
+from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.plan_notes import why_hopeless
 from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
+from topics.reason_codes import ReasonCode
 
 _ASK_AT_MOST = 8
 _WORDS = {
@@ -35,6 +38,8 @@ _WORDS = {
     "memory": "KV memory",
     "sequences": "sequences per batch",
     "compute": "compute",
+    NO_SPLIT: "no such split",
+    LONGEST_REQUEST: "memory of the longest request",
 }
 
 
@@ -71,7 +76,7 @@ def _of_budget(problem: PlanningProblem, plan: Plan, model: str) -> ModelReasons
         model=model,
         demand_req_per_s=problem.demands[model].req_per_s,
         capacity_req_per_s=plan.capacity_req_per_s[model],
-        bound_by=tuple(binding.detail for binding in plan.binding),
+        bound_by=texts(plan.binding),
         rejected=(),
         relief=(),
         uncertain=any(target.combo.uncertain for target in plan.of(model) if target.count),
@@ -116,7 +121,7 @@ def _bound_by(
     if not any(target.count for target in plan.of(model)) and (
         model in problem.unreachable or not problem.can_be_served(model)
     ):
-        return (why_hopeless(problem, service),)
+        return (text(why_hopeless(problem, service)),)
     found: list[str] = []
     for target in plan.of(model):
         if target.count and service.graph is not None:
@@ -136,9 +141,9 @@ def _bound_by(
             found.append(_memory(service, node) if made.bound_by == "memory" else words)
     if model not in plan.shortfall_req_per_s:
         found.append(f"utilization {service.utilization:.0%}")
-    found += [b.detail for b in plan.binding if b.subject == model]
+    found += texts(about(plan.binding, model))
     if model in plan.shortfall_req_per_s:
-        found += [b.detail for b in plan.binding if _holds(b, problem, model)]
+        found += texts(b for b in plan.binding if _holds(b, problem, model))
     return tuple(dict.fromkeys(found))
 
 
@@ -154,9 +159,9 @@ def _memory(service: Service, node: NodeSlice) -> str:
     )
 
 
-def _holds(binding: Binding, problem: PlanningProblem, model: str) -> bool:
+def _holds(binding: Reason, problem: PlanningProblem, model: str) -> bool:
     """Whether `binding`, of the budget or a pool, can be what keeps `model` short."""
-    if binding.what == "budget":
+    if binding.code is ReasonCode.BUDGET:
         return True
     pools = {pool for combo in problem.candidates.get(model, ()) for pool in combo.gpus_by_pool()}
     return binding.subject in pools

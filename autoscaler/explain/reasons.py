@@ -1,9 +1,9 @@
-"""Short reasons for people, with units.
-
-Owns the words. Decides nothing.
-"""
+"""Phrases that sentences for people are made of, with units."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
 
 
 def rate(req_per_s: float) -> str:
@@ -25,6 +25,11 @@ def duration(seconds: float) -> str:
     return f"~{seconds / 60:.0f} min" if seconds < 5400 else f"~{seconds / 3600:.0f} h"
 
 
+def lasting(seconds: float) -> str:
+    """The same without the sign of "about": "45 s", "6 min", "2 h"."""
+    return duration(seconds).removeprefix("~")
+
+
 def count(number: int, what: str) -> str:
     """ "1 node", "2 nodes"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
@@ -37,8 +42,18 @@ def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> s
 
 def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for_s: float) -> str:
     """Why capacity is removed: "demand at most 3.1 req/s for 10 min; target is 80% of 17.6"."""
-    lasting = duration(for_s).removeprefix("~")
     return (
-        f"demand at most {rate(demand_req_per_s)} req/s for {lasting}; "
+        f"demand at most {rate(demand_req_per_s)} req/s for {lasting(for_s)}; "
         f"target is {utilization:.0%} of {rate(raw_req_per_s)}"
     )
+
+
+def shares(models: Iterable[str], fractions: Iterable[float]) -> str:
+    """ "mini 62.5%, chat 37.5%"."""
+    return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
+
+
+def thresholds(marks: Iterable[float]) -> str:
+    """ "0.42, 0.61"; "none" and "all" where a model gets everything below or nothing."""
+    ends = {-math.inf: "none", math.inf: "all"}
+    return ", ".join(ends.get(mark, f"{mark:.4g}") for mark in marks)

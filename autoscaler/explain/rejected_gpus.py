@@ -14,7 +14,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.explain.explanation import Rejected
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import usable_pools
-from autoscaler.planning.instances import instance
+from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, instance
 from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
 from autoscaler.templates.engine_filter import VLLM
 
@@ -42,10 +42,10 @@ def impossible_pools(
         spec = service.architecture
         room = pool.gpu.mem_gb * pool.per_node
         weights = spec.weight_bytes / 1e9
-        reasons = {one.bound_by for one in made}
+        limits = {one.bound_by for one in made}
         if weights > 0.9 * room:
             why = f"{weights:.0f} GB weights, {room:.0f} GB on a node"
-        elif reasons <= {"memory of the longest request", "no such split"}:
+        elif limits <= {LONGEST_REQUEST, NO_SPLIT}:
             why = f"no room for a request of {service.max_len_tokens} tokens"
             refusals = (VLLM.refusal(spec, NodeSlice(pool.gpu, size)) for size in reversed(sizes))
             split = next((one for one in refusals if one), "")

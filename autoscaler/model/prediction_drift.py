@@ -14,7 +14,7 @@ from statistics import median
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.explain import reasons
+from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.rollout.serving_group import FleetView, Group
 from autoscaler.sizing.capacity_derating import LOADED
@@ -23,6 +23,7 @@ from autoscaler.state.decision_record import hold
 from topics.decisions import Decision
 from topics.fleet import InstanceState
 from topics.hourly_rates import Learnt
+from topics.reason_codes import ReasonCode
 
 _OFF = 0.2
 _LEAST_STARTS = 3
@@ -87,21 +88,23 @@ def basis(service: Service, cluster: Cluster) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def uncertain(state: ModelState) -> str:
-    """What is far from its prediction, in words; empty where nothing is."""
-    return ", ".join((*_capacity(state.derate), *_starts(state.learnt)))
+def uncertain(state: ModelState) -> tuple[Reason, ...]:
+    """What is far from its prediction; empty where nothing is."""
+    return (*_capacity(state.derate), *_starts(state.learnt))
 
 
-def barred(state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float) -> str:
+def barred(
+    state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float
+) -> tuple[Reason, ...]:
     """Why nothing of the model may be taken away by itself; empty if that is no reason.
 
     Nothing is risked where starts are quicker than predicted. At a load that can show nothing of
     the capacity, a low one is no reason: all that is planned for would stay idle for ever."""
     since_ms = state.learnt.worse_since_ms
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
-        return ""
+        return ()
     shows = load_req_per_s >= LOADED * planned_req_per_s
-    return ", ".join(_worse(state.learnt, state.derate if shows else 1.0))
+    return _worse(state.learnt, state.derate if shows else 1.0)
 
 
 def said(
@@ -113,11 +116,11 @@ def said(
         if was.off == now.off:
             continue
         if now.off:
-            why = f"uncertain: {uncertain(state)}"
+            why = Reason(ReasonCode.UNCERTAIN, model, because=uncertain(state))
         elif was.combos and not now.combos:
-            why = "what started otherwise than predicted no longer runs"
+            why = Reason(ReasonCode.NOT_MEASURED, model)
         else:
-            why = "as predicted again, within a fifth"
+            why = Reason(ReasonCode.AS_PREDICTED, model)
         yield hold(model, why, now_ms)
 
 
@@ -147,19 +150,19 @@ def _took(
     return found
 
 
-def _worse(learnt: Learnt, derate: float) -> tuple[str, ...]:
+def _worse(learnt: Learnt, derate: float) -> tuple[Reason, ...]:
     late = learnt.start_s > learnt.predicted_s
     return (*_capacity(derate), *(_starts(learnt) if late else ()))
 
 
-def _capacity(derate: float) -> tuple[str, ...]:
+def _capacity(derate: float) -> tuple[Reason, ...]:
     if derate >= 1.0 - _OFF:
         return ()
-    return (f"capacity is {derate:.0%} of what is predicted",)
+    return (Reason(ReasonCode.LESS_CAPACITY, quantities=(derate,)),)
 
 
-def _starts(learnt: Learnt) -> tuple[str, ...]:
+def _starts(learnt: Learnt) -> tuple[Reason, ...]:
     if learnt.start_s == learnt.predicted_s:
         return ()
-    took, meant = reasons.duration(learnt.start_s), reasons.duration(learnt.predicted_s)
-    return (f"instances start in {took} instead of {meant}",)
+    times_s = learnt.start_s, learnt.predicted_s
+    return (Reason(ReasonCode.START_TIMES, quantities=times_s),)

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.rollout.serving_group import Group
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import hold
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 
 def taken_in(
@@ -49,7 +51,6 @@ def said(
         earlier = was.unmanaged if was is not None else None
         if now is None or now == earlier:
             continue
-        verb = "runs" if now == 1 else "run"
-        then = "" if earlier is None else f" ({earlier} before)"
-        start = f"{now} of {service.unmanaged} {verb} that Shoal did not start{then}"
-        yield hold(service.model, f"{start}; recommendations start from them", now_ms)
+        counts = (now,) if earlier is None else (now, earlier)
+        why = Reason(ReasonCode.UNMANAGED, service.model, (service.unmanaged,), counts)
+        yield hold(service.model, why, now_ms)

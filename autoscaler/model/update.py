@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import RequestType
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, WorkloadType
 from autoscaler.estimate.burstiness import arrival_cv, observed
 from autoscaler.estimate.forecast.forecast_state import looked_ahead
@@ -31,6 +32,7 @@ from autoscaler.state.controller_state import ControllerState, ModelState, Obser
 from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import ModelView, Routed
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 _LENGTHS_EVERY_MS = 10_000
 _SAY_SILENCE_MS = 10_000
@@ -47,7 +49,7 @@ class Inputs:
     cluster: Cluster
     combos: Mapping[str, Combo]
     now_ms: int
-    frozen: Mapping[str, str] = field(default_factory=dict)
+    frozen: Mapping[str, Reason] = field(default_factory=dict)
     routed: Mapping[str, Routed] = field(default_factory=dict)
     left_alone: frozenset[str] = frozenset()
 
@@ -223,7 +225,7 @@ def _view(
         settled=settled,
         held=held,
         route_generation=routes.generation if routes else 0,
-        frozen=inputs.frozen.get(service.model, ""),
+        frozen=inputs.frozen.get(service.model),
         routed=inputs.routed.get(service.model),
     )
     if not state.lost_ms or not view.covers or count < service.min_instances:
@@ -256,7 +258,7 @@ def silences(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], li
             age_ms = local.age_ms
         told = state.said_no_data and silent
         if silent and not told and age_ms >= _SAY_SILENCE_MS:
-            why = f"no telemetry for {age_ms / 1000:.0f} s; scale-in paused"
+            why = Reason(ReasonCode.NO_TELEMETRY, model, quantities=(age_ms / 1000,))
             said.append(hold(model, why, view.now_ms))
             told = True
         if (silent, told) != (state.no_data, state.said_no_data):

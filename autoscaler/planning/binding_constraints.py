@@ -1,25 +1,31 @@
-"""Which constraints hold a plan where it is, in words.
-
-Owns finding them in a plan's counts, so that they read the same whichever strategy made it.
-Decides nothing.
-"""
+"""Which constraints hold a plan where it is, found in its counts, whichever strategy made it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_usage import add_gpus, is_spot
 from autoscaler.planning.model_constraints import limits_spot, off_spot_req_per_s
-from autoscaler.planning.plan import Binding, Plan
+from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
+from topics.reason_codes import ReasonCode
 
-Named = tuple[str, str]
-"""(kind, subject): ("pool", its id), ("ceiling" or "spot", the model) or ("budget", "*")."""
+POOLS = frozenset(
+    {
+        ReasonCode.POOL_FULL,
+        ReasonCode.POOLS_FULL,
+        ReasonCode.POOL_TOO_FEW_GPUS,
+        ReasonCode.POOL_WITHOUT_NODES,
+    }
+)
+"""The ways in which a pool holds a plan. Its id is their subject; otherwise that is a model, or "*"
+for the budget."""
 
 
-def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Binding, ...]:
+def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     """What holds `plan`: full pools, ceilings and limits of spot that are reached, the budget.
 
     The budget holds where a model goes short, or breaks a promise, and one more combo of some kind
@@ -28,34 +34,40 @@ def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Binding, ...]:
     pools = {pool.id: pool for pool in problem.cluster.pools}
     used = used_gpus(problem, plan)
     most = {i: problem.nodes_now(pool) + problem.nodes_to_get(pool) for i, pool in pools.items()}
-    found: dict[Named, str] = {}
+    found: dict[tuple[str, str], Reason] = {}
+
+    def hold(reasons: Iterable[Reason]) -> None:
+        for reason in reasons:  # of a pool or a model, the first of a kind
+            found.setdefault((kind_of(reason.code), reason.subject), reason)
+
     for pool in pools.values():
-        where = f"{pool.region}/{pool.name}"
         if most[pool.id] and used.get(pool.id, 0) >= most[pool.id] * pool.per_node:
-            nodes = "the only node" if most[pool.id] == 1 else f"all {most[pool.id]} nodes"
-            found["pool", pool.id] = f"{nodes} of {where} ({pool.market}) in use"
+            hold([Reason(ReasonCode.POOL_FULL, pool.id, quantities=(most[pool.id],))])
         elif pool.max_of_both and gpus_left(problem, pool, used) <= 0:
-            text = f"all {pool.max_of_both} nodes of {where} in use, on-demand and spot together"
-            found["pool", pool.id] = text
+            hold([Reason(ReasonCode.POOLS_FULL, pool.id, quantities=(pool.max_of_both,))])
     for model in problem.planned_models():
-        found.update(_of_model(problem, plan, problem.cluster.service(model)))
+        hold(_of_model(problem, plan, problem.cluster.service(model)))
         if model in plan.shortfall_req_per_s or any(b.subject == model for b in plan.broken):
             for combo in problem.candidates.get(model, ()):
-                for named, text in _blockers(problem, plan, combo, pools, used):
-                    found.setdefault(named, text)
-    return tuple(Binding(what, subject, text) for (what, subject), text in found.items())
+                hold(_blockers(problem, plan, combo, pools, used))
+    return tuple(found.values())
 
 
-def _of_model(
-    problem: PlanningProblem, plan: Plan, service: Service
-) -> Iterator[tuple[Named, str]]:
+def kind_of(code: ReasonCode) -> str:
+    """What holds, as JSON output names it: "pool", "ceiling", "spot" or "budget"."""
+    if code in POOLS:
+        return "pool"
+    return {ReasonCode.CEILING: "ceiling", ReasonCode.BUDGET: "budget"}.get(code, "spot")
+
+
+def _of_model(problem: PlanningProblem, plan: Plan, service: Service) -> Iterator[Reason]:
     """The ceiling, where it is reached, and the limit of spot, where nothing off spot that is paid
     for may go."""
     counted = [target for target in plan.of(service.model) if target.count]
     owned = {pool.id for pool in problem.cluster.pools if pool.market is Market.OWNED}
     if 0 < service.max_instances <= sum(target.count for target in counted):
-        text = f"at most {service.max_instances} instances"
-        yield ("ceiling", service.model), text
+        ceiling = (service.max_instances,)
+        yield Reason(ReasonCode.CEILING, service.model, quantities=ceiling)
     firm = [target for target in counted if not is_spot(target.combo)]
     # What stands on owned nodes alone costs nothing: spot would not take its place.
     paid = [t.combo.req_per_s for t in firm if not owned.issuperset(t.combo.gpus_by_pool())]
@@ -64,7 +76,7 @@ def _of_model(
     if not paid or needed <= 0.0 or not limits_spot(problem, service):
         return
     if sum(t.count * t.combo.req_per_s for t in firm) - min(paid) < needed * (1.0 - 1e-9):
-        yield ("spot", service.model), f"spot <= {service.spot_share:.0%}"
+        yield Reason(ReasonCode.SPOT_LIMIT, service.model, quantities=(service.spot_share,))
 
 
 def _blockers(
@@ -73,7 +85,7 @@ def _blockers(
     combo: Combo,
     pools: Mapping[str, Pool],
     used: Mapping[str, int],
-) -> Iterator[tuple[Named, str]]:
+) -> Iterator[Reason]:
     """What speaks against one more `combo`: its pools, or the price of the nodes it needs."""
     usd = 0.0
     planned = {node.pool: node for node in plan.nodes}
@@ -82,15 +94,15 @@ def _blockers(
         left = gpus_left(problem, pool, used)
         if left < gpus:
             nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-            words = f"{max(0, left)} GPUs left" if nodes else "no nodes available"
-            yield ("pool", pool_id), f"{pool.region}/{pool.name} ({pool.market}): {words}"
+            few = Reason(ReasonCode.POOL_TOO_FEW_GPUS, pool_id, quantities=(max(0, left),))
+            yield few if nodes else Reason(ReasonCode.POOL_WITHOUT_NODES, pool_id)
             return
         missing = gpus + used.get(pool_id, 0) - planned[pool_id].count * pool.per_node
         if missing > 0 and pool.market is not Market.OWNED:
             usd += -(-missing // pool.per_node) * pool.price_usd_per_h
     budget = problem.cluster.policy.budget_usd_per_h
     if budget > 0.0 and plan.cost_usd_per_h + usd > budget + 1e-9:
-        yield ("budget", "*"), f"budget {budget:.2f} USD/h"
+        yield Reason(ReasonCode.BUDGET, "*", quantities=(budget,))
 
 
 def gpus_left(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]) -> int:

@@ -18,14 +18,16 @@ import numpy as np
 
 from autoscaler.domain.cluster import Market, Objective, Pool
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, alone, most_copies, reachable
 from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.decode_solution import all_combos
-from autoscaler.planning.plan import Binding, Share
+from autoscaler.planning.plan import Share
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.workload_types import TypedDemand
+from topics.reason_codes import ReasonCode
 
 _MORE = 1e-3
 _NEXT_TO_NOTHING = 1e-6
@@ -204,19 +206,20 @@ def _as_used(combo: Combo, rate: float, used: list[tuple[TypedDemand, float]]) -
 
 def binding(
     problem: PlanningProblem, arrays: BudgetArrays, mix: Mix, seconds: float
-) -> tuple[Binding, ...]:
+) -> tuple[Reason, ...]:
     """Limits without which more could be done: each is taken away and the rest planned again."""
     limits = list(_limits(problem, arrays.mix, mix))
     each = max(0.05, seconds / max(1, len(limits)))
     enough = mix.multiple * (1.0 + _MORE)
-    return tuple(said for said, freer in limits if reachable(freer, each) > enough)
+    return tuple(limit for limit, freer in limits if reachable(freer, each) > enough)
 
 
 def _limits(
     problem: PlanningProblem, arrays: MixProblem, mix: Mix
-) -> Iterator[tuple[Binding, MixProblem]]:
-    words = f"budget ({problem.cluster.policy.budget_usd_per_h:.2f} USD/h)"
-    yield Binding("budget", "*", words), replace(arrays, budget_usd_per_h=math.inf)
+) -> Iterator[tuple[Reason, MixProblem]]:
+    budget = (problem.cluster.policy.budget_usd_per_h,)
+    freer = replace(arrays, budget_usd_per_h=math.inf)
+    yield Reason(ReasonCode.BUDGET, "*", quantities=budget), freer
     for k, pool in enumerate(problem.cluster.pools):
         if mix.nodes[k] >= arrays.node_max[k] > 0:
             more: Floats = arrays.node_max.copy()
@@ -224,11 +227,11 @@ def _limits(
             freer = replace(arrays, node_max=more)
             if pool.max_of_both:
                 freer = replace(freer, together_max=2.0 * arrays.together_max)
-            words = f"{pool.id} (all {arrays.node_max[k]:.0f} nodes)"
-            yield Binding("pool", pool.id, words), freer
+            nodes = (float(arrays.node_max[k]),)
+            yield Reason(ReasonCode.POOL_FULL, pool.id, quantities=nodes), freer
     if len(arrays.capped):
         freer = replace(arrays, capped_share=np.ones(len(arrays.capped)))
-        yield Binding("spot", "*", "share on spot"), freer
+        yield Reason(ReasonCode.SPOT_SHARE, "*"), freer
 
 
 def _utilization(problem: PlanningProblem, model: str) -> float:

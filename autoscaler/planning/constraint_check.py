@@ -7,67 +7,98 @@ Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_usage import is_spot, req_per_s_of
-from autoscaler.planning.floor_eligibility import useful, useful_floor
+from autoscaler.planning.floor_eligibility import useful
 from autoscaler.planning.model_constraints import limits_spot, off_spot_req_per_s
-from autoscaler.planning.plan import Broken, Plan
+from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.survival import lost_with_one_node
+from topics.reason_codes import ReasonCode
 
 _TOLERANCE = 1e-6
 Counted = list[tuple[Combo, int]]
 
 
-def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Broken, ...]:
+def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     """Floors, limits of spot, survival and the budget that `plan` does not keep.
 
     What a model that goes short anyway could not survive is left out: its demand comes first.
     """
-    found: list[Broken] = []
+    found: list[Reason] = []
     for model in problem.planned_models():
         service = problem.cluster.service(model)
         counted = [(target.combo, target.count) for target in plan.of(model) if target.count]
         have = sum(count for _, count in counted)
         if have < service.min_instances and problem.can_be_served(model):
-            what = f"floor of {service.min_instances} instances"
-            found.append(Broken(model, what, f"{have} planned"))
+            found.append(_broken(floor_promise(service), _planned(have)))
         elif (do := useful(problem, model, counted)) < service.min_instances and counted:
-            found.append(Broken(model, useful_floor(service.min_instances), f"{do} planned"))
+            found.append(_broken(useful_floor_promise(service), _planned(do)))
         if model not in plan.shortfall_req_per_s and counted:
             found += _off_spot(problem, service, counted)
             found += _survival(problem, service, counted)
     budget = problem.cluster.policy.budget_usd_per_h
     if 0.0 < budget < plan.cost_usd_per_h - _TOLERANCE:
-        what = f"budget of {budget:.2f} USD/h"
-        found.append(Broken("*", what, f"whole nodes cost {plan.cost_usd_per_h:.2f}"))
+        promise = Reason(ReasonCode.PROMISED_BUDGET, "*", quantities=(budget,))
+        costs = Reason(ReasonCode.NODES_COST, "*", quantities=(plan.cost_usd_per_h,))
+        found.append(_broken(promise, costs))
     return tuple(found)
 
 
-def _off_spot(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Broken]:
+def floor_promise(service: Service) -> Reason:
+    """The floor of `service`."""
+    floor = (service.min_instances,)
+    return Reason(ReasonCode.PROMISED_FLOOR, service.model, quantities=floor)
+
+
+def useful_floor_promise(service: Service) -> Reason:
+    """The floor of `service`, of instances that can serve one request after another."""
+    floor = (service.min_instances,)
+    return Reason(ReasonCode.PROMISED_USEFUL_FLOOR, service.model, quantities=floor)
+
+
+def spot_promise(service: Service) -> Reason:
+    """The largest share of `service` that may be on spot."""
+    return Reason(ReasonCode.PROMISED_SPOT, service.model, quantities=(service.spot_share,))
+
+
+def survival_promise(service: Service) -> Reason:
+    """The loss that `service` shall survive."""
+    return Reason(ReasonCode.PROMISED_SURVIVAL, service.model, (service.survive,))
+
+
+def _broken(promise: Reason, instead: Reason) -> Reason:
+    return replace(promise, because=(instead,))
+
+
+def _planned(count: int) -> Reason:
+    return Reason(ReasonCode.INSTANCES_PLANNED, quantities=(count,))
+
+
+def _off_spot(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Reason]:
     needed = off_spot_req_per_s(problem, service, req_per_s_of(counted))
     firm = req_per_s_of((c, n) for c, n in counted if not is_spot(c))
     if limits_spot(problem, service) and firm < needed * (1.0 - _TOLERANCE):
-        what = f"spot <= {service.spot_share:.0%}"
-        yield Broken(service.model, what, f"only {firm:.3g} of {needed:.3g} req/s off spot")
+        yield _broken(spot_promise(service), Reason(ReasonCode.OFF_SPOT, quantities=(firm, needed)))
 
 
-def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Broken]:
+def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Reason]:
     demand = problem.demands[service.model].req_per_s
     if service.survive == "none" or demand <= 0.0:
         return
     if service.survive == "all-spot":
-        left, lost = req_per_s_of((c, n) for c, n in counted if not is_spot(c)), "all spot"
+        left, lost = req_per_s_of((c, n) for c, n in counted if not is_spot(c)), ""
     else:
         pools = [problem.cluster.pool(i) for i in {p for c, _ in counted for p in c.gpus_by_pool()}]
-        left, lost = min(
-            (_left_without(pool, counted), f"a node of {_name(pool)}") for pool in pools
-        )
+        left, lost = min((_left_without(pool, counted), pool.id) for pool in pools)
     if left < demand * (1.0 - _TOLERANCE):
-        detail = f"losing {lost} leaves {left / demand:.0%} of demand"
-        yield Broken(service.model, f"survive {service.survive}", detail)
+        names = (lost,) if lost else ()
+        leaves = Reason(ReasonCode.LOSS_LEAVES, "", names, (left / demand,))
+        yield _broken(survival_promise(service), leaves)
 
 
 def _left_without(pool: Pool, counted: Counted) -> float:
@@ -75,7 +106,3 @@ def _left_without(pool: Pool, counted: Counted) -> float:
     on_it = [(combo, count) for combo, count in counted if pool.id in combo.gpus_by_pool()]
     worst = max((lost_with_one_node(combo, pool) for combo, _ in on_it), default=0.0)
     return req_per_s_of(counted) - min(worst, req_per_s_of(on_it))
-
-
-def _name(pool: Pool) -> str:
-    return f"{pool.region}/{pool.name} ({pool.market})"

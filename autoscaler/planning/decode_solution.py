@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_usage import add_gpus
 from autoscaler.planning.plan import Plan, PlannedCount, PlannedNodes, PlanStatus
@@ -72,7 +73,9 @@ def read_back(
     )
 
 
-def failed(problem: PlanningProblem, strategy: str, reason: str, limits: tuple[str, ...]) -> Plan:
+def failed(
+    problem: PlanningProblem, strategy: str, reason: Reason, limits: tuple[str, ...]
+) -> Plan:
     """A plan that changes nothing, because none came out; `reason` says why."""
     everything_stays = replace(problem, additions_only=True)
     made = read_back(everything_stays, strategy, {}, PlanStatus.FAILED)

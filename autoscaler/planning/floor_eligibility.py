@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterable, Iterator
 
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.planning_problem import PlanningProblem
+from topics.reason_codes import ReasonCode
 
 _KEEPS = 0.5
 """Share of the least that is enough for what runs, so that lengths that move a little do not
@@ -47,20 +49,12 @@ def is_kept(problem: PlanningProblem, model: str) -> bool:
     return enough >= problem.cluster.service(model).min_instances
 
 
-def useful_floor(least_count: int) -> str:
-    """The promise as people write it."""
-    return f"a floor of {least_count} instances that can serve one request after another"
-
-
-def barely_served(problem: PlanningProblem) -> Iterator[str]:
+def barely_served(problem: PlanningProblem) -> Iterator[Reason]:
     """Models with a floor of which no instance on offer could count."""
     for model in problem.planned_models():
         most = max(_rates(problem, model), default=math.inf)
         if most < _one_at_a_time(problem, model):
-            yield (
-                f"{model}: no instance that it may have can serve one request after another "
-                f"within the SLO; the best sustains {most:.2g} req/s"
-            )
+            yield Reason(ReasonCode.ONE_AFTER_ANOTHER, model, quantities=(most,))
 
 
 def _rates(problem: PlanningProblem, model: str) -> list[float]:

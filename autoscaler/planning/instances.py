@@ -42,6 +42,11 @@ class Instance:
     bound_by: str
 
 
+NO_SPLIT, LONGEST_REQUEST = "no_split", "longest_request"
+"""What bounds an instance that cannot exist: the engine does not split the model over so many GPUs,
+or the longest request does not fit in memory."""
+
+
 @lru_cache(maxsize=4096)
 def instance(
     service: Service,
@@ -63,10 +68,9 @@ def instance(
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
     if not VLLM.runs(spec, node):
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, "no such split")
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, NO_SPLIT)
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
-        why = "memory of the longest request"
-        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, why)
+        return Instance(phase, node, 0.0, 0.0, 0.0, start, False, LONGEST_REQUEST)
     limits = service.utilization, service.percentile, link_gb_s
     rate = _shared((spec, node, phase, slo, lengths, profile, *limits), arrivals)
     return Instance(

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.performance.catalog import gpu, quantized
 from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.templates.engine_filter import VLLM
+from topics.reason_codes import ReasonCode
 
 _LEAST_TOKENS = 16
+FP8 = "fp8"
 _USUAL_GPUS = ("L40S", "H100", "H200", "B200")
 """Named as what would hold a model that fits nowhere, the smallest first."""
 
@@ -45,20 +48,16 @@ class Misfit:
     would_do: tuple[str, ...] = ()
     refused: str = ""
 
-    def __str__(self) -> str:
+    def reason(self) -> Reason:
+        """Why the model fits nowhere."""
         if not self.pools:
-            return "no pool is open to it: none in its regions, or spot only and its spot is 0"
-        if self.slice is None:
-            return f"it splits over no slice of its pools: {self.refused}"
-        shorter = (f"max_len {self.longest_tokens}",) if self.longest_tokens else ()
-        would_do = [*shorter, *self.would_do]
-        hint = f"; {' or '.join(would_do)} would fit" if would_do else ""
-        hint = f"; {self.refused}{hint}" if self.refused else hint
-        return (
-            f"no slice of its pools holds it: {self.weights_gb:.1f} GB of weights and "
-            f"{self.kv_gb:.1f} GB of KV cache for {self.max_len_tokens} tokens, but the largest, "
-            f"{self.slice.name} of {self.where}, has {self.usable_gb:.1f} GB for both{hint}"
-        )
+            return Reason(ReasonCode.NO_POOL, self.model)
+        if self.slice is None or self.where is None:
+            return Reason(ReasonCode.SPLITS_NOWHERE, self.model, quoted=self.refused)
+        tokens = self.max_len_tokens, self.usable_gb, self.longest_tokens
+        figures = self.weights_gb, self.kv_gb, *tokens
+        names = self.where, self.slice.name, *self.would_do
+        return Reason(ReasonCode.TOO_LARGE, self.model, names, figures, self.refused)
 
 
 def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
@@ -121,7 +120,7 @@ def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ..
         nodes = (node for _, node in slices if VLLM.runs(small, node))
         held = (kv_capacity_tokens(small, node.gpu, node.gpus) for node in nodes)
         if max(held, default=0.0) >= longest:
-            found.append("an engine with --quantization=fp8")
+            found.append(FP8)
     for name in _USUAL_GPUS:
         for gpus in SLICE_SIZES:
             node = NodeSlice(gpu(name), gpus)

@@ -12,12 +12,14 @@ from enum import StrEnum
 
 from autoscaler.domain.cluster import Service
 from autoscaler.planning.combo_usage import is_spot, req_per_s_of
-from autoscaler.planning.floor_eligibility import least_req_per_s, useful, useful_floor
+from autoscaler.planning.floor_eligibility import least_req_per_s, useful
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.problem_builder import ArrayBuilder
 
 STAYING = "capacity that stays meanwhile"
 OFF_SPOT = "capacity off spot"
+FLOOR = "floor"
+USEFUL_FLOOR = "floor of useful instances"
 """The row that keeps a model's spot share."""
 
 
@@ -150,7 +152,7 @@ def add_promises(
     standing = problem.standing_of(model)
     least_count = service.min_instances - sum(count for _, count in standing)
     if least_count > 0:
-        rows.floor[model] = builder.demand("floor", model, float(least_count), classes.next())
+        rows.floor[model] = builder.demand(FLOOR, model, float(least_count), classes.next())
     if limits_spot(problem, service):
         first, (missing, count) = classes.next(), missing_off_spot(problem, service)
         rows.firm[model] = (
@@ -176,8 +178,8 @@ def add_useful_floor(
     missing = service.min_instances - useful(problem, model, problem.standing_of(model))
     combos = [*problem.candidates.get(model, ()), *(c for c, _ in problem.running_of(model))]
     if missing > 0 and any(combo.req_per_s < least for combo in combos):
-        what = useful_floor(service.min_instances)
-        rows.useful[model] = builder.demand(what, model, float(missing), classes.next()), least
+        row = builder.demand(USEFUL_FLOOR, model, float(missing), classes.next())
+        rows.useful[model] = row, least
 
 
 def limits_spot(problem: PlanningProblem, service: Service) -> bool:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.planner_messages import Switch
 from autoscaler.planning.planning_problem import PlanningProblem
 
@@ -43,30 +44,6 @@ class PlannedNodes:
     count: int
     now: int
     usd_per_h: float
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A constraint that holds the plan where it is. what: the kind, subject: pool or model.
-
-    detail: for people, with units.
-    """
-
-    what: str
-    subject: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A promise that a plan does not keep. subject: the model, "*" for the budget.
-
-    what: the promise as people write it; detail: what the plan does instead.
-    """
-
-    subject: str
-    what: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +93,9 @@ class Plan:
     nothing is known).
     limits_hit: limits that struck; with one of them a second run may answer differently.
     switches: of running combos to other roles, part of the counts.
-    broken: promises beside the demand that it does not keep. work: where the most work for a budget
-    was asked for; gap is that of the work then.
+    binding: constraints that hold it where it is. broken: promises beside the demand that it does
+    not keep, each because of what it does instead; of a model, or "*" for the budget. work: where
+    the most work for a budget was asked for; gap is that of the work then.
     """
 
     strategy: str
@@ -133,10 +111,10 @@ class Plan:
     shortfall_req_per_s: Mapping[str, float] = field(default_factory=dict)
     served_fraction_bound: float = 1.0
     switches: tuple[Switch, ...] = ()
-    binding: tuple[Binding, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    binding: tuple[Reason, ...] = ()
+    broken: tuple[Reason, ...] = ()
     limits_hit: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     work: Work | None = None
 
     def of(self, model: str) -> tuple[PlannedCount, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
@@ -40,6 +41,7 @@ from autoscaler.planning.planning_problem import (
 )
 from autoscaler.planning.rollout_feasibility import Reached, in_reach
 from autoscaler.planning.route_choice import choose, loaded
+from topics.reason_codes import ReasonCode
 
 OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
 """Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
@@ -74,10 +76,10 @@ def answer(
             # To choose the thresholds may have taken all the time.
             made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made
     except InvalidValue as error:
-        return unanswered(request, str(error))
+        return unanswered(request, Reason(ReasonCode.REQUEST_REFUSED, quoted=str(error)))
     if made.plan.status is PlanStatus.FAILED:
         notes = made.plan.notes
-        return unanswered(request, notes[-1] if notes else "no plan came out")
+        return unanswered(request, notes[-1] if notes else Reason(ReasonCode.NO_PLAN))
     found = replace(_answer(request, asked, made.plan), makes_room=made.makes_room)
     if not splits:
         return found
@@ -196,7 +198,7 @@ class _Asked:
     fleet: dict[str, int]
     untouched: dict[str, int]
     taken_gpus: dict[str, int]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
 
 def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _Asked:
@@ -366,9 +368,9 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
         lower_bound_usd_per_h=made.lower_bound_usd_per_h,
         gap=made.gap,
         shortfall_req_per_s=short,
-        binding=tuple((b.what, b.subject, b.detail) for b in made.binding),
+        binding=made.binding,
         notes=(*asked.notes, *made.notes),
-        broken=tuple((one.subject, one.what, one.detail) for one in made.broken),
+        broken=made.broken,
         combos=tuple(target.combo for target in made.targets),
         shares=tuple((s.model, s.type, s.combo, s.fraction) for s in made.work.shares)
         if made.work

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.quality_route import Cuts, ScoreMix
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Demand
 
@@ -40,14 +41,14 @@ class RouteAsk:
 @dataclass(frozen=True, slots=True)
 class ChosenSplit:
     """Where the thresholds of `name` shall be. quality, usd_per_h: as planned. bound_by: what
-    holds it there, in words."""
+    holds it there."""
 
     name: str
     cuts: Cuts
     fractions: tuple[float, ...]
     quality: float
     usd_per_h: float
-    bound_by: str
+    bound_by: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +132,13 @@ class PlanAnswer:
     the nodes billed once that is gone; now_usd_per_h: of those billed now. objective_usd_per_h:
     cost and penalties; lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where
     nothing was proven. shortfall_req_per_s: demand left unserved, per model that has any. binding:
-    constraints that hold the plan where it is, as (what, subject, in words). notes: what could not
-    be kept. broken: promises (survival, limits of spot, floors, the budget) that the plan does not
-    keep, as (model or "*", what, detail). shares: where each workload type goes, as (model, type,
-    combo, fraction), where that is planned. combos: those that the models in scope run or shall
-    run, valued at the lengths of their demands. splits: thresholds chosen with the plan; demands:
-    what was planned for in their consequence, where that is not what was asked. makes_room: what
-    is added may find no room beside what runs, and is worth that something leaves before it.
+    constraints that hold the plan where it is. notes: what could not be kept. broken: promises
+    (survival, limits of spot, floors, the budget) that the plan does not keep. shares: where each
+    workload type goes, as (model, type, combo, fraction), where that is planned. combos: those that
+    the models in scope run or shall run, valued at the lengths of their demands. splits: thresholds
+    chosen with the plan; demands: what was planned for in their consequence, where that is not what
+    was asked. makes_room: what is added may find no room beside what runs, and is worth that
+    something leaves before it.
     """
 
     number: int
@@ -154,9 +155,9 @@ class PlanAnswer:
     lower_bound_usd_per_h: float = 0.0
     gap: float = -1.0
     shortfall_req_per_s: tuple[tuple[str, float], ...] = ()
-    binding: tuple[tuple[str, str, str], ...] = ()
-    notes: tuple[str, ...] = ()
-    broken: tuple[tuple[str, str, str], ...] = ()
+    binding: tuple[Reason, ...] = ()
+    notes: tuple[Reason, ...] = ()
+    broken: tuple[Reason, ...] = ()
     combos: tuple[Combo, ...] = ()
     splits: tuple[ChosenSplit, ...] = ()
     demands: tuple[Demand, ...] = ()
@@ -164,7 +165,7 @@ class PlanAnswer:
     makes_room: bool = False
 
 
-def unanswered(request: PlanRequest, why: str) -> PlanAnswer:
+def unanswered(request: PlanRequest, why: Reason) -> PlanAnswer:
     """The answer to a request that found none."""
     return PlanAnswer(
         request.number, request.urgency, Outcome.NONE, scope=request.scope, notes=(why,)

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Market
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_usage import add_gpus, req_per_s_of
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, Room
+from topics.reason_codes import ReasonCode
 
 _LEAST = 1e-6
 _SPARE = 0.5
@@ -106,8 +108,8 @@ def _at_budget(problem: PlanningProblem, strategy: Strategy) -> Reached:
     added = strategy.solve(replace(problem, additions_only=True))
     if added.status is PlanStatus.FAILED:  # what runs costs more than the budget, say
         return there
-    why = "what does more for the budget has no room until all that runs has left"
-    return Reached(replace(added, notes=(*added.notes, f"{', '.join(stuck)}: {why}")))
+    why = Reason(ReasonCode.BUDGET_STUCK, stuck[0] if len(stuck) == 1 else "", stuck)
+    return Reached(replace(added, notes=(*added.notes, why)))
 
 
 def _stuck(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:

@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.answer_quality import Priced, Split, best_of, split_at, splits
 from autoscaler.planning.planner_messages import ChosenSplit, RouteAsk
+from topics.reason_codes import ReasonCode
 
 Fleet = TypeVar("Fleet")
 
@@ -86,26 +88,23 @@ def chance(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
     return _CHANCE * math.sqrt(spread / mix.requests)
 
 
-def bound_by(route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[Fleet]]) -> str:
-    """What holds the choice where it is, in words."""
+def bound_by(route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[Fleet]]) -> Reason:
+    """What holds the choice where it is."""
     if best.short:
-        return "the pools: not all of the load can be served"
+        return Reason(ReasonCode.QUALITY_POOLS, route.name)
     if best.split.quality < route.at_least - 1e-9:
-        return f"no split of these requests reaches quality {route.at_least:g}"
+        least = (route.at_least,)
+        return Reason(ReasonCode.QUALITY_OUT_OF_REACH, route.name, quantities=least)
     worse = [
         o for o in options if not o.short and o.split.quality < route.at_least - 1e-9
     ]  # fmt: skip
     saving = [o for o in worse if o.usd_per_h < best.usd_per_h - 0.005]
     if not saving:
-        return "the models' limits and the pools: less quality would save nothing"
+        return Reason(ReasonCode.QUALITY_COSTS_NOTHING, route.name)
     near = max(saving, key=lambda o: o.split.quality)
     saved = best.usd_per_h - near.usd_per_h
-    return f"quality >= {route.at_least:g}; {near.split.quality:.4g} would save {saved:.2f}/h"
-
-
-def shares_words(models: tuple[str, ...], fractions: tuple[float, ...]) -> str:
-    """ "mini 62.5%, chat 37.5%"."""
-    return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
+    figures = route.at_least, near.split.quality, saved
+    return Reason(ReasonCode.QUALITY_COSTS, route.name, quantities=figures)
 
 
 def _priced(

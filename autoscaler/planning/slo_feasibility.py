@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance.catalog import short_gpu_name
@@ -18,6 +19,7 @@ from autoscaler.performance.throughput import latency_alone
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import served
 from autoscaler.templates.engine_filter import VLLM
+from topics.reason_codes import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +36,11 @@ class OutOfReach:
     tpot_ms: float
     tpot_on: str
 
-    def __str__(self) -> str:
-        said = []
-        if self.ttft_ms > self.slo.ttft_ms:
-            said.append(_cannot("TTFT", self.slo.ttft_ms, self.ttft_ms, self.ttft_on))
-        if self.tpot_ms > self.slo.tpot_ms:
-            said.append(_cannot("TPOT", self.slo.tpot_ms, self.tpot_ms, self.tpot_on))
-        if said:
-            return "; ".join(said)
-        return (
-            f"TTFT {_ms(self.slo.ttft_ms)} and TPOT {_ms(self.slo.tpot_ms)} cannot be met together "
-            f"for enough of the requests; alone, {_ms(self.ttft_ms)} on {self.ttft_on} and "
-            f"{_ms(self.tpot_ms)} on {self.tpot_on}"
-        )
+    def reason(self, model: str) -> Reason:
+        """That `model` cannot meet its SLO."""
+        times_ms = self.slo.ttft_ms, self.ttft_ms, self.slo.tpot_ms, self.tpot_ms
+        where = self.ttft_on, self.tpot_on
+        return Reason(ReasonCode.SLO_OUT_OF_REACH, model, where, times_ms)
 
 
 def out_of_reach(
@@ -74,11 +68,3 @@ def out_of_reach(
     if first is None or later is None:
         return None
     return OutOfReach(service.slo, *first, *later)
-
-
-def _cannot(what: str, limit_ms: float, best_ms: float, where: str) -> str:
-    return f"{what} {_ms(limit_ms)} cannot be met; fastest here {_ms(best_ms)} on {where}"
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3g} ms" if value < 1000.0 else f"{value / 1000.0:.3g} s"

@@ -23,7 +23,7 @@ K = TypeVar("K")
 LOSS_LEVEL = "loss of a node"
 """Rows that say whether combos are used of which one node carries more than some level."""
 
-ONE_NODE = "survive one-node"
+ONE_NODE, ALL_SPOT = "survive one-node", "survive all-spot"
 
 _FEW_LEVELS = 4
 _SWITCHES = 480
@@ -81,7 +81,7 @@ def add_survival_rows(
         reached = _left(problem.running_of(model), is_spot)
         missing = problem.held(demand, reached) - _left(standing, is_spot)
         if missing > 1e-9 * demand:
-            row = builder.demand("survive all-spot", model, missing, priority)
+            row = builder.demand(ALL_SPOT, model, missing, priority)
             for index, combo in columns:
                 if not is_spot(combo):
                     builder.serve(index, row, combo.req_per_s)

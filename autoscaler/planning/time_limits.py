@@ -5,36 +5,40 @@ All checks of one limit against another stand here; docs/time-limits.md lists ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Pool, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths
+from topics.reason_codes import ReasonCode
 
 LEAST_DRAIN_S = 120.0
 MOST_S = 86_400.0
 GATEWAY_REQUEST_S = 1_800.0
 """Default of a gateway's `--request-s`."""
 
-DRAIN_TOO_SHORT = "drain_too_short"
-START_BELOW_PROVISION = "start_below_provision"
-APPROVAL_TOO_SHORT = "approval_too_short"
-REQUEST_LIMIT_TOO_SHORT = "request_limit_too_short"
-
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A time limit that what is declared does not fit into. code: of the kind, which stays; key:
-    of shoal.yaml or an option; model: "" where it is not about one. text: for people. harmless:
-    Shoal gets along with it, or cannot see whether it was mended."""
+    """A time limit that what is declared does not fit into. key: of shoal.yaml or an option;
+    model, pool: "" where it is not about one. harmless: Shoal gets along with it, or cannot see
+    whether it was mended."""
 
-    code: str
+    code: ReasonCode
     key: str
     model: str
     limit_s: float
     needs_s: float
-    text: str
     harmless: bool = False
+    pool: str = ""
+
+    @property
+    def reason(self) -> Reason:
+        """The same as a reason, of which a sentence is made."""
+        subject = self.model or self.pool or "*"
+        return Reason(self.code, subject, quantities=(self.limit_s, self.needs_s))
 
 
 def longest_answer_s(service: Service, measured: Lengths | None = None) -> float:
@@ -71,14 +75,11 @@ def drain_contradiction(
     if not 0.0 < policy.drain_timeout_s < needs_s:
         return None
     return Contradiction(
-        DRAIN_TOO_SHORT,
+        ReasonCode.DRAIN_TOO_SHORT,
         "policy.drain_timeout",
         service.model,
         policy.drain_timeout_s,
         needs_s,
-        f"policy.drain_timeout {_s(policy.drain_timeout_s)} is shorter than answers of "
-        f"{service.model} may take ({_s(needs_s)}: the longest answers at the TPOT limit): "
-        "scale-in may cut requests; leave it out, and it follows from the workload",
     )
 
 
@@ -105,14 +106,11 @@ def _is_cut(service: Service) -> bool:
 def _long_answers(service: Service) -> Contradiction:
     needs_s = longest_answer_s(service)
     return Contradiction(
-        REQUEST_LIMIT_TOO_SHORT,
+        ReasonCode.REQUEST_LIMIT_TOO_SHORT,
         "--request-s",
         service.model,
         GATEWAY_REQUEST_S,
         needs_s,
-        f"answers of {service.model} may take {_s(needs_s)}, and a gateway ends them after "
-        f"{_s(GATEWAY_REQUEST_S)}: start gateways with --request-s {min(needs_s, MOST_S):.0f} "
-        "or more (shoal up does)",
         harmless=True,
     )
 
@@ -122,27 +120,23 @@ def _approvals(cluster: Cluster) -> Iterator[Contradiction]:
     asks = any(service.mode is Mode.APPROVE for service in cluster.services)
     if asks and policy.approve_within_s < policy.replan_every_s:
         yield Contradiction(
-            APPROVAL_TOO_SHORT,
+            ReasonCode.APPROVAL_TOO_SHORT,
             "policy.approve_within",
             "",
             policy.approve_within_s,
             policy.replan_every_s,
-            f"policy.approve_within {_s(policy.approve_within_s)} is shorter than "
-            f"policy.replan_every {_s(policy.replan_every_s)}: a proposal expires before the next "
-            "full plan makes it again",
         )
 
 
 def _slow_pool(pool: Pool, policy: Policy) -> Contradiction:
     return Contradiction(
-        START_BELOW_PROVISION,
+        ReasonCode.START_BELOW_PROVISION,
         "policy.start_timeout",
         "",
         policy.start_timeout_s,
         pool.provision_s,
-        f"policy.start_timeout {_s(policy.start_timeout_s)} is shorter than the provision_time "
-        f"{_s(pool.provision_s)} of {pool.id}: twice the expected start counts there instead",
         harmless=True,
+        pool=pool.id,
     )
 
 
@@ -158,18 +152,15 @@ def beyond_window(service: Service, policy: Policy) -> tuple[str, str] | None:
     return None
 
 
-def drain_words(
+def short_drains(
     services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
-) -> dict[str, str]:
+) -> dict[str, Reason]:
     """As `Guards.held`: models whose drains may cut answers, at the measured lengths."""
-    found: dict[str, str] = {}
+    found: dict[str, Reason] = {}
     for model, service in services.items():
         wrong = drain_contradiction(service, policy, measured.get(model))
         if wrong is not None:
-            found[f"{model}/{DRAIN_TOO_SHORT}"] = wrong.text
+            # To the minute: it is told again where its figures change.
+            needs_s = 60.0 * math.ceil(wrong.needs_s / 60.0)
+            found[f"{model}/{wrong.code}"] = replace(wrong, needs_s=needs_s).reason
     return found
-
-
-def _s(seconds: float) -> str:
-    """ "90s", "16m": as a file would say it, to the minute above two."""
-    return f"{seconds:g}s" if seconds < 120.0 else f"{seconds / 60.0:.0f}m"

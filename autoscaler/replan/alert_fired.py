@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.estimate.engine_view import EngineView
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 _NAMED = 3
 
@@ -17,6 +21,11 @@ def fire(news: News) -> Iterator[Trigger]:
             continue
         scope = tuple(model for model in alert.models if model in known)
         if scope or not alert.models:
-            views = [f"{m}: {news.engines[m].words()}" for m in scope if m in news.engines]
-            said = f" ({'; '.join(views[:_NAMED])})" if views else ""
-            yield Trigger("alert", scope, f"alert {alert.name}{said}")
+            views = [_view(m, news.engines[m]) for m in scope if m in news.engines]
+            why = Reason(ReasonCode.ALERT, alert.name, because=tuple(views[:_NAMED]))
+            yield Trigger(scope, why)
+
+
+def _view(model: str, view: EngineView) -> Reason:
+    seen = view.running, view.waiting
+    return Reason(ReasonCode.ENGINES_SEEN, model, quantities=seen, quoted=view.why)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.explain import reasons
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -17,5 +19,4 @@ def fire(news: News) -> Iterator[Trigger]:
             continue
         before = pool.max_nodes if old is None else old.nodes
         if (before > 0) != (new.nodes > 0) or abs(new.nodes - before) > ratio * before:
-            nodes = reasons.count(new.nodes, "node")
-            yield Trigger("availability", (), f"{pool.id}: {nodes} obtainable")
+            yield Trigger((), Reason(ReasonCode.AVAILABILITY, pool.id, quantities=(new.nodes,)))

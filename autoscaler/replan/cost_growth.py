@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from autoscaler.domain.cluster import Market
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -16,7 +19,7 @@ def fire(news: News) -> Iterator[Trigger]:
         return
     before, now = _usd_per_h(planned, news), _usd_per_h(news.nodes, news)
     if now > (1.0 + news.cluster.policy.ratio) * before:
-        yield Trigger("bill", (), f"the fleet costs {now:.2f} USD/h (was {before:.2f})")
+        yield Trigger((), Reason(ReasonCode.BILL, "*", quantities=(now, before)))
 
 
 def _usd_per_h(nodes: Mapping[str, int], news: News) -> float:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -16,4 +19,4 @@ def fire(news: News) -> Iterator[Trigger]:
         spare = view.planned_req_per_s - view.state.target_req_per_s
         smallest = min((combo.req_per_s for combo in view.ready), default=0.0)
         if view.ready and spare >= smallest * view.service.utilization * view.state.derate:
-            yield Trigger("excess", (model,), f"{model} needs less")
+            yield Trigger((model,), Reason(ReasonCode.EXCESS, model))

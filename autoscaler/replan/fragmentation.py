@@ -9,7 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from autoscaler.domain.cluster import Market
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -29,4 +32,5 @@ def fire(news: News) -> Iterator[Trigger]:
         fewest = -(-gpus[pool.id] // pool.per_node)
         if nodes > fewest:
             models = tuple(sorted({model for model, at in placed if at.pool == pool.id}))
-            yield Trigger("scattered", models, f"{pool.id}: {nodes} nodes where {fewest} would do")
+            why = Reason(ReasonCode.SCATTERED, pool.id, quantities=(nodes, fewest))
+            yield Trigger(models, why)

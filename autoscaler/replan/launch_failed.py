@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
     """One trigger per failed launch."""
     for failure in news.failures:
-        yield Trigger("launch", (failure.group.model,), f"launch failed on {failure.node}")
+        model = failure.group.model
+        yield Trigger((model,), Reason(ReasonCode.LAUNCH_FAILED, model, (failure.node,)))

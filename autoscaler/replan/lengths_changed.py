@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 _LEAST = 1.1
 
@@ -21,12 +24,8 @@ def fire(news: News) -> Iterator[Trigger]:
             continue
         longer = _moved(was.input_tokens, now.input_tokens)
         if longer * _moved(was.output_tokens, now.output_tokens) < 0:
-            why = (
-                f"requests of {model} turned to {now.input_tokens:.0f} tokens in and "
-                f"{now.output_tokens:.0f} out (from {was.input_tokens:.0f} and "
-                f"{was.output_tokens:.0f})"
-            )
-            yield Trigger("lengths", (model,), why)
+            tokens = now.input_tokens, now.output_tokens, was.input_tokens, was.output_tokens
+            yield Trigger((model,), Reason(ReasonCode.LENGTHS, model, quantities=tokens))
 
 
 def _moved(was: float, now: float) -> int:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.workload_mix import MATTERS, apart
 from autoscaler.planning.planner_messages import Urgency
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 _MODELS = 2.0
 
@@ -23,10 +26,10 @@ def fire(news: News) -> Iterator[Trigger]:
         if before is not None and before.mix and view.state.mix not in ((), before.mix):
             old = dict(before.mix)
             name, share = max(view.state.mix, key=lambda one: one[1] - old.get(one[0], 0.0))
-            was = old.get(name, 0.0)
-            why = f"{model}/{name} is {share:.0%} of the requests (planned for {was:.0%})"
+            shares = share, old.get(name, 0.0)
+            why = Reason(ReasonCode.TYPE_MIX, model, (name,), shares)
             # A budget is divided among all models; a model of components is planned by itself.
-            yield Trigger("mix", () if news.cluster.policy.spends_budget else (model,), why)
+            yield Trigger(() if news.cluster.policy.spends_budget else (model,), why)
     if not news.cluster.policy.spends_budget:
         return
     planned = {m: demand.req_per_s for m, demand in news.state.valued.items() if m in news.views}
@@ -41,5 +44,5 @@ def fire(news: News) -> Iterator[Trigger]:
     today = {m: rate / wanted for m, rate in now.items()}
     if apart(then, today) > _MODELS * MATTERS:
         model = max(today, key=lambda m: today[m] - then[m])
-        why = f"{model} is {today[model]:.0%} of all requests (planned for {then[model]:.0%})"
-        yield Trigger("models", (), why)
+        shares = today[model], then[model]
+        yield Trigger((), Reason(ReasonCode.MODEL_MIX, model, quantities=shares))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 _NAMED = 3
 
 
 def fire(news: News) -> Iterator[Trigger]:
     """Nodes lost and nodes back, since the last tick."""
-    for nodes, words in (
-        (news.lost - news.state.lost_nodes, "lost"),
-        (news.state.lost_nodes - news.lost, "back"),
+    for nodes, code in (
+        (news.lost - news.state.lost_nodes, ReasonCode.NODE_LOST),
+        (news.state.lost_nodes - news.lost, ReasonCode.NODE_BACK),
     ):
         if nodes:
-            named = sorted(nodes)
-            rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-            yield Trigger(f"node {words}", (), f"{', '.join(named[:_NAMED])}{rest} {words}")
+            named = tuple(sorted(nodes)[:_NAMED])
+            yield Trigger((), Reason(code, "*", named, (len(nodes),)))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.explain import reasons
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -17,4 +19,4 @@ def fire(news: News) -> Iterator[Trigger]:
     every_s = news.cluster.policy.replan_every_s
     last_ms = max((news.state.started_ms, *news.state.full.asked_ms))
     if news.now_ms - last_ms >= every_s * 1000:
-        yield Trigger("period", (), f"every {reasons.duration(every_s).removeprefix('~')}")
+        yield Trigger((), Reason(ReasonCode.PERIOD, "*", quantities=(every_s,)))

@@ -16,8 +16,6 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, RouteAsk, Urgency
-from autoscaler.replan.trigger_inputs import Trigger
-from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
 from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of, rented_since_ms
 from autoscaler.rollout.fleet_snapshot import Sight
@@ -27,6 +25,7 @@ from autoscaler.rollout.serving_group import Group
 from autoscaler.rollout.supply import Supply, obtainable
 from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.model_view import SLIVER, ModelView
+from autoscaler.state.replan_trigger import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
 """A backstop: whoever makes plans answers every request, if only to say that none came out."""
@@ -113,7 +112,8 @@ def _is_stale(valued: Demand | None, state: ModelState) -> bool:
 
 def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
     """A request for additions to the models in `scope`."""
-    reasons = tuple(("short", ground.models[model].target_why) for model in scope)
+    known = (ground.models[model].target_why for model in scope)
+    reasons = tuple(why for why in known if why is not None)
     request = replace(_request(number, Urgency.URGENT, ground, scope), keeps=_fixed(ground, scope))
     return Pending(request, reasons)
 
@@ -123,7 +123,7 @@ def full(
 ) -> Pending:
     """A request to plan `scope` anew."""
     triggers = tuple(triggers)
-    reasons = tuple((trigger.name, trigger.why) for trigger in triggers)
+    reasons = tuple(trigger.why for trigger in triggers)
     request = _request(number, Urgency.FULL, ground, scope)
     request = replace(
         request,
@@ -150,7 +150,7 @@ def may_switch(ground: Ground, scope: Collection[str]) -> tuple[tuple[str, int],
     found: Counter[str] = Counter()
     for model in scope:
         view, own = ground.views[model], running.get(model, [])
-        if view.frozen:
+        if view.frozen is not None:
             continue
         if not view.service.managed:
             found.update(dict(ground.models[model].recommended))
@@ -164,7 +164,7 @@ def _fixed(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
     """Models of `scope` of which nothing leaves, whatever comes beside it: an urgent answer only
     adds to them."""
     views = [ground.views[model] for model in scope]
-    fixed = (v for v in views if v.frozen or v.service.mode is not Mode.ACT)
+    fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
     return tuple(view.service.model for view in fixed)
 
 
@@ -172,7 +172,7 @@ def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:
     """Whether an exchange of what serves enough is planned again only because it found no room:
     the same plan would find none either."""
     return all(
-        trigger.name == LEFT_OUT
+        trigger.is_left_out
         and trigger.scope
         and all(ground.views[model].covers for model in trigger.scope)
         for trigger in triggers

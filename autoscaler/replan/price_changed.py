@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -15,4 +18,4 @@ def fire(news: News) -> Iterator[Trigger]:
         before = planned.get(pool.id, pool.price_usd_per_h)
         after = now.get(pool.id, pool.price_usd_per_h)
         if abs(after - before) > news.cluster.policy.ratio * before:
-            yield Trigger("price", (), f"{pool.id} now {after:.2f} USD/h (was {before:.2f})")
+            yield Trigger((), Reason(ReasonCode.PRICE, pool.id, quantities=(after, before)))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.score_drift import has_drifted
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.rate_limit import thresholds_may_move
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -19,7 +22,7 @@ def fire(news: News) -> Iterator[Trigger]:
     for route in news.cluster.routes:
         known = news.state.splits.get(route.name)
         if known is None or not known.wanted:
-            yield Trigger("scores", route.models, f"{route.name} has no thresholds yet")
+            yield Trigger(route.models, Reason(ReasonCode.NO_THRESHOLDS, route.name))
             continue
         if known.mix is None:  # taken over from routes: the next plan learns what it was for
             continue
@@ -28,5 +31,4 @@ def fire(news: News) -> Iterator[Trigger]:
         if not thresholds_may_move(known.changed_ms, news.now_ms, True, window_s):
             continue
         if has_drifted(route, known.mix, now):
-            why = f"the scores of {route.name}'s requests have changed"
-            yield Trigger("scores", route.models, why)
+            yield Trigger(route.models, Reason(ReasonCode.SCORES, route.name))

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from autoscaler.domain.cluster import Service
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -17,21 +20,22 @@ def fire(news: News) -> Iterator[Trigger]:
     now = {service.model: service for service in news.cluster.services}
     for model, service in now.items():
         if model not in before:
-            yield Trigger("service", (model,), f"{model} was added")
+            yield Trigger((model,), Reason(ReasonCode.SERVICE_ADDED, model))
         elif before[model] != service:
-            yield Trigger("service", (model,), f"{model} {_what(before[model], service)}")
+            yield Trigger((model,), _changed(before[model], service))
     for model in before:
         if model not in now:
-            yield Trigger("service", (), f"{model} was removed")
+            yield Trigger((), Reason(ReasonCode.SERVICE_REMOVED, model))
 
 
-def _what(before: Service, now: Service) -> str:
-    """What changed, in words where it is the mode or the floor alone."""
+def _changed(before: Service, now: Service) -> Reason:
+    """The change, by name where it is the mode or the floor alone."""
     # Not by `replace`: an old value may not go with a new one (a floor above a ceiling).
     names = (own.name for own in fields(now))
     changed = {name for name in names if getattr(before, name) != getattr(now, name)}
     if changed == {"mode"}:
-        return f"goes from mode {before.mode} to {now.mode}"
+        return Reason(ReasonCode.SERVICE_MODE, now.model, (before.mode, now.mode))
     if changed == {"min_instances"}:
-        return f"has a floor of {now.min_instances} instead of {before.min_instances}"
-    return "was changed"
+        floors = now.min_instances, before.min_instances
+        return Reason(ReasonCode.SERVICE_FLOOR, now.model, quantities=floors)
+    return Reason(ReasonCode.SERVICE_CHANGED, now.model)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.domain.reason import Reason
+from autoscaler.replan.trigger_inputs import News
 from autoscaler.sizing.capacity_derating import share_attained
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -13,6 +16,5 @@ def fire(news: News) -> Iterator[Trigger]:
     for model, view in news.views.items():
         before = news.state.models.get(model)
         if before is not None and view.state.derate < before.derate:
-            share, requests = share_attained(view)
-            why = f"only {share:.0%} of {requests} {model} requests met the SLO"
-            yield Trigger("missed", (model,), why)
+            attained = share_attained(view)
+            yield Trigger((model,), Reason(ReasonCode.SLO_MISSED, model, quantities=attained))

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 
 def fire(news: News) -> Iterator[Trigger]:
@@ -21,7 +24,7 @@ def fire(news: News) -> Iterator[Trigger]:
     may = {i: _model(i) for i, count in news.switchable.items() if count}
     more = {m for i, m in may.items() if m in done or news.switchable[i] > planned.get(i, 0)}
     for model in sorted(more):
-        yield Trigger("roles", (model,), f"{model} is short, and its instances may change roles")
+        yield Trigger((model,), Reason(ReasonCode.ROLES, model))
 
 
 def known_to_switch(

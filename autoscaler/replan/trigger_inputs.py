@@ -17,6 +17,7 @@ from autoscaler.rollout.serving_group import Group
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.model_view import ModelView
+from autoscaler.state.replan_trigger import Trigger
 from topics.alerts import Alert
 
 
@@ -26,8 +27,8 @@ class News:
 
     state: as the tick found it. cluster: as declared now. supply: after the latest records.
     lost: nodes that ran something and are not heard of now. engines: by model, where somebody asked
-    them. failures: launches that were given up in this tick. replan: models of which a part of an
-    answer was left out ("" for all), with the reason. demand: as observed, of services that stand
+    them. failures: launches that were given up in this tick. replan: for models of which a part of
+    an answer was left out. demand: as observed, of services that stand
     for several models too. nodes: per pool, under what counts; planned_nodes: the same as the last
     full plan left it (None: none was made). groups: all that stand somewhere after this tick.
     switchable: combos of models that are short, with how many of each may take other roles now.
@@ -46,14 +47,5 @@ class News:
     failures: tuple[Failure, ...] = ()
     alerts: tuple[Alert, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
-    replan: tuple[tuple[str, str], ...] = ()
+    replan: tuple[Trigger, ...] = ()
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """A reason to plan anew. name: of the rule. scope: models it concerns, empty for all."""
-
-    name: str
-    scope: tuple[str, ...]
-    why: str

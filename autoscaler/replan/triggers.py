@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+from autoscaler.domain.reason import Reason
 from autoscaler.replan import (
     alert_fired,
     availability_changed,
@@ -27,7 +28,9 @@ from autoscaler.replan import (
     switchable_roles_changed,
     unapplied_plan,
 )
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
+from autoscaler.state.replan_trigger import Trigger
+from topics.reason_codes import ReasonCode
 
 Rule = Callable[[News], Iterator[Trigger]]
 
@@ -51,17 +54,17 @@ TRIGGERS: tuple[Rule, ...] = (
 )
 
 _MOST_DUE = 50
-_MORE = Trigger("more", (), "further reasons")  # in place of those beyond
+_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # in place of those beyond
 
 
 def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """What waits, and what this tick's news adds to it; each (name, scope) once, with its latest
-    words."""
-    found = {(trigger.name, trigger.scope): trigger for trigger in due}
+    """What waits, and what this tick's news adds to it; each (code, scope) once, with its latest
+    figures."""
+    found = {(trigger.why.code, trigger.scope): trigger for trigger in due}
     for rule in TRIGGERS:
         for trigger in rule(news):
-            found[(trigger.name, trigger.scope)] = trigger
-    more = found.pop((_MORE.name, _MORE.scope), None)
+            found[(trigger.why.code, trigger.scope)] = trigger
+    more = found.pop((_MORE.why.code, _MORE.scope), None)
     kept = tuple(found.values())
     if more is None and len(kept) <= _MOST_DUE:
         return kept

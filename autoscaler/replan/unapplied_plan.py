@@ -6,24 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.combo import Combo
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
 from autoscaler.rollout.serving_group import Group
 from autoscaler.state.controller_state import FullPlans
+from autoscaler.state.replan_trigger import Trigger
 
-NAME = "leftover"
 _AGAIN_MS = 30_000
 
 
 def fire(news: News) -> Iterator[Trigger]:
-    """One trigger per model and reason."""
-    for model, why in news.replan:
-        yield Trigger(NAME, (model,) if model else (), why)
+    """One trigger per part that was left out."""
+    yield from news.replan
 
 
 def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[str, Combo]) -> bool:
     """Whether what was left out can be planned better once those of `groups` that yield are gone:
     they are of the same models, or in a pool of one of their combos."""
-    yielding = [group for group in groups if group.yields] if trigger.name == NAME else []
+    yielding = [group for group in groups if group.yields] if trigger.is_left_out else []
     if not yielding or not trigger.scope:
         return bool(yielding)
     known = (combo for combo in combos.values() if combo.model in trigger.scope)
@@ -35,9 +34,9 @@ def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[st
 
 
 def in_vain(trigger: Trigger, memory: FullPlans, groups: Iterable[Group], now_ms: int) -> bool:
-    """Whether the last plan was asked for because of this, a moment ago, and nothing has moved
+    """Whether the last plan was asked for because of the same, a moment ago, and nothing has moved
     since then."""
-    if trigger.name != NAME or trigger.why not in memory.tried:
+    if not trigger.is_left_out or trigger.why.kind not in memory.tried:
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
         return False

@@ -149,7 +149,7 @@ def route_groups(
 @remembered(16_384)  # tick after tick the same, but for the few groups that come and go
 def _valued(group: Group, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
     """The route of a group that was valued as `combo`. ready: what is, each with its address."""
-    view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, "", False)
+    view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, None, False)
     weight = ready_req_per_s(combo, view)
     return _route(group.name, view, weight, lambda placed: slots(combo, placed, lengths))
 

@@ -87,7 +87,7 @@ class Sight:
     def with_new(self, groups: Iterable[Group]) -> Sight:
         """The same sight with views of groups that were just placed: nothing of them is up yet,
         apart from what such a group has of the one that it was."""
-        nothing = GroupView((), False, "", False)
+        nothing = GroupView((), False, None, False)
         new = {
             g.name: view_at_once(g, self.views.get(g.switch.source, nothing))
             if g.switch

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoscaler.domain.reason import Reason
 from autoscaler.rollout.backoff import Backoff, failed
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.multi_node import broken
@@ -20,12 +21,12 @@ from autoscaler.rollout.waves import retire
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A launch that failed or timed out. why: for people. wait_s: back-off of its node."""
+    """A launch that failed or timed out. wait_s: back-off of its node."""
 
     group: Group
     node: str
     pool: str
-    why: str
+    why: Reason
     wait_s: float
 
 
@@ -57,13 +58,15 @@ def notice(
         ours = acts(group.model)
         if ours and view.lost and any(placed.node in sight.gone for placed in group.placed):
             continue
-        if view.lost and not (view.broken and any(placed.gang for placed in group.placed)):
+        if view.lost and not (
+            view.broken is not None and any(placed.gang for placed in group.placed)
+        ):
             lost.append(group)
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
             # It yields: its model is short without it, and still it cannot be kept.
             group = replace(retire(group, now_ms), yields=True)
-        elif view.broken and group.counts and ours:
+        elif view.broken is not None and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)
             marks[view.broken_node] = mark
             wait_s = (mark.until_ms - now_ms) / 1000

@@ -152,7 +152,7 @@ def view_at_once(group: Group, before: GroupView) -> GroupView:
         for placed, address in before.ready
         if phases.get(placed.instance) is placed.phase
     )
-    return GroupView(ready, False, "", before.lost)
+    return GroupView(ready, False, None, before.lost)
 
 
 def advance(

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Phase
 from topics.checks import MOST_CONTINUED
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank
+from topics.reason_codes import ReasonCode
 
 FORGOTTEN_MS = 600_000
 """A node not heard of for so long is given up."""
@@ -134,14 +136,14 @@ class GroupView:
     """What the fleet says of a group.
 
     ready: (instance placed, endpoint) of those that serve; of a gang rank 0, while every rank is
-    up. all_ready: every one is. broken: why it will not come up, "" if nothing says so. lost: a
+    up. all_ready: every one is. broken: why it will not come up, None if nothing says so. lost: a
     node of it has not been heard of lately.
     broken_node, broken_pool: where it broke.
     """
 
     ready: tuple[tuple[Placed, str], ...]
     all_ready: bool
-    broken: str
+    broken: Reason | None
     lost: bool
     broken_node: str = ""
     broken_pool: str = ""
@@ -152,7 +154,8 @@ def look(
 ) -> GroupView:
     """How `group` is doing. Times in ms; `lost_ms`: silence after which a node counts as lost."""
     up: list[tuple[Placed, str]] = []
-    broken = broken_node = broken_pool = ""
+    broken: Reason | None = None
+    broken_node = broken_pool = ""
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
@@ -164,14 +167,15 @@ def look(
             up.append((placed, seen.endpoint))
             continue
         if seen is not None and seen.state is InstanceState.FAILED:
-            broken = seen.reason or "it failed to start"
+            broken = Reason(ReasonCode.START_FAILED, placed.instance, quoted=seen.reason)
             broken_node, broken_pool = placed.node, placed.pool
             continue
         waiting_since = group.created_ms if group.switch is None else group.since_ms
         if seen is not None:
             waiting_since = max(waiting_since, seen.since_ms)
-        if not broken and now_ms - waiting_since > start_timeout_ms:
-            broken = f"not ready after {start_timeout_ms / 1000:.0f} s"
+        if broken is None and now_ms - waiting_since > start_timeout_ms:
+            timeout_s = start_timeout_ms / 1000
+            broken = Reason(ReasonCode.NOT_READY, placed.instance, quantities=(timeout_s,))
             broken_node, broken_pool = placed.node, placed.pool
     all_ready = len(up) == len(group.placed)
     ready = tuple(up) if all(placed.gang is None for placed, _ in up) else _leading(up)
@@ -182,7 +186,7 @@ def view_again(group: Group, fleet: FleetView, before: GroupView) -> GroupView:
     """What is known of a group that was another one until now, seen as `before`; no gang is."""
     known = ((placed, fleet.instances.get(placed.instance)) for placed in group.placed)
     up = tuple((p, seen.endpoint) for p, seen in known if seen is not None and _is_up(p, seen))
-    return GroupView(up, len(up) == len(group.placed), "", before.lost)
+    return GroupView(up, len(up) == len(group.placed), None, before.lost)
 
 
 def _leading(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:

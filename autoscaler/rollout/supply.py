@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.domain.reason import Reason
+from topics.reason_codes import ReasonCode
 from topics.supply import Availability, Price
 
 STALE_MS = 1_800_000
-_AGE = f"{STALE_MS // 60_000} min"
+_STALE_MIN = STALE_MS / 60_000
 MOST_TIMES = 20.0
 """A price this many times the last good one, or this small a part of it, is not believed."""
 
@@ -96,24 +98,25 @@ def fold(
     return Supply(good, offers, aside)
 
 
-def said(before: Supply, now: Supply) -> Iterator[tuple[str, str]]:
-    """(pool, words) of what became stale, is fresh again, or was set aside, each once."""
+def said(before: Supply, now: Supply) -> Iterator[Reason]:
+    """What became stale, is fresh again, or was set aside, each once; the subject is the pool."""
     if before is now:
         return
     for pool, price in now.aside.items():
         if before.aside.get(pool) != price:
             good = now.prices.get(pool)
-            stands = f"{good.usd_per_h:g}" if good else "the declared one"
-            yield pool, f"price {price.usd_per_h:g} USD/h is set aside as a jump; {stands} stands"
+            stands = (good.usd_per_h,) if good else ()
+            prices = price.usd_per_h, *stands
+            yield Reason(ReasonCode.PRICE_SET_ASIDE, pool, quantities=prices)
     for pool, price in now.prices.items():
         was = before.prices.get(pool)
         if bool(price.stale_usd_per_h) != bool(was and was.stale_usd_per_h):
-            stale = f"{_AGE} old; no lower than declared is assumed"
-            yield pool, f"price is {stale if price.stale_usd_per_h else 'fresh again'}"
+            stale = Reason(ReasonCode.PRICE_STALE, pool, quantities=(_STALE_MIN,))
+            yield stale if price.stale_usd_per_h else Reason(ReasonCode.PRICE_FRESH, pool)
     for pool, offer in now.offers.items():
         if offer.stale != (pool in before.offers and before.offers[pool].stale):
-            stale = f"{_AGE} old; one node at most is counted on"
-            yield pool, f"availability is {stale if offer.stale else 'fresh again'}"
+            stale = Reason(ReasonCode.OFFER_STALE, pool, quantities=(_STALE_MIN,))
+            yield stale if offer.stale else Reason(ReasonCode.OFFER_FRESH, pool)
 
 
 def believable(usd_per_h: float, last_good_usd_per_h: float) -> bool:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import finite
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.registry import strategy_for
+from topics.reason_codes import ReasonCode
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
 
@@ -54,7 +56,7 @@ class SimSolver:
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
         if now_ms < self.away_until_ms:
-            found = unanswered(request, "the solver is away")
+            found = unanswered(request, Reason(ReasonCode.SOLVER_AWAY))
         else:
             found = self._planned(request, cluster)
         due_ms = max(now_ms, self._free_ms[request.urgency]) + takes_ms

@@ -77,7 +77,7 @@ def decided_again(
     solver = SimSolver(SolveTimes(), plan)
     found = WhatIf()
     fleet: BystanderFleet | None = None
-    state = replace(state, pending={}, announce="")
+    state = replace(state, pending={}, announce=None)
     combos: dict[str, Combo] = dict(state.combos)
 
     def start_s(group: str) -> float:

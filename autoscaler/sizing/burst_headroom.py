@@ -7,11 +7,12 @@ instead (`demand.clumps`).
 
 from __future__ import annotations
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import Blocks, begun
 from autoscaler.estimate.memoize import remembered
 from autoscaler.estimate.overdispersion import burst_req_per_s
-from autoscaler.explain import reasons
 from autoscaler.state.model_view import ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 _MATTERS = 1.05
 
@@ -21,8 +22,7 @@ def propose(view: ModelView) -> Proposal | None:
     mean, rate = mean_and_burst(view)
     if rate <= _MATTERS * mean or rate <= view.state.target_req_per_s:
         return None
-    why = f"bursts of {reasons.rate(rate)} req/s around a mean of {reasons.rate(mean)}"
-    return Proposal("burst", rate, why)
+    return Proposal(rate, Reason(ReasonCode.BURST, view.service.model, quantities=(rate, mean)))
 
 
 def mean_and_burst(view: ModelView) -> tuple[float, float]:

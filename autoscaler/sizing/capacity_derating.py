@@ -19,14 +19,15 @@ import math
 from dataclasses import replace
 
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.change_point import present_rate
 from autoscaler.estimate.poisson_tests import beyond_chance, bounds
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
-from autoscaler.explain import reasons
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
+from topics.reason_codes import ReasonCode
 
 LEAST = 0.5
 LOADED = 0.5
@@ -47,9 +48,8 @@ def derated(view: ModelView) -> ModelState:
     if not calm or now_ms - state.derated_ms < 2 * settle_ms:
         return state
     if missed(view):
-        share, requests = share_attained(view)
-        load = f"{reasons.rate(view.demand.req_per_s)} of {reasons.rate(view.planned_req_per_s)}"
-        why = f"only {share:.0%} of {requests} requests met the SLO (load {load} req/s)"
+        seen = *share_attained(view), view.demand.req_per_s, view.planned_req_per_s
+        why = Reason(ReasonCode.OVERESTIMATED, view.service.model, quantities=seen)
         lower = max(LEAST, _STEP * min(state.derate, _loaded(view)))
         return replace(state, derate=lower, derated_ms=now_ms, target_why=why)
     shown = _shown(view) if state.derate < 1.0 else 0.0

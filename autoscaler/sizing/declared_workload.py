@@ -5,8 +5,9 @@ Without it a model would start with its floor and meet its first minutes short.
 
 from __future__ import annotations
 
-from autoscaler.explain import reasons
+from autoscaler.domain.reason import Reason
 from autoscaler.state.model_view import ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -14,4 +15,5 @@ def propose(view: ModelView) -> Proposal | None:
     declared = view.service.req_per_s
     if view.state.informed or declared <= 0.0:
         return None
-    return Proposal("declared", declared, f"declared workload of {reasons.rate(declared)} req/s")
+    why = Reason(ReasonCode.DECLARED, view.service.model, quantities=(declared,))
+    return Proposal(declared, why)

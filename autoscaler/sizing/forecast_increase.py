@@ -7,9 +7,10 @@ start what is stopped again. It only raises: a forecast of less gives nothing aw
 
 from __future__ import annotations
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.forecast.forecast_state import Climb, Expected
-from autoscaler.explain import reasons
 from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
 
@@ -23,8 +24,7 @@ def propose(view: ModelView) -> Proposal | None:
     if rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
         return None
     in_s = max(0, found.at_ms - view.now_ms) / 1000.0
-    why = f"{reasons.rate(rate)} req/s expected in {reasons.duration(in_s)}"
-    return Proposal("expected", rate, f"{why} {_because(found)}")
+    return Proposal(rate, _why(view.service.model, found, rate, in_s))
 
 
 def expected_req_per_s(view: ModelView) -> float:
@@ -46,14 +46,9 @@ def _expected(view: ModelView) -> Expected | Climb | None:
     return max(found, key=lambda one: one.sure_req_per_s, default=None)
 
 
-def _because(found: Expected | Climb) -> str:
+def _why(model: str, found: Expected | Climb, rate: float, in_s: float) -> Reason:
     if isinstance(found, Climb):
-        lasted = reasons.duration(found.lasted_s).removeprefix("~")
-        return (
-            f"because it has been rising for {lasted} "
-            f"({reasons.rate(found.req_per_s)} now, {found.per_min:+.2f} a minute)"
-        )
-    return (
-        f"by {found.strategy} (mean error {reasons.rate(found.error_req_per_s)}, "
-        f"last value {reasons.rate(found.last_error_req_per_s)})"
-    )
+        climb = rate, in_s, found.lasted_s, found.req_per_s, found.per_min
+        return Reason(ReasonCode.RISING, model, quantities=climb)
+    errors = found.error_req_per_s, found.last_error_req_per_s
+    return Reason(ReasonCode.FORECAST, model, (found.strategy,), (rate, in_s, *errors))

@@ -6,10 +6,11 @@ something starts, what piles up meanwhile is no news.
 
 from __future__ import annotations
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.queue_model import overload
-from autoscaler.explain import reasons
 from autoscaler.sizing.sizing_rate import sustained
 from autoscaler.state.model_view import ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 REMEMBER_MS = 20_000
 
@@ -24,11 +25,9 @@ def propose(view: ModelView) -> Proposal | None:
     found = overload(view.demand.in_flight, recent, highest, view.ready, view.state.lengths)
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None
-    why = (
-        f"{found.in_flight} requests in flight where {reasons.rate(recent)} req/s explain "
-        f"{found.expected:.0f}; capacity {reasons.rate(view.raw_req_per_s)}"
-    )
-    return Proposal("backlog", found.req_per_s, why)
+    seen = found.in_flight, recent, found.expected, view.raw_req_per_s
+    why = Reason(ReasonCode.BACKLOG, view.service.model, quantities=seen)
+    return Proposal(found.req_per_s, why)
 
 
 def drains(view: ModelView) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import Blocks, Count
 from autoscaler.estimate.change_point import Span, evidence_of_rise, present_rate, present_spans
 from autoscaler.estimate.memoize import remembered
@@ -19,9 +20,9 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import beyond_chance
 from autoscaler.estimate.windows import Stats
-from autoscaler.explain import reasons
 from autoscaler.sizing.sizing_rate import LASTS_S, sustained
 from autoscaler.state.model_view import SLIVER, ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 _LONGER = 1.5
 _AT_ONCE = 1.03, 1.1
@@ -39,24 +40,21 @@ def propose(view: ModelView) -> Proposal | None:
     if not proving and view.is_surging:
         likely = sustained(demand, policy).likely_req_per_s
         size = _beyond_a_sliver(likely, planned) if _goes_on(view) else min(likely, planned)
-        return Proposal("surge", size, _why(view, size), followed=True)
+        return Proposal(size, _why(view, size), followed=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
-        why = f"{reasons.rate(seen.req_per_s)} req/s"
-        return Proposal("surge", seen.req_per_s, why, evident=False)
+        why = Reason(ReasonCode.SURGE, view.service.model, quantities=(seen.req_per_s,))
+        return Proposal(seen.req_per_s, why, evident=False)
     likely = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
     size = max(likely, _at_once(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    return Proposal("surge", size, _why(view, size), since_ms)
+    return Proposal(size, _why(view, size), since_ms)
 
 
-def _why(view: ModelView, size: float) -> str:
-    raw = view.raw_req_per_s * view.state.derate
-    if raw > 0.0:
-        return reasons.over(size, view.service.utilization, raw)
-    none = "what runs is not valued yet" if view.groups else "nothing runs"
-    return f"{reasons.rate(size)} req/s, and {none}"
+def _why(view: ModelView, size: float) -> Reason:
+    capacity = view.service.utilization, view.raw_req_per_s * view.state.derate, view.groups
+    return Reason(ReasonCode.SURGE, view.service.model, quantities=(size, *capacity))
 
 
 def _over_plan(view: ModelView, seen: Stats) -> list[Count]:

@@ -6,9 +6,11 @@ give away within minutes what the one before it kept for reasons of its own.
 
 from __future__ import annotations
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S
 from autoscaler.sizing.scale_in import lasting_blocks
 from autoscaler.state.model_view import ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 
 def propose(view: ModelView) -> Proposal | None:
@@ -18,4 +20,4 @@ def propose(view: ModelView) -> Proposal | None:
     waits_ms = lasting_blocks(view) * BLOCK_S * 1000
     if view.now_ms - view.started_ms >= waits_ms:
         return None
-    return Proposal("inherited", view.planned_req_per_s, "capacity taken over at the start")
+    return Proposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))

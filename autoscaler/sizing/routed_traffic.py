@@ -6,8 +6,9 @@ whose requests others answer for want of room needs it although they do not arri
 
 from __future__ import annotations
 
-from autoscaler.explain import reasons
+from autoscaler.domain.reason import Reason
 from autoscaler.state.model_view import ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 _HOLDS = 0.97
 
@@ -20,4 +21,4 @@ def propose(view: ModelView) -> Proposal | None:
     rate = max(routed.sure_req_per_s, routed.planned_req_per_s)
     if rate <= 0.0 or rate < _HOLDS * view.state.target_req_per_s:
         return None  # nothing to hold; where more is planned, a lasting excess may lower it
-    return Proposal("routed", rate, f"{reasons.rate(rate)} req/s by way of {routed.by}")
+    return Proposal(rate, Reason(ReasonCode.ROUTED, view.service.model, (routed.by,), (rate,)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, begun
 from autoscaler.sizing import (
     burst_headroom,
@@ -23,6 +24,7 @@ from autoscaler.sizing import (
 )
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 Rule = Callable[[ModelView], Proposal | None]
 
@@ -52,11 +54,10 @@ def retarget(view: ModelView) -> ModelState:
     planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
-    if any(p.rule == "surge" and p.evident and not p.followed for p in proposals):
+    if any(_is_proven_surge(proposal) for proposal in proposals):
         rose_ms = state.rose_ms if view.is_surging else view.now_ms
         state = replace(state, surge_ms=view.now_ms, rose_ms=rose_ms)
-    is_inherited = raised is not None and raised.rule == "inherited"
-    if raised is not None and is_inherited and raised.why == state.target_why and not state.lost_ms:
+    if raised is not None and _is_inherited_still(raised, state) and not state.lost_ms:
         # What was taken over is valued anew while lengths are learnt again: that is no demand.
         return replace(state, target_req_per_s=raised.req_per_s, over_since_ms=0)
     if raised is not None and _worth(raised, planned) > state.target_req_per_s:
@@ -80,10 +81,21 @@ def _raised(view: ModelView, proposal: Proposal) -> ModelState:
     over_ms = state.over_since_ms
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
-    why = proposal.why or state.target_why
+    why = proposal.why
     if state.derate < 1.0:
-        why = f"{why}; capacity derated to {state.derate:.0%} because SLOs were missed"
+        derated = Reason(ReasonCode.DERATED, view.service.model, quantities=(state.derate,))
+        why = replace(why, because=(*why.because, derated))
     return replace(state, target_req_per_s=rate, target_why=why, over_since_ms=over_ms)
+
+
+def _is_proven_surge(proposal: Proposal) -> bool:
+    proven = proposal.evident and not proposal.followed
+    return proven and proposal.why.code is ReasonCode.SURGE
+
+
+def _is_inherited_still(proposal: Proposal, state: ModelState) -> bool:
+    """Whether the target is, and stays, that of capacity taken over at its full worth."""
+    return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target_why
 
 
 def _worth(proposal: Proposal, planned_req_per_s: float) -> float:

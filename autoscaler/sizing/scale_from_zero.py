@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.poisson_tests import lower_rate
 from autoscaler.estimate.windows import Stats
 from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 _SURELY = 0.05
 
@@ -18,4 +20,4 @@ def propose(view: ModelView) -> Proposal | None:
     if not arrived:
         return None
     rate = max(LEAST_REQ_PER_S, lower_rate(arrived, seen.covered_s, _SURELY))
-    return Proposal("wake", rate, "its first requests arrived")
+    return Proposal(rate, Reason(ReasonCode.WAKE, view.service.model))

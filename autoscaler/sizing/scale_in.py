@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, begun
 from autoscaler.estimate.change_point import present_rate
 from autoscaler.estimate.memoize import remembered
@@ -16,11 +17,11 @@ from autoscaler.estimate.overdispersion import likely_dispersion
 from autoscaler.estimate.poisson_tests import bounds
 from autoscaler.estimate.scale_in_evidence import is_stale, objection
 from autoscaler.estimate.windows import Stats
-from autoscaler.explain import reasons
 from autoscaler.rollout.reversal_limit import Turns, returned, turned_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
+from topics.reason_codes import ReasonCode
 
 _COVERED = 0.9
 _MATTERS = 0.99
@@ -55,11 +56,8 @@ def propose(view: ModelView) -> Proposal | None:
         burst if burst > mean else 0.0,
         expected_req_per_s(view),
     )
-    return _lower(
-        view,
-        rate,
-        reasons.under(rate, view.service.utilization, view.raw_req_per_s, must_s),
-    )
+    known = rate, view.service.utilization, view.raw_req_per_s, must_s
+    return _lower(view, rate, Reason(ReasonCode.LOWER_DEMAND, view.service.model, quantities=known))
 
 
 def _idle(view: ModelView, must_s: float) -> Proposal | None:
@@ -71,8 +69,12 @@ def _idle(view: ModelView, must_s: float) -> Proposal | None:
     empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
     if view.service.min_instances == 0 and not empty:
         # A demand next to nothing keeps one combo.
-        return _lower(view, LEAST_REQ_PER_S, f"no requests for {reasons.duration(must_s)}")
-    return _lower(view, 0.0, f"no requests for {reasons.duration(idle_s)}")
+        return _lower(view, LEAST_REQ_PER_S, _no_requests(view, must_s))
+    return _lower(view, 0.0, _no_requests(view, idle_s))
+
+
+def _no_requests(view: ModelView, for_s: float) -> Reason:
+    return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
 
 
 def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> float:
@@ -127,16 +129,16 @@ def _highest(blocks: Blocks, length: int) -> float:
     return found
 
 
-def doubt(view: ModelView) -> str:
-    """Why less demand may not be believed now; empty where nothing speaks against it."""
+def doubt(view: ModelView) -> Reason | None:
+    """Why less demand may not be believed now; None where nothing speaks against it."""
     if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
-        return "no full window since the start"
+        return Reason(ReasonCode.NO_FULL_WINDOW)
     if is_stale(view.demand):
-        return "telemetry is stale"
+        return Reason(ReasonCode.TELEMETRY_STALE)
     return objection(view.demand, view.policy, view.route_generation, view.held)
 
 
-def _lower(view: ModelView, rate: float, why: str) -> Proposal | None:
+def _lower(view: ModelView, rate: float, why: Reason) -> Proposal | None:
     added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
     turns = view.state.turns.last == "out" and since_ms < _TURNS_FREELY_MS
@@ -148,4 +150,4 @@ def _lower(view: ModelView, rate: float, why: str) -> Proposal | None:
         rate = max(rate, planned)
     if rate >= _MATTERS * view.state.target_req_per_s:
         return None
-    return Proposal("excess", rate, why)
+    return Proposal(rate, why)

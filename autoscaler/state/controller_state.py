@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.quality_route import Cuts, ScoreMix
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.burstiness import Clumps
 from autoscaler.estimate.engine_view import EngineView
@@ -24,10 +25,12 @@ from autoscaler.rollout.reversal_limit import Turns
 from autoscaler.rollout.serving_group import Group
 from autoscaler.rollout.supply import Supply
 from autoscaler.rollout.traffic_split import PlannedWays
+from autoscaler.state.replan_trigger import Trigger
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status
 from topics.hourly_rates import Learnt
+from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 from topics.supply import Availability, Price
 
@@ -65,14 +68,14 @@ class Proposal:
     """A change that waits for a person's word, in mode approve.
 
     number: of its decision. change: combos to add (+) and remove (-), from a fleet of `base`.
-    kind, reason: of the decision. rejected: it was, and is not made again before expires_ms.
+    kind, reasons: of the decision. rejected: it was, and is not made again before expires_ms.
     """
 
     number: int
     kind: str
     change: tuple[tuple[str, int], ...]
     base: tuple[tuple[str, int], ...]
-    reason: str
+    reasons: tuple[Reason, ...]
     at_ms: int
     expires_ms: int
     rejected: bool = False
@@ -85,8 +88,8 @@ class ModelState:
     lengths, arrival_cv: of requests and of the gaps between them, as planned for; clumps: what the
     latter follows from. mix: shares of the workload types as planned for, ways: where they go
     (both empty where types are not told apart). target_req_per_s:
-    the demand planned for, raised by evidence and lowered by lasting evidence; target_why: in
-    words. derate: measured over predicted
+    the demand planned for, raised by evidence and lowered by lasting evidence; target_why: that
+    evidence. derate: measured over predicted
     capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
     informed: windows have shown the rate, so the declared workload no longer counts. inherited: it
     ran when the controller started. over_since_ms: since when demand exceeds what is planned;
@@ -113,7 +116,7 @@ class ModelState:
     mix: Mix = ()
     ways: PlannedWays = field(default_factory=PlannedWays)
     target_req_per_s: float = 0.0
-    target_why: str = ""
+    target_why: Reason | None = None
     derate: float = 1.0
     derated_ms: int = 0
     informed: bool = False
@@ -136,7 +139,7 @@ class ModelState:
     told_ms: int = 0
     slo_told_ms: int = 0
     promise_told_ms: int = 0
-    promise_told: tuple[str, ...] = ()
+    promise_told: tuple[ReasonCode, ...] = ()
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
     proposal: Proposal | None = None
@@ -147,10 +150,10 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request the planner has not answered yet, and why it was made: (trigger, in words)."""
+    """A request the planner has not answered yet, and why it was made."""
 
     request: PlanRequest
-    reasons: tuple[tuple[str, str], ...]
+    reasons: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ class SplitState:
 class FullPlans:
     """What is remembered of full plans.
 
-    due: triggers that wait for the rate limit, as (trigger, scope, words). asked_ms: when plans
+    due: triggers that wait for the rate limit. asked_ms: when plans
     were asked for, lately. made_ms: when one last came, gap: how far it is from the best at most
     (below 0: not known), of those for models that are Shoal's to change; failed_ms: of models for
     which none has come since one last did not, when that was; told_ms: when it was last said;
@@ -186,11 +189,11 @@ class FullPlans:
     As the last request found it: usd_per_h: prices of nodes; lengths: of each model, at the last
     request that concerned it; nodes: per pool under what counted, or once the answer was carried
     out (None: no request yet); switchable: combos of models that were short, with how many of each
-    could take other roles; tried: reasons why something had been left out of the plan before it,
-    stood: where all groups were in their lives then.
+    could take other roles; tried: kinds of reasons why something had been left out of the plan
+    before it, stood: where all groups were in their lives then.
     """
 
-    due: tuple[tuple[str, tuple[str, ...], str], ...] = ()
+    due: tuple[Trigger, ...] = ()
     asked_ms: tuple[int, ...] = ()
     made_ms: int = 0
     gap: float = -1.0
@@ -201,7 +204,7 @@ class FullPlans:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     nodes: Mapping[str, int] | None = None
     switchable: Mapping[str, int] = field(default_factory=dict)
-    tried: frozenset[str] = frozenset()
+    tried: tuple[Reason, ...] = ()
     stood: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -214,8 +217,8 @@ class ControllerState:
     combos: what the planner says of combos that run or were chosen; valued: the demand of each
     model that it valued them at.
     services: as declared when last looked at. pending: at most one request per urgency. full: what
-    is remembered of full plans. held: pauses, releases, scheduled floors and freezes in force, in
-    words. strays: instances that run although nobody assigned them. splits: thresholds of
+    is remembered of full plans. held: pauses, releases, scheduled floors and freezes in force, by
+    scope and kind. strays: instances that run although nobody assigned them. splits: thresholds of
     services that stand for several models, by name. ticked_ms: of the last tick; listens_since_ms:
     since when ticks follow each other (a leader that was stopped, or cut off from the broker, heard
     nothing meanwhile).
@@ -240,8 +243,8 @@ class ControllerState:
     request_number: int = 0
     decision_number: int = 0
     plan_number: int = 0
-    announce: str = ""
-    held: Mapping[str, str] = field(default_factory=dict)
+    announce: Reason | None = None
+    held: Mapping[str, Reason] = field(default_factory=dict)
     strays: frozenset[str] = frozenset()
     splits: Mapping[str, SplitState] = field(default_factory=dict)
     ticked_ms: int = 0

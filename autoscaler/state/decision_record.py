@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from autoscaler.domain.reason import Reason, codes_of
+from autoscaler.explain.text import joined
 from topics.decisions import Decision
 
 SAY_AGAIN_MS = 600_000  # what lasts is said so often
-_MOST = 2000  # characters of a reason, as the record allows
 
 
-def hold(model: str, why: str, at_ms: int, *, kind: str = "hold") -> Decision:
+def hold(model: str, why: Reason, at_ms: int, *, kind: str = "hold") -> Decision:
     """Something worth saying that changes nothing. model: a name or "*"."""
     return Decision(
-        number=0, leader_token=0, model=model, kind=kind, at_ms=at_ms, applied=True, reason=cut(why)
+        number=0,
+        leader_token=0,
+        model=model,
+        kind=kind,
+        at_ms=at_ms,
+        applied=True,
+        reason=joined((why,)),
+        codes=codes_of((why,)),
     )
-
-
-def cut(why: str) -> str:
-    """`why` as a decision's reason, which has an end."""
-    return why if len(why) <= _MOST else f"{why[: _MOST - 3]}..."

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.state.controller_state import ModelState
 
@@ -39,7 +40,7 @@ class ModelView:
     groups: how many combos are wanted; raw_req_per_s: what they hold, starting instances included.
     In modes that do not act: of what was recommended. ready: combos of which every instance is
     ready. settled: nothing is starting. held: requests that engines hold. frozen: why nothing may
-    be removed now, "" if it may. A proposal that waits for a person's word counts as carried out.
+    be removed now, None if it may. A proposal that waits for a person's word counts as carried out.
     routed: what comes by way of another service.
     """
 
@@ -55,7 +56,7 @@ class ModelView:
     settled: bool = False
     held: int = 0
     route_generation: int = 0
-    frozen: str = ""
+    frozen: Reason | None = None
     routed: Routed | None = None
 
     @property
@@ -82,15 +83,15 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Plan for this demand. rule: who says so; why: for people; since_ms: of the evidence, 0 = now.
+    """Plan for this demand. why: its code says which rule asks for it; since_ms: of the evidence,
+    0 = now.
 
     evident: it was proven beyond chance (or is a promise), so it may exceed what is planned.
     followed: it goes on from an earlier proof.
     """
 
-    rule: str
     req_per_s: float
-    why: str
+    why: Reason
     since_ms: int = 0
     evident: bool = True
     followed: bool = False

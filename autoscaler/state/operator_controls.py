@@ -11,18 +11,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
-from autoscaler.planning.time_limits import DRAIN_TOO_SHORT
+from autoscaler.domain.reason import Reason
 from autoscaler.state import reader_lag
 from autoscaler.state.decision_record import hold
 from topics.controls import EVERYTHING, Control
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 _LIFTED = {
-    "pause": "resumed",
-    "release": "managed by Shoal again",
-    "undeclared": "declared again, or stopped as what is declared no longer",
-    DRAIN_TOO_SHORT: "the drain time-out is long enough for its answers again",
-    reader_lag.KIND: "this controller has caught up: silence counts again",
+    "pause": ReasonCode.RESUMED,
+    "release": ReasonCode.MANAGED_AGAIN,
+    "undeclared": ReasonCode.DECLARED_AGAIN,
+    ReasonCode.DRAIN_TOO_SHORT: ReasonCode.DRAIN_LONG_ENOUGH,
+    reader_lag.KIND: ReasonCode.READER_CAUGHT_UP,
 }
 
 _NO_LAG: Mapping[str, int] = {}
@@ -31,13 +32,13 @@ _NO_LAG: Mapping[str, int] = {}
 @dataclass(frozen=True, slots=True)
 class Guards:
     """cluster: as it may be acted upon now. frozen: why nothing of a model may be removed now.
-    held: what is in force, in words by scope and kind ("chat/pause"), to be said when it changes.
+    held: what is in force, by scope and kind ("chat/pause"), to be said when it changes.
     stopped: scopes that are paused or released. advised: models declared in mode recommend.
     """
 
     cluster: Cluster
-    frozen: Mapping[str, str] = field(default_factory=dict)
-    held: Mapping[str, str] = field(default_factory=dict)
+    frozen: Mapping[str, Reason] = field(default_factory=dict)
+    held: Mapping[str, Reason] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     advised: frozenset[str] = frozenset()
 
@@ -53,9 +54,9 @@ def guards(
     lag_ms: Mapping[str, int] = _NO_LAG,
 ) -> Guards:
     """What holds at `now_ms`. lag_ms: as in an observation."""
-    held: dict[str, str] = {}
-    behind = reader_lag.words(lag_ms)
-    if behind:
+    held: dict[str, Reason] = {}
+    behind = reader_lag.behind(lag_ms)
+    if behind is not None:
         held[f"{EVERYTHING}/{reader_lag.KIND}"] = behind
     stopped: set[str] = set()
     for control in controls.values():
@@ -64,14 +65,15 @@ def guards(
         if control.until_ms and now_ms >= control.until_ms:
             continue
         stopped.add(control.scope)
-        held[f"{control.scope}/{control.kind}"] = _words(control)
+        held[f"{control.scope}/{control.kind}"] = _reason(control)
     frozen = reader_lag.frozen(lag_ms, cluster.services)
     services = []
     for service in cluster.services:
         window = next((window for window in service.freezes if window.holds(now_ms)), None)
         if window is not None:
-            frozen.setdefault(service.model, f"freeze window {window}")
-            held[f"{service.model}/freeze"] = f"freeze window {window} began; nothing is removed"
+            model, names = service.model, (str(window),)
+            frozen.setdefault(model, Reason(ReasonCode.FREEZE, model, names))
+            held[f"{model}/freeze"] = Reason(ReasonCode.FREEZE_BEGAN, model, names)
         now = _with_floor(service, now_ms, held)
         if now.managed and (EVERYTHING in stopped or now.model in stopped):
             now = replace(now, mode=Mode.RECOMMEND)
@@ -84,46 +86,43 @@ def guards(
     return Guards(allowed, frozen, held, frozenset(stopped), advised)
 
 
-def left_alone(models: Collection[str], guarded: Guards) -> dict[str, str]:
+def left_alone(models: Collection[str], guarded: Guards) -> dict[str, Reason]:
     """What to say of models that run although they are declared no longer, as `Guards.held`."""
-    how = {
-        model: "once it is managed again"
-        if guarded.stops(model)
-        else "if it is declared in mode act and removed again"
-        for model in models
+    codes = {
+        model: ReasonCode.HELD_RUNNING if guarded.stops(model) else ReasonCode.LEFT_RUNNING
+        for model in sorted(models)
     }
-    runs = "declared no longer; what runs of it goes on, and is stopped"
-    return {f"{model}/undeclared": f"{runs} {how[model]}" for model in sorted(models)}
+    return {f"{model}/undeclared": Reason(code, model) for model, code in codes.items()}
 
 
-def said(before: Mapping[str, str], now: Mapping[str, str], now_ms: int) -> list[Decision]:
+def said(before: Mapping[str, Reason], now: Mapping[str, Reason], now_ms: int) -> list[Decision]:
     """What began and what ended, each once."""
     found = []
-    for name, words in now.items():
-        if before.get(name) != words:
-            scope, kind = name.rsplit("/", 1)
-            found.append(replace(hold(scope, words, now_ms), code=kind))
+    for name, why in now.items():
+        if before.get(name) != why:
+            found.append(hold(name.rsplit("/", 1)[0], why, now_ms))
     for name in before:
         if name not in now:
             scope, kind = name.rsplit("/", 1)
-            words = _LIFTED.get(kind, f"{kind} window is over")
-            found.append(replace(hold(scope, words, now_ms), code=f"{kind}_over"))
+            lifted = _LIFTED.get(kind)
+            names = () if lifted else (kind,)
+            why = Reason(lifted or ReasonCode.WINDOW_OVER, scope, names)
+            found.append(hold(scope, why, now_ms))
     return found
 
 
-def _words(control: Control) -> str:
-    by = f" by {control.who}" if control.who else ""
-    why = f": {control.why}" if control.why else ""
-    what = "paused" if control.kind == "pause" else "released"
-    effect = "nothing is changed" if control.kind == "pause" else "Shoal leaves it alone"
-    return f"{what}{by}{why}; {effect}"
+def _reason(control: Control) -> Reason:
+    code = ReasonCode.PAUSED if control.kind == "pause" else ReasonCode.RELEASED
+    return Reason(code, control.scope, (control.who,), quoted=control.why)
 
 
-def _with_floor(service: Service, now_ms: int, held: dict[str, str]) -> Service:
+def _with_floor(service: Service, now_ms: int, held: dict[str, Reason]) -> Service:
     """`service` with the highest floor that is scheduled for now."""
     floors = [(least, window) for window, least in service.floors if window.holds(now_ms)]
     least, window = max(floors, key=lambda floor: floor[0], default=(0, None))
     if least <= service.min_instances:
         return service
-    held[f"{service.model}/floor"] = f"scheduled floor of {least} ({window})"
+    held[f"{service.model}/floor"] = Reason(
+        ReasonCode.SCHEDULED_FLOOR, service.model, (str(window),), (least,)
+    )
     return replace(service, min_instances=least)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.reason import Reason
+from topics.reason_codes import ReasonCode
 from topics.topic_table import DEMAND, STATUS, TELEMETRY
 
 KIND = "lag"
@@ -21,22 +23,16 @@ def topics_behind(lag_ms: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name for name in (*_FLEET, *_TRAFFIC) if name in lag_ms)
 
 
-def frozen(lag_ms: Mapping[str, int], services: tuple[Service, ...]) -> dict[str, str]:
+def frozen(lag_ms: Mapping[str, int], services: tuple[Service, ...]) -> dict[str, Reason]:
     """Why nothing may be removed, by model; empty where the controller has caught up."""
     late = topics_behind(lag_ms)
     if not late:
         return {}
-    why = f"this controller is behind on {' and '.join(late)}"
-    return {service.model: why for service in services}
+    return {s.model: Reason(ReasonCode.UNREAD, s.model, late) for s in services}
 
 
-def words(lag_ms: Mapping[str, int]) -> str:
-    """A sentence for people, "" where the controller has caught up. It names no figure, so that
-    it changes only when the topics do."""
+def behind(lag_ms: Mapping[str, int]) -> Reason | None:
+    """That the controller is behind, None where it has caught up. It names no figure, so that it
+    changes only when the topics do."""
     late = topics_behind(lag_ms)
-    if not late:
-        return ""
-    return (
-        f"this controller is behind on {' and '.join(late)}: silence is unknown, "
-        "no node counts as lost for it, and scale-in is paused until it has caught up"
-    )
+    return Reason(ReasonCode.READER_BEHIND, "*", late) if late else None

@@ -15,12 +15,12 @@ from autoscaler.apply.plan_answer import Carried, carry_out
 from autoscaler.model.update import seen_again
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.replan.plan_request import Ground, alive
-from autoscaler.replan.trigger_inputs import Trigger
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import Site, spare_usd_per_h
 from autoscaler.state.controller_state import FullPlans, Pending, SplitState
 from autoscaler.state.model_view import ModelView
+from autoscaler.state.replan_trigger import Trigger
 from autoscaler.tick.observe import Found
 from autoscaler.tick.quality_thresholds import adopted, in_force
 from autoscaler.tick.size import Wanted
@@ -32,8 +32,7 @@ class Done:
     """What came of approvals and answers.
 
     ground: everything as it is now. pending: requests that are not answered yet. again: what asked
-    for a full plan that did not come. replan: models of which a part was left out ("" for all of
-    them), with the reason.
+    for a full plan that did not come. replan: for models of which a part was left out.
     """
 
     ground: Ground
@@ -42,7 +41,7 @@ class Done:
     splits: Mapping[str, SplitState]
     full: FullPlans
     again: tuple[Trigger, ...]
-    replan: tuple[tuple[str, str], ...]
+    replan: tuple[Trigger, ...]
     decisions: tuple[Decision, ...]
 
 
@@ -85,7 +84,7 @@ def carry(found: Found, wanted: Wanted) -> Done:
         splits, told = adopted(splits, answer, asked.request, cluster, now_ms)
         decisions += told
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
-            again += [Trigger(name, asked.request.scope, why) for name, why in asked.reasons]
+            again += [Trigger(asked.request.scope, why) for why in asked.reasons]
             failed = dict.fromkeys(asked.request.scope, now_ms)
             full = replace(full, failed_ms={**full.failed_ms, **failed})
         elif answer.urgency is Urgency.FULL:

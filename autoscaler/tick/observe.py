@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
-from autoscaler.explain import reasons
 from autoscaler.model.update import Inputs, valued
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.fleet_snapshot import Sight, look_at
@@ -24,6 +24,7 @@ from autoscaler.state.decision_record import hold
 from autoscaler.state.operator_controls import Guards
 from autoscaler.tick.quality_thresholds import routed
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS
 
 _LOOK_FOR_STRAYS_MS = 10_000
@@ -55,7 +56,7 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
     supply = fold_supply(
         state.supply, cluster, observation.prices, observation.availability, now_ms
     )
-    decisions = [hold("*", f"{p}: {w}", now_ms) for p, w in supply_said(state.supply, supply)]
+    decisions = [hold("*", why, now_ms) for why in supply_said(state.supply, supply)]
     priced = with_prices(cluster, supply.prices_usd_per_h())
     combos, worth = valued(state, observation, cluster)
     sent = routed(cluster, state.splits, observation.demand)
@@ -93,12 +94,11 @@ def _left_alone(state: ControllerState, guarded: Guards) -> frozenset[str]:
 
 
 def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:
-    why = f"{instance} runs on {node} and nobody assigned it: its executor stops it"
-    return hold(model, why, now_ms)
+    return hold(model, Reason(ReasonCode.STRAY, instance, (node,)), now_ms)
 
 
 def _failed(failure: Failure, now_ms: int) -> Decision:
-    wait = reasons.duration(failure.wait_s).removeprefix("~")
-    why = f"{failure.group.name}: {failure.why}; backing off from {failure.node} for {wait}"
+    name, node, wait = failure.group.name, (failure.node,), (failure.wait_s,)
+    why = Reason(ReasonCode.BACKING_OFF, name, node, wait, because=(failure.why,))
     said = hold(failure.group.model, why, now_ms)
     return replace(said, change=((failure.group.combo_id, -1),))

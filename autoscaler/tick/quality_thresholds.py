@@ -12,17 +12,18 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, begun
 from autoscaler.estimate.change_point import RateEstimate, present_rate
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.estimate.score_drift import has_drifted, present_mix
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
-from autoscaler.planning.route_choice import shares_words
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.controller_state import ModelState, SplitState
 from autoscaler.state.decision_record import hold
 from autoscaler.state.model_view import SLIVER, ModelView, Routed
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 
 Demands = Mapping[str, ModelDemand]
@@ -141,9 +142,10 @@ def in_force(
         if not (late or ready) or not is_managed(route, cluster):
             continue
         found[route.name] = replace(known, cuts=known.wanted)
-        why = f"thresholds {thresholds_words(route, known.wanted)} in force"
-        said.append(hold(route.name, f"{why}; the fleet for them is not ready" if late else why,
-                         now_ms))  # fmt: skip
+        marks = tuple(route.thresholds(known.wanted))
+        because = (Reason(ReasonCode.FLEET_NOT_READY, route.name),) if late else ()
+        code = ReasonCode.THRESHOLDS_IN_FORCE
+        said.append(hold(route.name, Reason(code, route.name, (), marks, "", because), now_ms))
     return (found if said else splits), said
 
 
@@ -186,17 +188,11 @@ def is_managed(route: QualityRoute, cluster: Cluster) -> bool:
     return all(s.managed for s in cluster.services if s.model in route.models)
 
 
-def thresholds_words(route: QualityRoute, cuts: tuple[int, ...]) -> str:
-    """ "0.42, 0.61"; "none" and "all" where a model gets everything below or nothing."""
-    marks = {float("-inf"): "none", float("inf"): "all"}
-    return ", ".join(marks.get(mark, f"{mark:.4g}") for mark in route.thresholds(cuts))
-
-
 def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms: int) -> Decision:
-    why = (
-        f"{shares_words(route.models, chosen.fractions)} (thresholds "
-        f"{thresholds_words(route, chosen.cuts)}); quality {chosen.quality:.4g}, at least "
-        f"{route.at_least:g} is asked for; bound by {chosen.bound_by}"
+    marks = route.thresholds(chosen.cuts)
+    figures = *chosen.fractions, *marks, chosen.quality, route.at_least
+    why = Reason(
+        ReasonCode.THRESHOLDS_CHOSEN, route.name, route.models, figures, because=(chosen.bound_by,)
     )
     said = hold(route.name, why, now_ms, kind="replan")
     return replace(said, applied=is_managed(route, cluster))

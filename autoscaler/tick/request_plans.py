@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.plan_request import Ground, apart, full, may_switch, short_models, urgent
 from autoscaler.replan.rate_limit import allowed
 from autoscaler.replan.switchable_roles_changed import known_to_switch
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
 from autoscaler.replan.triggers import collect, limited_to, of_declared, scope_of
-from autoscaler.replan.unapplied_plan import NAME as LEFT_OUT
 from autoscaler.replan.unapplied_plan import how_they_stand, in_vain, waits_for_room
 from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.state.controller_state import FullPlans, Pending
@@ -26,6 +26,7 @@ from autoscaler.tick.apply_plans import Done
 from autoscaler.tick.observe import Found
 from autoscaler.tick.quality_thresholds import route_asks
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 _REMEMBER_MS = 600_000
 _AFTER_FAILURE_MS = 60_000
@@ -54,7 +55,7 @@ def ask(found: Found, done: Done) -> Asked:
     memory = replace(memory, nodes=news.planned_nodes)
     now_ms, services, routed = ground.now_ms, tuple(ground.views), found.inputs.observation.demand
 
-    waiting = (*(Trigger(*one) for one in memory.due), *done.again)
+    waiting = (*memory.due, *done.again)
     due = collect(news, of_declared(waiting, services))
     late = tuple(
         trigger
@@ -72,11 +73,11 @@ def ask(found: Found, done: Done) -> Asked:
         why = limited_to(scope, ripe) if rest else ripe
         asks.append(full(number, replace(ground, routes=asked_routes), scope, why))
         memory = _asked(memory, news, scope, ground)
-        left_out = frozenset(trigger.why for trigger in why if trigger.name == LEFT_OUT)
+        left_out = tuple(trigger.why.kind for trigger in why if trigger.is_left_out)
         stood = how_they_stand(ground.groups) if left_out else frozenset()
         memory = replace(memory, tried=left_out, stood=stood)
         due = (*late, *limited_to(rest, ripe))
-    memory = replace(memory, due=tuple((t.name, t.scope, t.why) for t in due))
+    memory = replace(memory, due=due)
     return Asked(tuple(asks), number, memory, decisions)
 
 
@@ -118,8 +119,8 @@ def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, .
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE
         for note in answer.notes
     )
-    why = next(notes, "no answer in time")
-    said = hold("*", f"no new plan ({why}); the last good plan stands", now_ms)
+    why = next(notes, Reason(ReasonCode.NO_ANSWER))
+    said = hold("*", Reason(ReasonCode.NO_NEW_PLAN, "*", because=(why,)), now_ms)
     return replace(memory, told_ms=now_ms), (said,)
 
 

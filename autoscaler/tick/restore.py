@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.forecast.forecast_state import Outlook
 from autoscaler.estimate.forecast.history import restored
-from autoscaler.explain import reasons
 from autoscaler.model.prediction_drift import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.rollout.reversal_limit import Turns, moved
@@ -27,6 +27,7 @@ from topics.checks import MOST_CONTINUED
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.hourly_rates import HOUR_MS, Learnt, RateHour
+from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
@@ -109,7 +110,7 @@ def rebuild(
         decision_number=number,
         plan_number=plan_number,
         full=FullPlans(asked_ms=full_ms),
-        announce=_announcement(cluster, groups) if groups or number else "",
+        announce=_announcement(cluster, groups) if groups or number else None,
         splits=from_routes(cluster, routes, now_ms),
     )
 
@@ -240,10 +241,8 @@ def _whole(name: str, placed: Iterable[Placed]) -> bool:
     return wanted <= there
 
 
-def _announcement(cluster: Cluster, groups: tuple[Group, ...]) -> str:
+def _announcement(cluster: Cluster, groups: tuple[Group, ...]) -> Reason:
     models = {group.model for group in groups}
     instances = sum(len(group.placed) for group in groups)
-    return (
-        f"rebuilt from the topics: {reasons.count(instances, 'instance')} of "
-        f"{reasons.count(len(models), 'model')} taken over, {len(cluster.services)} declared"
-    )
+    counts = instances, len(models), len(cluster.services)
+    return Reason(ReasonCode.REBUILT, "*", quantities=counts)

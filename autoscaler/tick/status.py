@@ -10,9 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
+from autoscaler.explain.event_texts import control_text
+from autoscaler.explain.text import text, texts
 from autoscaler.model.prediction_drift import uncertain
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planning_problem import with_prices
@@ -31,7 +34,8 @@ Desired = tuple[str, str, str, int]
 class ModelStanding:
     """One model now.
 
-    mode: as declared. held: why Shoal changes nothing of it, "" where it may. demand_req_per_s: of
+    mode: as declared. held: why Shoal changes nothing of it, "" where it may; for people, as are
+    target_why, word and uncertain. demand_req_per_s: of
     the local window; target_req_per_s: planned for, target_why: because of what.
     wanted_req_per_s: raw capacity of what is wanted; ready_req_per_s: of what serves.
     ready, wanted: combos; unmanaged: servers that Shoal did not start, None = not known; they are
@@ -39,8 +43,8 @@ class ModelStanding:
     p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
     newest second reported. usd_per_h: price of the GPUs under what stands, what comes and goes
     included, and what is lost with all its nodes not. proposal: number of the one that waits for
-    approval, 0 for none. planned: a plan was made since the start. word: how it is. uncertain: what
-    is far from its prediction, "" where nothing is.
+    approval, 0 for none. short: demand or the floor cannot be met. planned: a plan was made since
+    the start. word: how it is. uncertain: what is far from its prediction, "" where nothing is.
     """
 
     model: str
@@ -66,6 +70,7 @@ class ModelStanding:
     word: str
     unmanaged: int | None = None
     uncertain: str = ""
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +132,14 @@ def _of(
     if theirs:
         stands[service.unmanaged] += theirs
     each = combos[service.unmanaged].req_per_s if service.unmanaged in combos else 0.0
-    proposal = state.proposal
+    proposal, held = state.proposal, _held(service.model, whole.held)
     made = ModelStanding(
         model=service.model,
         mode=str(service.mode),
-        held=_held(service.model, whole.held),
+        held=text(held) if held is not None else "",
         demand_req_per_s=local.req_per_s if isinstance(local, Stats) else None,
         target_req_per_s=state.target_req_per_s,
-        target_why=state.target_why,
+        target_why=text(state.target_why) if state.target_why is not None else "",
         wanted_req_per_s=sum(combos[i].req_per_s * n for i, n in known.items()),
         ready_req_per_s=sum(rate for _, rate in rates) + theirs * each,
         ready=sum(sight.views[group.name].all_ready for group in counting) + theirs,
@@ -151,10 +156,10 @@ def _of(
         planned=service.model in whole.valued,
         word="",
         unmanaged=observation.unmanaged.get(service.model),
-        uncertain=uncertain(state),
+        uncertain=", ".join(texts(uncertain(state))),
     )
     # A schedule may hold a higher floor than the declared one.
-    return _with_word(made, whole.services.get(service.model, service), state)
+    return _with_word(made, held, whole.services.get(service.model, service), state)
 
 
 def _attained(long: object) -> float | None:
@@ -164,13 +169,13 @@ def _attained(long: object) -> float | None:
     return long.attained / ended if ended else None
 
 
-def _held(model: str, held: Mapping[str, str]) -> str:
+def _held(model: str, held: Mapping[str, Reason]) -> Reason | None:
     for scope in (model, "*"):
         for kind in ("release", "pause"):
-            words = held.get(f"{scope}/{kind}")
-            if words:
-                return words
-    return ""
+            why = held.get(f"{scope}/{kind}")
+            if why is not None:
+                return why
+    return None
 
 
 def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
@@ -185,22 +190,25 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
     return tuple((*key, count) for key, count in sorted(found.items()))
 
 
-def _with_word(made: ModelStanding, service: Service, state: ModelState) -> ModelStanding:
+def _with_word(
+    made: ModelStanding, held: Reason | None, service: Service, state: ModelState
+) -> ModelStanding:
     planned = made.wanted_req_per_s * service.utilization * state.derate
     starting = made.wanted - made.ready
     unserved = state.target_req_per_s - planned
-    if made.held:
-        word = made.held.split(";", 1)[0]
+    is_short = False
+    if held is not None:
+        word = control_text(held)
     elif made.proposal:
         word = f"proposal #{made.proposal} waits for approval"
     elif state.no_data:
         age = made.telemetry_age_s
-        since = "" if age is None else f" for {reasons.duration(age).removeprefix('~')}"
+        since = "" if age is None else f" for {reasons.lasting(age)}"
         word = f"no telemetry{since}; scale-in paused"
     elif state.told_ms and unserved > LEAST:
-        word = f"short: {reasons.rate(unserved)} req/s unserved"
+        word, is_short = f"short: {reasons.rate(unserved)} req/s unserved", True
     elif state.told_ms and made.wanted < service.min_instances:
-        word = f"short of its floor: {made.wanted} of {service.min_instances}"
+        word, is_short = f"short of its floor: {made.wanted} of {service.min_instances}", True
     elif service.mode is Mode.RECOMMEND:
         word = "recommended only"
         if made.unmanaged is not None:
@@ -212,4 +220,4 @@ def _with_word(made: ModelStanding, service: Service, state: ModelState) -> Mode
         word = "at zero"
     else:
         word = "steady"
-    return replace(made, word=word)
+    return replace(made, word=word, short=is_short)

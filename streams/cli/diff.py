@@ -16,6 +16,7 @@ from autoscaler.domain.cluster import Market
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several
+from autoscaler.explain.text import text_with_subject
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
@@ -134,7 +135,7 @@ def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ())
     for model, missing in plan.shortfall_req_per_s.items():
         demand = problem.demands[model].req_per_s
         yield f"{model}: {missing:.3g} of {demand:.3g} req/s cannot be served"
-    yield from plan.notes
+    yield from map(text_with_subject, plan.notes)
     if strangers:
         yield f"runs, but is not of this file: {', '.join(strangers)}"
     yield "Nothing was changed."
@@ -163,7 +164,7 @@ def _json(plan: Plan, strangers: tuple[str, ...]) -> bytes:
             if node.now != node.count
         ],
         "not_of_this_file": strangers,
-        "notes": plan.notes,
+        "notes": [text_with_subject(note) for note in plan.notes],
         "applied": False,
     }
     return encoded(value)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.planning.time_limits import DRAIN_TOO_SHORT, contradictions
+from autoscaler.explain.text import text
+from autoscaler.planning.time_limits import contradictions
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
@@ -23,6 +24,7 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
 from streams.plain_text import several
 from streams.ports.promql import prometheus
+from topics.reason_codes import ReasonCode
 
 _STALE_TELEMETRY_S = 30.0
 _STALE_SUPPLY_S = 1800.0
@@ -76,7 +78,7 @@ def of_file(path: Path) -> Iterator[Finding]:
     said = f"{models}, {pools}, mode {config.mode}"
     yield Finding(True, str(path), said)
     for wrong in contradictions(cluster):
-        yield Finding(wrong.harmless, wrong.key, wrong.text)
+        yield Finding(wrong.harmless, wrong.key, text(wrong.reason))
     for model, name, entry in uncertain_facts(cluster):
         yield Finding(True, f"source of {model}", facts_words(name, entry))
     yield _broker(config)
@@ -152,7 +154,7 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
             undo = "resume" if kind == "pause" else "adopt"
             target = "--all" if scope == "*" else scope
             yield Finding(True, scope, words, f"shoal {undo} {target} ends it")
-        elif kind == DRAIN_TOO_SHORT:
+        elif kind == ReasonCode.DRAIN_TOO_SHORT:
             yield Finding(False, scope, words)
     yield from _lag(found)
     for model, why in found.get("refused", {}).items():

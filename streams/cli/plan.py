@@ -16,6 +16,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
+from autoscaler.explain.text import text, text_with_subject
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
@@ -91,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
     wall_s = time.monotonic() - started_s
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
-        text = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile)
-        show_json_bytes(text)
+        encoded = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile)
+        show_json_bytes(encoded)
         return UNSERVED if made.shortfall_req_per_s else 0
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode, profile)
     for wrong in contradictions(cluster):
-        print(f"time limits: {wrong.text}")
+        print(f"time limits: {text(wrong.reason)}")
     return UNSERVED if made.shortfall_req_per_s else 0
 
 
@@ -114,7 +115,7 @@ def planned(
     problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
     made = chosen.solve(problem)
     if made.status is PlanStatus.FAILED:
-        raise UserError(f"no plan: {made.notes[-1]}")
+        raise UserError(f"no plan: {text_with_subject(made.notes[-1])}")
     return problem, made
 
 

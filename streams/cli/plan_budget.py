@@ -16,6 +16,7 @@ from autoscaler.domain.cluster import Cluster, Objective
 from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several, short_name
+from autoscaler.explain.text import text_with_subject, texts
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan, PlanStatus, Work
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
@@ -86,9 +87,11 @@ def run(
     made = strategy_for(policy).solve(problem)
     wall_s = time.monotonic() - started_s
     if made.status is PlanStatus.FAILED and made.limits_hit:
-        raise InvalidValue("--time-limit", args.time_limit, f"more seconds: {made.notes[-1]}")
+        raise InvalidValue(
+            "--time-limit", args.time_limit, f"more seconds: {text_with_subject(made.notes[-1])}"
+        )
     if made.status is PlanStatus.FAILED or made.work is None:
-        raise InvalidValue("budget", budget, f"a larger one: {made.notes[-1]}")
+        raise InvalidValue("budget", budget, f"a larger one: {text_with_subject(made.notes[-1])}")
     if args.json:
         show_json_bytes(encode(problem, made, made.work, wall_s))
         return 0
@@ -128,7 +131,7 @@ def encode(problem: PlanningProblem, plan: Plan, work: Work, wall_s: float) -> b
             if share.fraction > 0.0
         ],
         "unserved": [list(pair) for pair in work.unserved],
-        "bound_by": [one.detail for one in plan.binding],
+        "bound_by": texts(plan.binding),
         "planned_in_s": wall_s,
     }
     return encoded(value)
@@ -195,5 +198,5 @@ def _lines(problem: PlanningProblem, plan: Plan, work: Work) -> Iterator[str]:
     if plan.status is PlanStatus.LIMIT:
         yield "limit hit: time"
     if plan.binding:
-        yield "bound by  " + "; ".join(one.detail for one in plan.binding)
-    yield from plan.notes
+        yield "bound by  " + "; ".join(texts(plan.binding))
+    yield from map(text_with_subject, plan.notes)

@@ -6,13 +6,17 @@ from dataclasses import asdict
 from typing import Any
 
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.reason import Reason
 from autoscaler.explain.explanation import Explanation, ModelReasons
+from autoscaler.explain.plan_texts import promise
+from autoscaler.explain.text import text, text_with_subject, texts
 from autoscaler.performance.profile import Profile
+from autoscaler.planning.binding_constraints import kind_of
 from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
-from autoscaler.planning.time_limits import contradictions
+from autoscaler.planning.time_limits import Contradiction, contradictions
 from streams.cli.json_output import encoded
 
 
@@ -44,10 +48,10 @@ def encode(
         "served_fraction_upper_bound": plan.served_fraction_bound,
         "demand_served": not plan.shortfall_req_per_s,
         "shortfall_req_per_s": dict(plan.shortfall_req_per_s),
-        "broken_promises": plan.broken,
+        "broken_promises": [_broken(promise) for promise in plan.broken],
         "limits_hit": plan.limits_hit,
-        "notes": plan.notes,
-        "time_limits": [asdict(wrong) for wrong in contradictions(problem.cluster)],
+        "notes": [text_with_subject(note) for note in plan.notes],
+        "time_limits": [_time_limit(wrong) for wrong in contradictions(problem.cluster)],
         "planned_in_s": wall_s,
         "capacity_90_req_per_s": {
             m: asdict(found) for m, found in capacities(problem, plan, profile).items()
@@ -70,12 +74,42 @@ def encode(
             {"pool": n.pool, "now": n.now, "proposed": n.count, "usd_per_h": n.usd_per_h}
             for n in plan.nodes
         ],
-        "binding": plan.binding,
+        "binding": [_binding(limit) for limit in plan.binding],
         "relief": reasons.relief if reasons else [],
         "savings": reasons.savings if reasons else [],
         "if_all_spot_is_lost": reasons.spot_loss if reasons else [],
     }
     return encoded(value)
+
+
+def _broken(broken: Reason) -> dict[str, Any]:
+    return {
+        "subject": broken.subject,
+        "what": promise(broken),
+        "detail": "; ".join(texts(broken.because)),
+        "codes": tuple(broken.codes()),
+    }
+
+
+def _time_limit(wrong: Contradiction) -> dict[str, Any]:
+    return {
+        "code": wrong.code,
+        "key": wrong.key,
+        "model": wrong.model,
+        "limit_s": wrong.limit_s,
+        "needs_s": wrong.needs_s,
+        "text": text(wrong.reason),
+        "harmless": wrong.harmless,
+    }
+
+
+def _binding(limit: Reason) -> dict[str, Any]:
+    return {
+        "what": kind_of(limit.code),
+        "subject": limit.subject,
+        "detail": text(limit),
+        "codes": tuple(limit.codes()),
+    }
 
 
 def _model(

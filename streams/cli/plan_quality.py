@@ -20,14 +20,15 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
+from autoscaler.explain.reasons import shares, thresholds
+from autoscaler.explain.text import text, text_with_subject
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.answer_quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.route_choice import bound_by, shares_words
+from autoscaler.planning.route_choice import bound_by
 from autoscaler.planning.strategies.registry import strategy
-from autoscaler.tick.quality_thresholds import thresholds_words
 from streams.cli import plan_json, plan_view
 from streams.cli.json_output import show_json
 from streams.files.shoal_yaml import Config
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         show_json(value)
         return 0
     print(_sentence(route, chosen.split))
-    print(f"bound by  {bound_by(route, chosen, options)}")
+    print(f"bound by  {text(bound_by(route, chosen, options))}")
     plan_view.show(problem, made, reasons, config.mode, profile)
     print()
     print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
@@ -151,15 +152,15 @@ def _plan(
     problem = make_problem(cluster, demands, profile, options=options)
     made = strategy(args.strategy).solve(problem)
     if made.status is PlanStatus.FAILED:
-        raise UserError(f"no plan: {made.notes[-1]}")
+        raise UserError(f"no plan: {text_with_subject(made.notes[-1])}")
     return problem, made
 
 
 def _sentence(route: QualityRoute, split: Split) -> str:
-    shares = shares_words(route.models, split.fractions)
-    marks = thresholds_words(route, split.cuts)
+    parts = shares(route.models, split.fractions)
+    marks = thresholds(route.thresholds(split.cuts))
     return (
-        f"{route.name}: {shares} (score thresholds {marks}); mean quality {split.quality:.4g}, "
+        f"{route.name}: {parts} (score thresholds {marks}); mean quality {split.quality:.4g}, "
         f"at least {route.at_least:g} is asked for"
     )
 

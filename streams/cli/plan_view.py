@@ -13,6 +13,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.combo_labels import several
 from autoscaler.explain.explanation import Explanation, Relief
+from autoscaler.explain.text import text_with_subject, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.capacity_provenance import capacities, measurements_in
@@ -83,9 +84,12 @@ def lines(
     least, share = _served(problem, plan), plan.served_fraction_bound
     if plan.status is PlanStatus.BEST_EFFORT and plan.gap >= 0.0 and least < 1.0 and share < 0.9995:
         yield f"proven: no plan serves more than {share:.1%} of the demand of every model"
-    yield from (*plan.notes, *(f"limit hit: {limit}" for limit in plan.limits_hit))
+    yield from (
+        *map(text_with_subject, plan.notes),
+        *(f"limit hit: {limit}" for limit in plan.limits_hit),
+    )
     if plan.binding:
-        yield "bound by  " + "; ".join(dict.fromkeys(b.detail for b in plan.binding))
+        yield "bound by  " + "; ".join(texts(plan.binding))
     if reasons is not None:
         yield from _reasons(reasons)
     yield from _networks(problem, plan)

@@ -16,6 +16,7 @@ from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.model_demand import observe
 from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.explain.text import texts
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.state.effects import (
     PublishAssignment,
@@ -262,7 +263,7 @@ def _place(record: Assignment | Routes) -> tuple[str, str]:
 def _say_request(request: PlanRequest, state: ControllerState) -> None:
     """Full plans are few and often change nothing, so their reasons stand nowhere else."""
     if request.urgency is Urgency.FULL:
-        why = "; ".join(dict.fromkeys(words for _, words in state.pending[Urgency.FULL].reasons))
+        why = "; ".join(texts(state.pending[Urgency.FULL].reasons))
         log.info(f"full plan {request.number} of {', '.join(request.scope)}: {why}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autoscaler.explain.text import text
 from autoscaler.planning.memory_fit import misfits
 from streams.files.shoal_yaml import Config
 from streams.files.yaml_tree import ConfigError, read
@@ -19,4 +20,4 @@ def refuse_misfits(config: Config) -> None:
         models = root.section("models", required=True)
         model = models.section(misfit.model, required=True) if models else None
         line = model.line_of("max_len") if model else 0
-        raise ConfigError(config.path, line, f"models.{misfit.model}", str(misfit))
+        raise ConfigError(config.path, line, f"models.{misfit.model}", text(misfit.reason()))

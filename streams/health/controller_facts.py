@@ -15,6 +15,7 @@ from typing import Any
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import present_rate
+from autoscaler.explain.text import text, texts
 from autoscaler.model.prediction_drift import barred
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import may_go_in
@@ -91,7 +92,7 @@ class Facts:
 
     def _plan(self, request: PlanRequest, done: TickDone) -> None:
         pending = done.after.pending.get(request.urgency)
-        reasons = tuple(dict.fromkeys(words for _, words in pending.reasons)) if pending else ()
+        reasons = texts(pending.reasons) if pending else ()
         self.plans.append((done.now_ms, request, reasons))
 
     def tick_age_s(self) -> float:
@@ -151,7 +152,7 @@ class Facts:
             "writes": self.writes,
             "config": done.cluster.content_hash if done else "",
             "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
-            "held": dict(done.after.held) if done else {},
+            "held": {name: text(why) for name, why in done.after.held.items()} if done else {},
             "lag_ms": dict(done.observation.lag_ms) if done else {},
             "refused": dict(self.loop.latest.refused),
             "undeclared": dict(self.loop.latest.undeclared),
@@ -219,11 +220,11 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     policy, service = done.cluster.policy, done.cluster.service(found.model)
     said = [found.held] if found.held else []
     behind = state.held.get(f"*/{reader_lag.KIND}")
-    if behind:
-        said.append(behind)
+    if behind is not None:
+        said.append(text(behind))
     freeze = state.held.get(f"{found.model}/freeze")
-    if freeze:
-        said.append(freeze)
+    if freeze is not None:
+        said.append(text(freeze))
     since_s = (now_ms - model.last_out_ms) / 1000.0
     if model.last_out_ms and since_s < policy.cooldown_s:
         said.append(f"scale-in in {policy.cooldown_s - since_s:.0f} s (cooldown)")
@@ -234,7 +235,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     planned = found.wanted_req_per_s * service.utilization * model.derate
     suspect = barred(model, now_ms, found.demand_req_per_s or 0.0, planned)
     if suspect and service.mode is Mode.ACT:
-        said.append(f"scale-in paused: for more than a day now, {suspect}")
+        said.append(f"scale-in paused: for more than a day now, {', '.join(texts(suspect))}")
     if not said:
         minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
         said.append(

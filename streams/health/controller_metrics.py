@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from autoscaler.domain.reason import Reason
 from streams.controller.tick_loop import TickDone
 from streams.health.controller_facts import Facts
 from streams.health.metric_names import BY_NAME, Name
@@ -184,7 +185,7 @@ class Metrics(Collector):
         )
 
 
-def _is_left_alone(model: str, held: Mapping[str, str]) -> bool:
+def _is_left_alone(model: str, held: Mapping[str, Reason]) -> bool:
     """Whether what runs of a model that is not declared any more goes on. held: as in the state."""
     return f"{model}/undeclared" in held or any(
         f"{scope}/{kind}" in held for scope in (model, EVERYTHING) for kind in ("pause", "release")

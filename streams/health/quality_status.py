@@ -11,8 +11,9 @@ from typing import Any
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.score_drift import present_mix
+from autoscaler.explain.reasons import thresholds
+from autoscaler.explain.text import text
 from autoscaler.state.controller_state import SplitState
-from autoscaler.tick.quality_thresholds import thresholds_words
 from streams.controller.tick_loop import TickDone
 from topics.scoring import EVERY, FELL_BACK
 
@@ -31,16 +32,16 @@ def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
         "name": route.name,
         "models": route.models,
         "req_per_s": demand.req_per_s if demand.seen_ms is not None else None,
-        "thresholds": thresholds_words(route, known.cuts) if known.cuts else "",
+        "thresholds": thresholds(route.thresholds(known.cuts)) if known.cuts else "",
         "shares": route.fractions(known.cuts, mix) if known.cuts else (),
         "unscored": mix.unscored,
         "quality": route.mean_quality(known.cuts, mix) if known.cuts else None,
         "at_least": route.at_least,
         "requests": mix.requests,
-        "planned_thresholds": thresholds_words(route, known.wanted) if known.wanted else "",
+        "planned_thresholds": thresholds(route.thresholds(known.wanted)) if known.wanted else "",
         "planned_shares": chosen.fractions if chosen else (),
         "planned_quality": chosen.quality if chosen else None,
-        "bound_by": chosen.bound_by if chosen else "",
+        "bound_by": text(chosen.bound_by) if chosen else "",
         "served": demand.kinds.get(EVERY, 0),
         "fallbacks": demand.kinds.get(FELL_BACK, 0),
     }

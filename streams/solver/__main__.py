@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import unanswered
 from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.solver_wire import asked, reply
 from streams.supervision import end_with_supervisor
+from topics.reason_codes import ReasonCode
 
 _PR_SET_PDEATHSIG = 1
 
@@ -64,7 +66,8 @@ def main() -> int:
                 found = answer(request, cluster, profile, planner, options)
             except Exception as error:
                 # Any failure is an answer: the last good plan stands, and the reason is said.
-                found = unanswered(request, f"{type(error).__name__}: {error}")
+                named = f"{type(error).__name__}: {error}"
+                found = unanswered(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
             out.write(reply(found))
     return 0
 

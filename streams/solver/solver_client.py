@@ -20,6 +20,8 @@ from dataclasses import replace
 from functools import partial
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason
+from autoscaler.explain.text import text
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import (
@@ -33,6 +35,7 @@ from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.solver_wire import answered, ask
 from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
+from topics.reason_codes import ReasonCode
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class Solver:
         """
         given_up = self._waiting.pop(request.urgency, None)
         if given_up is not None:
-            self._store(unanswered(given_up[0], "a newer request took its place"))
+            self._store(unanswered(given_up[0], Reason(ReasonCode.SUPERSEDED)))
         self._waiting[request.urgency] = (request, cluster)
         self._asked[request.urgency].set()
 
@@ -142,13 +145,14 @@ class Solver:
             async with asyncio.timeout(limit_s):
                 return await solve(request, cluster)
         except TimeoutError:
-            why = f"no answer within {limit_s:g} s"
+            why = Reason(ReasonCode.SOLVER_TIMEOUT, quantities=(limit_s,))
         except (OSError, EOFError) as error:
-            why = f"the solver is gone: {error or type(error).__name__}"
+            named = str(error) or type(error).__name__
+            why = Reason(ReasonCode.SOLVER_GONE, quoted=named)
         except (InvalidRecord, ValueError, KeyError, TypeError) as error:
             # Not JSON, a line too long, a field that is missing: whatever it is, it is no solver.
-            why = f"the solver's answer makes no sense: {error}"
-        log.warning("%s plan: %s", urgency, why)
+            why = Reason(ReasonCode.SOLVER_GARBLED, quoted=str(error))
+        log.warning("%s plan: %s", urgency, text(why))
         await self._start_over(urgency)
         return unanswered(request, why)
 
@@ -168,7 +172,8 @@ class Solver:
         except Exception as error:
             # As in the process: any failure is an answer, and what runs stays.
             log.exception("urgent plan: unhandled error")
-            return unanswered(request, f"{type(error).__name__}: {error}")
+            named = f"{type(error).__name__}: {error}"
+            return unanswered(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
 
     async def _in_process(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         process = await self._running()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoscaler.domain.reason import Reason
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
 from autoscaler.planning.budget_program import (
     BudgetArrays,
@@ -32,6 +33,7 @@ from autoscaler.planning.decode_solution import failed, read_back
 from autoscaler.planning.plan import Plan, PlanStatus, Work
 from autoscaler.planning.plan_notes import with_words
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
+from topics.reason_codes import ReasonCode
 
 _EXACT = 1e-6
 _SEARCH, _BINDING = 0.4, 0.5
@@ -39,7 +41,6 @@ _SEARCH, _BINDING = 0.4, 0.5
 equal plans, and for what binds."""
 _ANY = 1.0
 """Gap of a search that is only to show that there is a plan."""
-_NO_INSTANCE = "the budget and the nodes to be had do not reach for an instance"
 _URGENT_S = 4.0
 """Seconds for additions: they are wanted at once, and the next full plan does better."""
 
@@ -53,8 +54,7 @@ class Budget:
     def solve(self, problem: PlanningProblem) -> Plan:
         """The plan that does most; what runs stays where it does as much but for `hold`."""
         if not problem.types:
-            why = "policy.objective is cost: there is no budget to make the most of"
-            return failed(problem, self.name, why, ())
+            return failed(problem, self.name, Reason(ReasonCode.NO_BUDGET_OBJECTIVE), ())
         options = _options(problem)
         asked, dropped = problem, tuple[str, ...]()
         arrays, best = _best(asked, options)
@@ -63,10 +63,10 @@ class Budget:
             asked = without(problem, dropped)
             arrays, best = _best(asked, options)
         if best is Unfound.LIMIT or (best is Unfound.IMPOSSIBLE and arrays.types):
-            return failed(problem, self.name, "no plan was found in time", ("time",))
+            return failed(problem, self.name, Reason(ReasonCode.NOT_IN_TIME), ("time",))
         if isinstance(best, Unfound):
-            usd = problem.cluster.policy.budget_usd_per_h
-            why = f"{usd:.2f} USD/h and the nodes to be had allow no instance that meets its SLO"
+            usd = (problem.cluster.policy.budget_usd_per_h,)
+            why = Reason(ReasonCode.BUDGET_WITHOUT_PLAN, "*", quantities=usd)
             return failed(problem, self.name, why, ())
         mix = _staying(asked, arrays, best)
         missing = [*arrays.unserved, *(t for t in problem.types if t.model in dropped)]
@@ -76,8 +76,9 @@ class Budget:
             shares(arrays, mix),
             tuple((typed.model, typed.type.name) for typed in missing),
         )
-        notes = [f"no GPU serves {typed.name} within the SLO" for typed in arrays.unserved]
-        notes += [f"{model}: {_NO_INSTANCE}" for model in dropped]
+        unserved = ReasonCode.TYPE_NOT_SERVED
+        notes = [Reason(unserved, names=(typed.name,)) for typed in arrays.unserved]
+        notes += [Reason(ReasonCode.BUDGET_TOO_SMALL, model) for model in dropped]
         standing = problem.standing()
         counts = {
             combo.id: int(count) - standing.get(combo.id, 0)

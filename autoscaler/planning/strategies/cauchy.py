@@ -14,6 +14,7 @@ import pulp
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.candidate_combos import ranking_usd_per_h
 from autoscaler.planning.combo_usage import is_spot
@@ -23,6 +24,7 @@ from autoscaler.planning.model_constraints import limits_spot, missing_off_spot,
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.plan_notes import with_words
 from autoscaler.planning.planning_problem import PlanningProblem
+from topics.reason_codes import ReasonCode
 
 Objective = Callable[[float, float], float]
 """Weight of one combo, from its USD/h and its tokens per USD."""
@@ -65,7 +67,7 @@ class CauchyStrategy:
             reached = _most_goodput(problem, combos, needed)
             solved = _cheapest(problem, combos, weights, reached, promises=False)
         if solved is None:
-            return failed(problem, self.name, "the solver returned no plan", ())
+            return failed(problem, self.name, Reason(ReasonCode.SOLVER_FAILED), ())
         numbers, proven = solved
         limits = () if proven else ("time_limit",)
         counts = {combo.id: n for combo, n in zip(combos, numbers, strict=True)}
@@ -78,7 +80,8 @@ class CauchyStrategy:
                 limits_hit=limits,
             )
         except InvalidValue as error:
-            return failed(problem, self.name, f"the solver's plan does not hold: {error}", limits)
+            why = Reason(ReasonCode.SOLVER_REFUTED, quoted=str(error))
+            return failed(problem, self.name, why, limits)
         return with_words(problem, made)
 
     def _weights(self, problem: PlanningProblem, combos: list[Combo]) -> list[float]:

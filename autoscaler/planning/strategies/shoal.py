@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.check import checked
@@ -33,6 +34,7 @@ from autoscaler.planning.plan_notes import hopeless, not_possible, outside_slo, 
 from autoscaler.planning.planner_messages import Switch
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room
 from autoscaler.planning.survival import LOSS_LEVEL
+from topics.reason_codes import ReasonCode
 
 Solver = Callable[[AllocationProblem, SolveOptions, Ints | None], AllocationResult]
 
@@ -64,7 +66,7 @@ class Shoal:
         arrays = to_arrays(problem)
         solved = self._run(arrays, problem)
         if solved.status is Status.FAILED:
-            reason = solved.reason or "the solver returned no plan"
+            reason = Reason(ReasonCode.SOLVER_FAILED, quoted=solved.reason)
             return failed(problem, self.name, reason, solved.limits_hit)
         solved = _unchanged(arrays, problem, solved)
         if arrays.strict:
@@ -239,12 +241,13 @@ def _to_plan(
             served_fraction_bound=_fraction_bound(problem, arrays, solved),
             switches=tuple(switches),
             limits_hit=solved.limits_hit,
-            notes=(*lost, *(f"{b.subject}: {b.what} {b.detail}" for b in broken)),
+            notes=(*lost, *broken),
             broken=broken,
         )
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.
-        return failed(problem, name, f"the solver's plan does not hold: {error}", solved.limits_hit)
+        why = Reason(ReasonCode.SOLVER_REFUTED, quoted=str(error))
+        return failed(problem, name, why, solved.limits_hit)
     rough = rough_bound(problem, made, arrays.strict)
     return replace(
         made,

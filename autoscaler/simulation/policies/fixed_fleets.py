@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
+from autoscaler.explain.text import text_with_subject
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.fleet_search import sweep
@@ -52,7 +53,9 @@ def _planned(setting: Setting, factor: float) -> dict[str, int]:
     request = PlanRequest(1, Urgency.FULL, 0, demands, scope=tuple(d.model for d in demands))
     found = plan_in_process(request, cluster)
     if found.outcome is Outcome.NONE:
-        raise InvalidValue("fixed-peak", "; ".join(found.notes), "a plan for the peak")
+        raise InvalidValue(
+            "fixed-peak", "; ".join(map(text_with_subject, found.notes)), "a plan for the peak"
+        )
     return {combo: count for combo, count in found.counts if count}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.tick.quality_thresholds import thresholds_words
+from autoscaler.explain.reasons import thresholds
 from topics.records import Routes, Telemetry
 from topics.scoring import EVERY, FELL_BACK
 
@@ -56,7 +56,7 @@ def service_row(
         route.name,
         arrivals / covered_s if covered_s else None,
         tuple((m, sent[m] / total if total else None, planned.get(m, 0.0)) for m in route.models),
-        thresholds_words(route, split.cuts) if split else "",
+        thresholds(route.thresholds(split.cuts)) if split else "",
         route.mean_quality(split.cuts, route.mix(classes)) if split and classes else None,
         route.at_least,
         fallbacks,

@@ -17,6 +17,7 @@ from streams.tools.up.observed_demand import DemandSeen
 from streams.tools.up.placement_text import Placement, placements
 from streams.tools.up.quality_view import ServiceRow, service_row
 from streams.tools.up.traffic_report import WaysSeen
+from topics.reason_codes import ReasonCode
 from topics.records import (
     Assignment,
     Decision,
@@ -187,16 +188,14 @@ class Picture:
             if now_ms - decision.at_ms < UNMET_STANDS_MS and not self._served_since(decision)
         }
 
-    def held(self) -> dict[str, str]:
-        """What holds for the whole cluster now, in words by code ("lag", "pause"), as the
-        controller said last."""
-        found: dict[str, str] = {}
+    def behind(self) -> str:
+        """That the controller is behind on what it reads, in words; "" where it is not."""
+        found = ""
         for decision in self.decisions:
-            if decision.model == "*" and decision.code:
-                code = decision.code.removesuffix("_over")
-                found.pop(code, None)
-                if code == decision.code:
-                    found[code] = decision.reason
+            if ReasonCode.READER_BEHIND in decision.codes:
+                found = decision.reason
+            elif ReasonCode.READER_CAUGHT_UP in decision.codes:
+                found = ""
         return found
 
     def _served_since(self, decision: Decision) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoscaler.explain import reasons
-from autoscaler.state import reader_lag
 from streams.files.model_source import facts_words, uncertain_facts
 from streams.plain_text import several
 from streams.tools.up import process_list
@@ -99,7 +98,7 @@ class Shown:
         down, lost = ", ".join(self._children.down()), ", ".join(self._children.lost)
         alerts = [f"! down: {down}; starting again"] if down else []
         alerts += [f"! lost: {lost}; what runs goes on as it is"] if lost else []
-        behind = self._picture.held().get(reader_lag.KIND)
+        behind = self._picture.behind()
         alerts += [f"! {behind}"] if behind else []
         gap = None if self.silent else self._gap(now_ms)
         quiet = f"no requests in the trace until {self._clock_of(gap.end_s)} | " if gap else ""

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.workload import Lengths
-from autoscaler.planning.time_limits import DRAIN_TOO_SHORT, longest_answer_s
+from autoscaler.planning.time_limits import longest_answer_s
 from tests.unit.decide.decide_catalogue import pool, service
-from tests.unit.decide.decide_world import world
+from tests.unit.decide.decide_world import World, world
+from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=10, per_node=1)
 
@@ -28,13 +29,13 @@ def test_nodes_are_told_to_wait_for_the_longest_answers_of_what_they_run() -> No
 def test_a_declared_time_out_is_what_nodes_are_told_and_too_short_a_one_is_a_decision() -> None:
     w = world(20.0, writes_essays(), pools=(ONE,), policy=Policy(drain_timeout_s=120.0)).run(60)
     assert {a.drain_timeout_ms for a in w.applied.values() if a.instances} == {120_000}
-    (said,) = [d for d in w.decisions if d.code == DRAIN_TOO_SHORT]
+    (said,) = [d for d in w.decisions if ReasonCode.DRAIN_TOO_SHORT in d.codes]
     assert said.model == "chat" and "policy.drain_timeout 2m" in said.reason
     enough = Policy(drain_timeout_s=3600.0)
     assert not [
         d
         for d in world(20.0, writes_essays(), pools=(ONE,), policy=enough).run(60).decisions
-        if d.code
+        if ReasonCode.DRAIN_TOO_SHORT in d.codes
     ]
 
 
@@ -46,10 +47,16 @@ def test_that_a_time_out_is_too_short_for_measured_lengths_is_said_until_it_is_c
         pools=(ONE,),
         policy=Policy(drain_timeout_s=120.0),
     ).run(5)
-    assert not [d for d in w.decisions if d.code]
+    assert not _drains(w)
     chat = replace(w.state.models["chat"], lengths=Lengths.expected(100.0, 8000.0))
     w.state = replace(w.state, models={"chat": chat})
     w.run(1)
     w.cluster = replace(w.cluster, policy=Policy())
     w.run(1)
-    assert [d.code for d in w.decisions if d.code] == [DRAIN_TOO_SHORT, f"{DRAIN_TOO_SHORT}_over"]
+    assert _drains(w) == [ReasonCode.DRAIN_TOO_SHORT, ReasonCode.DRAIN_LONG_ENOUGH]
+
+
+def _drains(w: World) -> list[str]:
+    """What was said of drain time-outs."""
+    codes = (ReasonCode.DRAIN_TOO_SHORT, ReasonCode.DRAIN_LONG_ENOUGH)
+    return [code for d in w.decisions for code in d.codes if code in codes]

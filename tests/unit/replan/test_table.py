@@ -12,12 +12,13 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS, allowed
 from autoscaler.replan.switchable_roles_changed import known_to_switch
-from autoscaler.replan.trigger_inputs import News, Trigger
+from autoscaler.replan.trigger_inputs import News
 from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Group, Placed
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
+from autoscaler.state.replan_trigger import Trigger
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
 

@@ -10,6 +10,7 @@ from autoscaler.domain.cluster import Market
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import cells, unmet_lines
 from tests.unit.tools.up.seen import NOW_MS, instance, row, telemetry
+from topics.reason_codes import ReasonCode
 from topics.records import (
     Assignment,
     Decision,
@@ -167,14 +168,13 @@ def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
     assert picture.unmet(NOW_MS + 700_000) == {}
 
 
-def test_what_holds_for_the_cluster_is_shown_until_it_is_over(picture: Picture) -> None:
-    def said(number: int, code: str, model: str = "*") -> Decision:
-        return Decision(number, 1, model, "hold", NOW_MS, True, f"about {code}", code=code)
+def test_that_the_controller_is_behind_is_shown_until_it_has_caught_up(picture: Picture) -> None:
+    def said(number: int, code: str) -> Decision:
+        return Decision(number, 1, "*", "hold", NOW_MS, True, f"about {code}", codes=(code,))
 
-    picture.add(said(1, "lag"))
-    picture.add(said(2, "pause"))
-    picture.add(said(3, "freeze", "mini"))
-    picture.add(replace(said(4, ""), reason="something else"))
-    assert picture.held() == {"lag": "about lag", "pause": "about pause"}
-    picture.add(said(5, "lag_over"))
-    assert picture.held() == {"pause": "about pause"}
+    assert picture.behind() == ""
+    picture.add(said(1, ReasonCode.READER_BEHIND))
+    picture.add(said(2, ReasonCode.PAUSED))
+    assert picture.behind() == "about reader_behind"
+    picture.add(said(3, ReasonCode.READER_CAUGHT_UP))
+    assert picture.behind() == ""

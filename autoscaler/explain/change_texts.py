@@ -1,0 +1,109 @@
+"""Sentences for what makes up a change: its cause, its cost, and when it takes effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoscaler.domain.reason import Reason
+from autoscaler.explain.reasons import duration, money, rate, shares, thresholds
+from topics.reason_codes import ReasonCode as Code
+
+Text = Callable[[Reason], str]
+
+
+def _replanned(reason: Reason, text: Text) -> str:
+    return f"re-solve: {', '.join(dict.fromkeys(map(text, reason.because)))}"
+
+
+def _capacity_lost(_reason: Reason, _: Text) -> str:
+    return "capacity was lost"
+
+
+def _floor(reason: Reason, _: Text) -> str:
+    return f"floor of {reason.quantities[0]:.0f}"
+
+
+def _lengths_worth(reason: Reason, _: Text) -> str:
+    planned, target = map(rate, reason.quantities)
+    return f"at the present request lengths the fleet is good for {planned} of {target} req/s"
+
+
+def _cost(reason: Reason, _: Text) -> str:
+    return money(reason.quantities[0])
+
+
+def _moved_together(reason: Reason, _: Text) -> str:
+    return f"moved next to other instances: frees a node of {', '.join(reason.names)}"
+
+
+def _serving_in(reason: Reason, _: Text) -> str:
+    return f"serving in {duration(reason.quantities[0])}"
+
+
+def _role_switches(reason: Reason, _: Text) -> str:
+    many = reason.quantities[0]
+    return f"{many:.0f} role switch{'es' if many > 1 else ''} in place"
+
+
+def _plan_gap(reason: Reason, _: Text) -> str:
+    return f"plan within {reason.quantities[0]:.1%} of the best"
+
+
+def _divided_anew(reason: Reason, text: Text) -> str:
+    return "; ".join(["requests are divided anew", *map(text, reason.because)])
+
+
+def _thresholds_chosen(reason: Reason, text: Text) -> str:
+    models = len(reason.names)
+    fractions, rest = reason.quantities[:models], reason.quantities[models:]
+    *marks, quality, at_least = rest
+    bound = "; ".join(map(text, reason.because))
+    return (
+        f"{shares(reason.names, fractions)} (thresholds {thresholds(marks)}); "
+        f"quality {quality:.4g}, at least {at_least:g} is asked for; bound by {bound}"
+    )
+
+
+def _thresholds_in_force(reason: Reason, text: Text) -> str:
+    began = f"thresholds {thresholds(reason.quantities)} in force"
+    return "; ".join([began, *map(text, reason.because)])
+
+
+def _not_ready(_reason: Reason, _: Text) -> str:
+    return "the fleet for them is not ready"
+
+
+def _unserved(reason: Reason, text: Text) -> str:
+    short, sought = map(rate, reason.quantities)
+    bound = "; ".join(dict.fromkeys(map(text, reason.because)))
+    return f"{short} of {sought} req/s cannot be served: {bound}"
+
+
+def _floor_unmet(reason: Reason, text: Text) -> str:
+    floor, runs = reason.quantities
+    bound = "; ".join(dict.fromkeys(map(text, reason.because)))
+    return f"floor of {floor:.0f}: only {runs:.0f} can run: {bound}"
+
+
+def _nothing_more(_reason: Reason, _: Text) -> str:
+    return "nothing more can be had"
+
+
+CHANGE_TEXTS = {
+    Code.REPLANNED: _replanned,
+    Code.CAPACITY_LOST: _capacity_lost,
+    Code.FLOOR: _floor,
+    Code.LENGTHS_WORTH: _lengths_worth,
+    Code.COST: _cost,
+    Code.MOVED_TOGETHER: _moved_together,
+    Code.SERVING_IN: _serving_in,
+    Code.ROLE_SWITCHES: _role_switches,
+    Code.PLAN_GAP: _plan_gap,
+    Code.DIVIDED_ANEW: _divided_anew,
+    Code.THRESHOLDS_CHOSEN: _thresholds_chosen,
+    Code.THRESHOLDS_IN_FORCE: _thresholds_in_force,
+    Code.FLEET_NOT_READY: _not_ready,
+    Code.UNSERVED: _unserved,
+    Code.FLOOR_UNMET: _floor_unmet,
+    Code.NOTHING_MORE: _nothing_more,
+}

@@ -1,0 +1,112 @@
+"""Sentences for the demand that is planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoscaler.domain.reason import Reason
+from autoscaler.explain.reasons import duration, lasting, over, rate, under
+from topics.reason_codes import ReasonCode as Code
+
+Text = Callable[[Reason], str]
+
+
+def _declared(reason: Reason) -> str:
+    return f"declared workload of {rate(reason.quantities[0])} req/s"
+
+
+def _inherited(_reason: Reason) -> str:
+    return "capacity taken over at the start"
+
+
+def _wake(_reason: Reason) -> str:
+    return "its first requests arrived"
+
+
+def _surge(reason: Reason) -> str:
+    size, *capacity = reason.quantities
+    if not capacity:  # within what is planned for
+        return f"{rate(size)} req/s"
+    utilization, raw, instances = capacity
+    if raw > 0.0:
+        return over(size, utilization, raw)
+    none = "the running instances have no known capacity yet" if instances else "nothing runs"
+    return f"{rate(size)} req/s, and {none}"
+
+
+def _burst(reason: Reason) -> str:
+    high, mean = reason.quantities
+    return f"bursts of {rate(high)} req/s around a mean of {rate(mean)}"
+
+
+def _backlog(reason: Reason) -> str:
+    in_flight, recent, expected, capacity = reason.quantities
+    return (
+        f"{in_flight:.0f} requests in flight where {rate(recent)} req/s explain {expected:.0f}; "
+        f"capacity {rate(capacity)}"
+    )
+
+
+def _routed(reason: Reason) -> str:
+    return f"{rate(reason.quantities[0])} req/s by way of {reason.names[0]}"
+
+
+def _forecast(reason: Reason) -> str:
+    expected, in_s, error, last_error = reason.quantities
+    return (
+        f"{rate(expected)} req/s expected in {duration(in_s)} by {reason.names[0]} "
+        f"(mean error {rate(error)}, last value {rate(last_error)})"
+    )
+
+
+def _rising(reason: Reason) -> str:
+    expected, in_s, lasted_s, now, per_min = reason.quantities
+    return (
+        f"{rate(expected)} req/s expected in {duration(in_s)} because it has been rising for "
+        f"{lasting(lasted_s)} ({rate(now)} now, {per_min:+.2f} a minute)"
+    )
+
+
+def _lower_demand(reason: Reason) -> str:
+    return under(*reason.quantities)
+
+
+def _idle(reason: Reason) -> str:
+    return f"no requests for {duration(reason.quantities[0])}"
+
+
+def _overestimated(reason: Reason) -> str:
+    share, requests, load, planned = reason.quantities
+    return (
+        f"only {share:.0%} of {requests:.0f} requests met the SLO "
+        f"(load {rate(load)} of {rate(planned)} req/s)"
+    )
+
+
+def _derated(reason: Reason) -> str:
+    return f"capacity derated to {reason.quantities[0]:.0%} because SLOs were missed"
+
+
+def _with_derating(own: Text) -> Callable[[Reason, Text], str]:
+    """The sentence, and after it that of what lowered the capacity, if anything did."""
+    return lambda reason, text: "; ".join([own(reason), *map(text, reason.because)])
+
+
+TARGET_TEXTS = {
+    code: _with_derating(own)
+    for code, own in {
+        Code.DECLARED: _declared,
+        Code.INHERITED: _inherited,
+        Code.WAKE: _wake,
+        Code.SURGE: _surge,
+        Code.BURST: _burst,
+        Code.BACKLOG: _backlog,
+        Code.ROUTED: _routed,
+        Code.FORECAST: _forecast,
+        Code.RISING: _rising,
+        Code.LOWER_DEMAND: _lower_demand,
+        Code.IDLE: _idle,
+        Code.OVERESTIMATED: _overestimated,
+        Code.DERATED: _derated,
+    }.items()
+}

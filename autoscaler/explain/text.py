@@ -1,0 +1,47 @@
+"""The sentence of each reason. No other module makes one, and no program reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from autoscaler.domain.reason import Reason
+from autoscaler.explain.change_texts import CHANGE_TEXTS
+from autoscaler.explain.event_texts import EVENT_TEXTS
+from autoscaler.explain.guard_texts import GUARD_TEXTS
+from autoscaler.explain.plan_texts import PLAN_TEXTS
+from autoscaler.explain.target_texts import TARGET_TEXTS
+from autoscaler.explain.trigger_texts import TRIGGER_TEXTS
+from topics.reason_codes import ReasonCode
+
+_MOST = 2000  # characters of a reason, as a decision record allows
+
+TEXTS: Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]] = {
+    **TRIGGER_TEXTS,
+    **TARGET_TEXTS,
+    **CHANGE_TEXTS,
+    **GUARD_TEXTS,
+    **EVENT_TEXTS,
+    **PLAN_TEXTS,
+}
+
+
+def text(reason: Reason) -> str:
+    """The sentence of `reason`, with units; of its subject only where the sentence needs it."""
+    return TEXTS[reason.code](reason, text)
+
+
+def text_with_subject(reason: Reason) -> str:
+    """ "chat: 3 instances planned": the sentence of `reason` after its subject, if it has one."""
+    has_subject = reason.subject not in ("", "*")
+    return f"{reason.subject}: {text(reason)}" if has_subject else text(reason)
+
+
+def texts(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """The sentences of `reasons`, each once."""
+    return tuple(dict.fromkeys(map(text, reasons)))
+
+
+def joined(reasons: Iterable[Reason]) -> str:
+    """All sentences in one line, cut where a decision record ends."""
+    line = "; ".join(map(text, reasons))
+    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
