@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 
 from autoscaler.decide import ControllerState, Observation, decide
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import observe
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
@@ -31,6 +32,7 @@ from autoscaler.state.effects import PublishAssignment, SolveRequested
 from autoscaler.tick.restore import rebuild
 from loadtests.large_estate import POOLS_PER_REGION, Estate
 from streams.garbage_collection import collect_seldom
+from topics.reason_codes import ReasonCode
 
 START_MS = 1_700_000_000_000
 _KINDS = 20
@@ -105,7 +107,8 @@ class _Run:
         """Wait for a full plan to be asked for and tick while its answer is carried out; how many
         models it changes."""
         # One of long ago may be waited for still.
-        self._answers += [unanswered(request, "not answered here") for request in self._fulls[-1:]]
+        why = Reason(ReasonCode.SOLVER_AWAY)
+        self._answers += [unanswered(request, why) for request in self._fulls[-1:]]
         asked = len(self._fulls)
         for _ in range(_ASKED_WITHIN_S):
             self.tick()

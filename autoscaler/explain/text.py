@@ -15,14 +15,19 @@ from topics.reason_codes import ReasonCode
 
 _MOST = 2000  # characters of a reason, as a decision record allows
 
-TEXTS: Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]] = {
-    **TRIGGER_TEXTS,
-    **TARGET_TEXTS,
-    **CHANGE_TEXTS,
-    **GUARD_TEXTS,
-    **EVENT_TEXTS,
-    **PLAN_TEXTS,
+Family = Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]]
+
+FAMILIES: Mapping[str, Family] = {
+    "Why all models are planned anew": TRIGGER_TEXTS,
+    "Why so much demand is planned for": TARGET_TEXTS,
+    "What makes up a change, or is missing from it": CHANGE_TEXTS,
+    "Why a change waits": GUARD_TEXTS,
+    "What operators said and what was noticed": EVENT_TEXTS,
+    "What a plan is bound by, breaks, or could not do": PLAN_TEXTS,
 }
+"""The sentences of each family of codes, under its title."""
+
+TEXTS: Family = {code: own for family in FAMILIES.values() for code, own in family.items()}
 
 
 def text(reason: Reason) -> str:

@@ -43,8 +43,9 @@ class ModelStanding:
     p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
     newest second reported. usd_per_h: price of the GPUs under what stands, what comes and goes
     included, and what is lost with all its nodes not. proposal: number of the one that waits for
-    approval, 0 for none. short: demand or the floor cannot be met. planned: a plan was made since
-    the start. word: how it is. uncertain: what is far from its prediction, "" where nothing is.
+    approval, 0 for none. short: demand or the floor cannot be met. is_held: an operator paused or
+    released it. planned: a plan was made since the start. word: how it is. uncertain: what is far
+    from its prediction, "" where nothing is.
     """
 
     model: str
@@ -71,6 +72,7 @@ class ModelStanding:
     unmanaged: int | None = None
     uncertain: str = ""
     short: bool = False
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ def _of(
         model=service.model,
         mode=str(service.mode),
         held=text(held) if held is not None else "",
+        is_held=held is not None,
         demand_req_per_s=local.req_per_s if isinstance(local, Stats) else None,
         target_req_per_s=state.target_req_per_s,
         target_why=text(state.target_why) if state.target_why is not None else "",

@@ -151,7 +151,9 @@ def end(
     if routed:
         waited_ms = now_ms - item.switch_ms
         if waited_ms >= rules.sick_after_ms:
-            return _rolled_back(item, now_ms, f"no answer for {waited_ms / 1e3:.0f} s")
+            refused = item.refused_phase or item.desired.phase
+            why = f"switch to {refused} failed: no answer for {waited_ms / 1e3:.0f} s"
+            return _rolled_back(item, now_ms, why)
         return item
     reason = _hopeless(item, now_ms, rules)
     if not reason:
@@ -206,8 +208,7 @@ def _switched(item: Held, now_ms: int) -> Held:
 def _rolled_back(item: Held, now_ms: int, why: str) -> Held:
     """Back to the phase it served before; `why` stays as its reason."""
     refused = item.refused_phase or item.desired.phase
-    text = why if why.startswith("switch to") else f"switch to {refused} failed: {why}"
-    item = happens(item, LifecycleEvent.ROLLED_BACK, now_ms, text)
+    item = happens(item, LifecycleEvent.ROLLED_BACK, now_ms, why)
     return replace(
         item, phase=item.from_phase, from_phase="", switch_ms=0, refused_phase=refused, failures=0
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
@@ -38,6 +39,7 @@ from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.keys import Keys
+from topics.reason_codes import ReasonCode
 from topics.signing import refusal
 from topics.telemetry_columns import AGE_MS
 from topics.time_base import TimeBase
@@ -69,7 +71,7 @@ class SimSolver:
         await asyncio.sleep((0.05 if urgent else 0.3) + 0.3 * self.rng.random() + self.slow_s)
         if self.away:
             await asyncio.sleep(2.0)
-            self._ready.append(unanswered(request, "the solver is away"))
+            self._ready.append(unanswered(request, Reason(ReasonCode.SOLVER_AWAY)))
             return
         self._ready.append(plan_here(request, cluster))
         self.news.set()

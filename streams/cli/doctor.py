@@ -203,7 +203,7 @@ def _model(model: Mapping[str, Any]) -> Finding:
         number = model["proposal"]
         mend = f"shoal approve {number}, or shoal reject {number} --why ..."
         return Finding(True, name, f"proposal #{number} waits", mend)
-    if model["word"].startswith("short"):
+    if model.get("short", False):  # a controller of the version before does not say
         mend = f"shoal explain {name} names what would help"
         return Finding(False, name, model["word"], mend)
     return Finding(True, name, model["word"])

@@ -26,9 +26,17 @@ from streams.cli.measure import measuring_words
 from streams.cli.time_arguments import clock_words
 from streams.plain_text import clipped
 from topics.codec import read_value
+from topics.reason_codes import ReasonCode
 
 _LINES, _WIDTH = 12, 100
 _QUIET = ("hold", "rebuilt")
+_ENDS = {
+    ReasonCode.PROPOSAL_EXPIRED,
+    ReasonCode.PROPOSAL_WITHDRAWN,
+    ReasonCode.PROPOSAL_REJECTED,
+    ReasonCode.PROPOSAL_DROPPED,
+}
+"""How a proposal ends that changes nothing."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -96,8 +104,8 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
         last = telling[-1]
         yield _decision(last, now["proposal"])
         yield f"why       {last['reason']}"
-        answer = f"proposal #{last['number']} "
-        yield from (f"answer    {d['reason']}" for d in own if d["reason"].startswith(answer))
+        later = (one for one in own if one["number"] > last["number"])
+        yield from (f"answer    {one['reason']}" for one in later if _ENDS & {*_codes(one)})
     else:
         yield f"{now['model']}: nothing was decided yet"
     yield f"demand    {_demand(found)}"
@@ -122,6 +130,11 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     yield "guard     " + "; ".join(found["guards"])
     if now["proposal"]:
         yield f"proposal  #{now['proposal']} waits: shoal approve {now['proposal']}"
+
+
+def _codes(decision: Mapping[str, Any]) -> tuple[str, ...]:
+    """Its reason codes; none of a controller of the version before."""
+    return tuple(decision.get("codes", ()))
 
 
 def _show_route(found: Mapping[str, Any], as_json: bool) -> int:

@@ -20,7 +20,8 @@ from autoscaler.state.effects import PublishDecision
 from topics.codec import write_value
 from topics.decisions import Decision
 
-FORM = 1
+FORM = 2
+"""Of the lines. 1 had reasons as sentences alone; what it holds cannot be decided again."""
 
 
 @dataclass(frozen=True, slots=True)

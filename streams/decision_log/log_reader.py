@@ -18,7 +18,6 @@ import orjson
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.validation import InvalidValue
 from streams.decision_log.log_entries import FORM, Start, Tick
 from streams.decision_log.log_writer import SUFFIX, started_ms
 from streams.decision_log.observation_diff import ObservationReader
@@ -97,7 +96,9 @@ def segments(folder: Path) -> list[Segment]:
 
 def _start(line: dict[str, Any]) -> Start:
     if line.get("form") != FORM:
-        raise InvalidValue("form", line.get("form"), f"{FORM}, what this version writes")
+        raise ValueError(
+            f"written in form {line.get('form')}, and this version reads form {FORM} alone"
+        )
     return Start(
         str(line["version"]),
         str(line["controller"]),

@@ -218,7 +218,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     state, now_ms = done.after, done.now_ms
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)
-    said = [found.held] if found.held else []
+    said = [found.held] if found.is_held else []
     behind = state.held.get(f"*/{reader_lag.KIND}")
     if behind is not None:
         said.append(text(behind))

@@ -134,7 +134,7 @@ class Metrics(Collector):
             return
         models = now.models
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
-        yield "shoal_held", [((m.model,), float(bool(m.held))) for m in models]
+        yield "shoal_held", [((m.model,), float(m.is_held)) for m in models]
         yield "shoal_uncertain", [((m.model,), float(bool(m.uncertain))) for m in models]
         yield (
             "shoal_telemetry_age_seconds",
@@ -173,7 +173,7 @@ class Metrics(Collector):
             if series[0] not in declared and not _is_left_alone(series[0], done.after.held):
                 self._desired[series] = 0
         for model in models:
-            if not model.planned or model.held:
+            if not model.planned or model.is_held:
                 continue
             for series in [known for known in self._desired if known[0] == model.model]:
                 self._desired[series] = 0

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.domain.cluster import Market
+from autoscaler.domain.reason import about
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_usage import is_spot
@@ -104,7 +105,7 @@ def _check_model(problem: PlanningProblem, made: Plan, model: str, promises: boo
     runs = sum(t.now for t in targets) if problem.additions_only else 0
     assert not 0 < max(service.max_instances, runs) < number or not service.max_instances
     if promises:
-        said = any(note.startswith(f"{model}:") for note in made.notes)
+        said = bool(about(made.notes, model))
         assert said or number >= service.min_instances
         off_spot = (1.0 - service.spot_share) * needed
         assert said or short or capacity - spot >= off_spot * (1 - 1e-6) - 1e-6

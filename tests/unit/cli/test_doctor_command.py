@@ -40,7 +40,7 @@ def test_all_is_well() -> None:
         ({"lag_ms": {"status": 42_000}}, "42 s behind", "more CPU"),
         ({"refused": {"mini": "service mini:1: no"}}, "mini:1: no", "shoal apply"),
         ({"models": [{**MODEL, "telemetry_age_s": None}]}, "no telemetry yet", "gateway"),
-        ({"models": [{**MODEL, "word": "short: 3.0 req/s unserved"}]}, "short", "explain chat"),
+        ({"models": [{**MODEL, "word": "short: 3 req/s", "short": True}]}, "short", "explain chat"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(

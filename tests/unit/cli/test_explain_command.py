@@ -18,7 +18,8 @@ PROPOSED = {
     "expires_ms": 1_800_000, "change": [("mini:a1@eu/l4/on-demand", 1)], "reason": "it needs one",
 }  # fmt: skip
 REJECTED = {**PROPOSED, "number": 5, "kind": "hold", "expires_ms": 0, "change": [],
-            "reason": "proposal #4 was rejected by ann: not today"}  # fmt: skip
+            "reason": "proposal #4 was rejected by ann: not today",
+            "codes": ["proposal_rejected"]}  # fmt: skip
 
 
 def said(waits: int, *decisions: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from unittest import mock
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
@@ -16,6 +17,7 @@ from autoscaler.planning import planning_problem as problems
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
+from topics.reason_codes import ReasonCode
 
 BUCKET = Lengths(1000.0, 200.0)
 LLAMA = catalog.model("meta-llama/Llama-3.1-8B")
@@ -103,7 +105,9 @@ class Planner:
     def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         self.asked.append(request)
         if request.urgency in self.broken:
-            return unanswered(request, "the solver was restarted")
+            return unanswered(
+                request, Reason(ReasonCode.SOLVER_ERROR, quoted="the solver was restarted")
+            )
         with (
             mock.patch.object(problems, "candidate_combos", self._candidates),
             mock.patch.object(problems, "combo_named", self._named),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import observe
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
@@ -98,7 +99,7 @@ class World:
         self.effects: list[Effect] = []
         self.planner = Planner(self.catalogue)
         self.due: list[tuple[int, PlanRequest]] = []
-        self.reasons: dict[int, str] = {}
+        self.reasons: dict[int, tuple[Reason, ...]] = {}
         self.sequence = 0
         self.carry: dict[str, float] = {}
         self.state: ControllerState = rebuild(self.cluster, {}, {}, {}, [], T0, leader_token=1)
@@ -287,7 +288,7 @@ class World:
             elif isinstance(effect, SolveRequested) and self.answers:
                 urgent = effect.request.urgency is Urgency.URGENT
                 pending = self.state.pending[effect.request.urgency]
-                self.reasons[effect.request.number] = ", ".join(w for _, w in pending.reasons)
+                self.reasons[effect.request.number] = pending.reasons
                 self.due.append((self.t_s + (1 if urgent else self.full_s), effect.request))
 
 

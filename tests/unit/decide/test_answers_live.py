@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import Planner, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
 from topics.alerts import Alert
+from topics.reason_codes import ReasonCode
 from topics.supply import Price
 
 ONE = pool(nodes=40, per_node=1, usd=2.0)
@@ -46,7 +48,7 @@ def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> N
     w.planner.broken.add(Urgency.FULL)
     w.run(500)
     assert w.applied == before
-    holds = [d for d in w.of_kind("hold") if "last good plan stands" in d.reason]
+    holds = [d for d in w.of_kind("hold") if ReasonCode.NO_NEW_PLAN in d.codes]
     assert len(holds) == 1 and "the solver was restarted" in holds[0].reason
 
 
@@ -54,7 +56,9 @@ class Failing(Planner):
     """A planner that answers nothing, and says of each urgency that it was that."""
 
     def answer(self, request: PlanRequest, _: Cluster) -> PlanAnswer:
-        return unanswered(request, f"{request.urgency} failed")
+        return unanswered(
+            request, Reason(ReasonCode.SOLVER_ERROR, quoted=f"{request.urgency} failed")
+        )
 
 
 def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
@@ -64,7 +68,7 @@ def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
     for number in range(30):
         w.alerts.append(Alert(f"f{number}", "slow", "firing", w.now_ms))
         w.tick()
-    (said,) = (d for d in w.of_kind("hold") if "no new plan" in d.reason)
+    (said,) = (d for d in w.of_kind("hold") if ReasonCode.NO_NEW_PLAN in d.codes)
     assert "no new plan (full failed)" in said.reason
 
 
@@ -97,7 +101,7 @@ def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
     w.run(22)
     grown = [d for d in w.of_kind("scale_out") if d.model == "chat"]
     assert "is over" in grown[-1].reason  # its own, not that of the full plan
-    left = [why for why in w.reasons.values() if "chat: the fleet changed" in why]
+    left = [why for why in w.reasons.values() if ReasonCode.FLEET_CHANGED in codes_of(why)]
     assert len(left) == 1
     w.run(200)
     assert not w.rented(near.id) and w.ready("chat") == 4 and w.ready("code") == 1
@@ -106,7 +110,7 @@ def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
 def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
     """The plan was made for 8 req/s; when it comes 27 arrive: nothing leaves."""
     w = world(lambda _m, t: 30.0 if t < 100 else 8.0, pools=(ONE,), full_s=60)
-    while not any("needs less" in why for why in w.reasons.values()):
+    while not any(ReasonCode.EXCESS in codes_of(why) for why in w.reasons.values()):
         w.run(1)
         assert w.t_s < 900
     wanted = w.wanted("chat")
@@ -141,7 +145,7 @@ def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
         assert w.routed_req_per_s("chat") == 20.0
 
     w.run(900, check)
-    assert w.of_kind("replan") and any("not ready after" in d.reason for d in w.decisions)
+    assert w.of_kind("replan") and any(ReasonCode.NOT_READY in d.codes for d in w.decisions)
 
 
 def test_decisions_state_every_reason_that_waited() -> None:
@@ -159,7 +163,7 @@ def test_decisions_state_every_reason_that_waited() -> None:
     w.prices[near.id] = Price(near.id, 20.0, w.now_ms)
     w.run(60)
     (moved,) = w.of_kind("replan")
-    assert "alert high-latency" in moved.reason and "now 20.00 USD/h" in moved.reason
+    assert {ReasonCode.ALERT, ReasonCode.PRICE} <= {*moved.codes}
 
 
 def test_a_price_that_changes_little_changes_nothing() -> None:

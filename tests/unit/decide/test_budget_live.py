@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Pool, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance import catalog
@@ -22,6 +23,7 @@ from autoscaler.simulation.controller_under_test import LiveController
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import World
 from autoscaler.simulation.supply_script import NodeLost
+from topics.reason_codes import ReasonCode
 
 LONG, CHAT = (2400, 20), (400, 300)
 LEAD_S, SHIFT_S, END_S = 300.0, 400.0, 800.0
@@ -102,7 +104,7 @@ def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: Wo
     budget. The last of what runs may not leave before something else serves."""
     assert [sum(target.count for target in plan.targets) for plan in shifted.timeline.plans] == [3]
     notes = [note for _, answer in shifted.timeline.answered for note in answer.notes]
-    assert "m: what does more for the budget has no room until all that runs has left" in notes
+    assert Reason(ReasonCode.BUDGET_STUCK, "m", ("m",)) in notes
 
 
 def test_a_lost_node_is_planned_around_and_explained() -> None:

@@ -23,6 +23,7 @@ from autoscaler.simulation.simulated_request import Call, Ending
 from autoscaler.simulation.simulator import World
 from autoscaler.simulation.supply_script import Happening, NodeLost
 from tests.unit.decide.decide_catalogue import service
+from topics.reason_codes import ReasonCode
 
 IMAGE = frozenset({"image"})
 LEAD_S, CHANGE_S, END_S = 150.0, 300.0, 1000.0
@@ -151,4 +152,4 @@ def test_a_lost_node_is_replaced_and_its_cell_serves_again() -> None:
     there = {n for n, record in world.assignments.items() if record.instances} - {used[0]}
     assert len(there) >= len(used)
     assert {call.ending for call in since(world, CHANGE_S + 150.0)} == {Ending.SERVED}
-    assert any("lost" in decision.reason for decision in world.timeline.decisions)
+    assert any(ReasonCode.NODE_LOST in decision.codes for decision in world.timeline.decisions)

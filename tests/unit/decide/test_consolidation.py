@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoscaler.domain.cluster import Market, Mode
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
+from topics.reason_codes import ReasonCode
 
 TWO = pool(per_node=2, usd=4.0)
 HIGH_S = 900
@@ -40,16 +41,16 @@ def test_two_half_empty_nodes_become_one_and_capacity_never_falls_below_demand()
 
 def test_a_move_says_what_it_frees_and_is_made_once() -> None:
     w = scaled_in()
-    moves = [d for d in w.decisions if "moved next to" in d.reason]
+    moves = [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
     assert len(moves) <= 1  # none where scale-in had emptied a node by itself
     assert all(d.cost_delta_usd_per_h == -4.0 and d.change == () for d in moves)
 
 
 def test_owned_nodes_are_left_alone_because_nothing_is_saved() -> None:
     w = scaled_in(where=pool(per_node=2, market=Market.OWNED))
-    assert not [d for d in w.decisions if "moved next to" in d.reason]
+    assert not [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
 
 
 def test_models_that_wait_for_approval_are_not_moved() -> None:
     w = scaled_in(1800, mode=Mode.APPROVE)
-    assert not [d for d in w.decisions if "moved next to" in d.reason]
+    assert not [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]

@@ -12,6 +12,7 @@ from autoscaler.planning.planner_messages import Urgency
 from autoscaler.state.effects import PublishAssignment, PublishRates, SolveRequested
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import T0, world
+from topics.reason_codes import ReasonCode
 
 
 def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again() -> None:
@@ -34,7 +35,7 @@ def test_the_floor_is_started_at_once_without_any_traffic() -> None:
     assert [r.urgency for r in w.requests()] == [Urgency.URGENT]
     w.run(1)
     assert w.wanted("chat") == 2
-    assert w.decisions[0].kind == "scale_out" and "floor of 2" in w.decisions[0].reason
+    assert w.decisions[0].kind == "scale_out" and ReasonCode.FLOOR in w.decisions[0].codes
 
 
 def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
@@ -44,7 +45,7 @@ def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
     w.run(1)
     assert len(w.requests(Urgency.URGENT)) == 1
     w.run(1)
-    assert w.wanted("chat") == 1 and "first requests" in w.decisions[-1].reason
+    assert w.wanted("chat") == 1 and ReasonCode.WAKE in w.decisions[-1].codes
 
 
 def test_instances_are_routed_only_when_ready_and_weighted_by_goodput() -> None:
@@ -76,9 +77,11 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> 
     assert w.wanted("chat") == 3
     assert w.state.models["chat"].derate == pytest.approx(0.85 * 15.5 / 16.0, abs=0.01)
     step = w.of_kind("scale_out")[-1]
-    assert "requests met the SLO (load 15.5 of 16.0 req/s)" in step.reason
-    triggers = [name for p in w.state.pending.values() for name, _ in p.reasons]
-    assert "missed" in triggers or any(r.urgency is Urgency.FULL for r in w.requests()[-3:])
+    assert ReasonCode.OVERESTIMATED in step.codes
+    triggers = [why.code for p in w.state.pending.values() for why in p.reasons]
+    assert ReasonCode.SLO_MISSED in triggers or any(
+        r.urgency is Urgency.FULL for r in w.requests()[-3:]
+    )
     w.run(2500)
     assert w.routed_req_per_s("chat") <= 40.0  # 15.5 / 0.8 / 0.5: derating ends at one half
 
@@ -143,7 +146,7 @@ def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -
     assert w.wanted("chat") == 1
     said = w.of_kind("infeasible")
     assert [(d.at_ms - T0) // 60_000 for d in said] == [0, 10]
-    assert all(d.reason.startswith("survive one-node cannot be kept") for d in said)
+    assert all(d.codes == (ReasonCode.PROMISED_SURVIVAL, ReasonCode.NOT_POSSIBLE) for d in said)
     kept = world(5.0, service(min_instances=1, survive="one-node"), pools=(two,)).run(300)
     assert kept.wanted("chat") == 2
     assert kept.of_kind("infeasible") == []
@@ -154,7 +157,7 @@ def test_a_ceiling_is_kept() -> None:
     w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)
     assert w.wanted("chat") == 2
     (said,) = w.of_kind("infeasible")
-    assert "cannot be served: at most 2 instances" in said.reason
+    assert said.codes == (ReasonCode.UNSERVED, ReasonCode.CEILING)
 
 
 def test_recommend_says_everything_and_changes_nothing() -> None:

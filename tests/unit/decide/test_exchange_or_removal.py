@@ -9,6 +9,7 @@ from typing import cast
 from autoscaler.apply.context import Scene
 from autoscaler.apply.model_change import keep_all
 from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.rollout.fleet_snapshot import Sight
@@ -16,6 +17,7 @@ from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats
+from topics.reason_codes import ReasonCode
 
 NOW = 1_700_000_000_000
 POOL = pool("p", per_node=4)
@@ -33,7 +35,7 @@ VIEW = ModelView(
 )
 
 
-def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> str:
+def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode, ...]:
     scene = Scene(
         Cluster((POOL,), (VIEW.service,), VIEW.policy),
         cast(Sight, None),
@@ -42,20 +44,23 @@ def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> str:
         NOW,
     )
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
-    return keep_all(replace(VIEW, demand=demand), +added, removed, 0.0, scene)
+    kept = keep_all(replace(VIEW, demand=demand), +added, removed, 0.0, scene)
+    return codes_of([kept]) if kept is not None else ()
 
 
 def test_an_exchange_that_leaves_about_the_same_waits_for_no_cool_down() -> None:
-    assert why(adds=1, removes=4) == ""  # 3.9 for 4.0: in a fleet of 8, 1% less
-    assert "was added" in why(adds=1, removes=6)
-    assert "was added" in why(adds=0, removes=1)
+    assert why(adds=1, removes=4) == ()  # 3.9 for 4.0: in a fleet of 8, 1% less
+    assert ReasonCode.COOLDOWN in why(adds=1, removes=6)
+    assert ReasonCode.COOLDOWN in why(adds=0, removes=1)
 
 
 def test_an_exchange_that_leaves_a_little_less_takes_as_much_evidence_as_a_removal() -> None:
     """A tenth less each time would soon be a removal; with no loss nothing need be seen."""
     missed = replace(SEEN, local=stats(120, 120, attained=60))
     stale = replace(SEEN, local=stats(120, 120, age_ms=30_000))
-    assert "only 50%" in why(adds=1, removes=4, demand=missed)
-    assert "stale" in why(adds=1, removes=4, demand=stale)
-    assert "telemetry" in why(adds=1, removes=4, demand=UNKNOWN)
-    assert why(adds=1, removes=3, demand=UNKNOWN) == ""  # 3.9 for 3
+    assert ReasonCode.SLO_STRAINED in why(adds=1, removes=4, demand=missed)
+    assert ReasonCode.TELEMETRY_STALE in why(adds=1, removes=4, demand=stale)
+    assert {ReasonCode.TELEMETRY_STALE, ReasonCode.NO_TELEMETRY} & {
+        *why(adds=1, removes=4, demand=UNKNOWN)
+    }
+    assert why(adds=1, removes=3, demand=UNKNOWN) == ()  # 3.9 for 3

@@ -22,6 +22,7 @@ from tests.unit.decide.decide_catalogue import (
     simple,
 )
 from tests.unit.decide.decide_world import T0, World, world
+from topics.reason_codes import ReasonCode
 from topics.telemetry import Telemetry
 
 ALWAYS = Weekly.parse("00:00-24:00")
@@ -68,7 +69,7 @@ def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: i
     w.run(900)
     assert w.of_kind("scale_in") == [] and w.wanted("chat") == wanted
     assert not w.state.models["chat"].no_data
-    assert sum("no telemetry" in d.reason for d in w.decisions) == 1
+    assert sum(ReasonCode.NO_TELEMETRY in d.codes for d in w.decisions) == 1
 
 
 def test_a_gap_never_counts_as_idle() -> None:

@@ -11,6 +11,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
 from tests.unit.decide.decide_catalogue import Planner, pool, service
 from tests.unit.decide.decide_world import T0, world
+from topics.reason_codes import ReasonCode
 
 ONE = pool(nodes=40, per_node=1, usd=2.0)
 
@@ -19,7 +20,7 @@ def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
     """30 req/s declared: four of 10 (30 / 0.8 = 37.5) are ordered with the first answer."""
     w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
     assert w.wanted("chat") == 4
-    assert "declared workload of 30.0 req/s" in w.decisions[0].reason
+    assert ReasonCode.DECLARED in w.decisions[0].codes
     w.run(600)
     assert [d.kind for d in w.decisions] == ["scale_out"] and w.ready("chat") == 4
 

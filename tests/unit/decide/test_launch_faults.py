@@ -9,6 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Policy
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
+from topics.reason_codes import ReasonCode
 
 
 def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
@@ -79,7 +80,7 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
     }
     policy = Policy(start_timeout_s=180.0)
     w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(440)
-    late = [d for d in w.decisions if "not ready after 180 s" in d.reason]
+    late = [d for d in w.decisions if ReasonCode.NOT_READY in d.codes]
     assert [d.at_ms - T0 for d in late] == [184_000, 367_000]
     assert w.ready("chat") == 1
 

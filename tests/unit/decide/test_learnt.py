@@ -8,6 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
+from autoscaler.domain.reason import Reason
 from autoscaler.model.prediction_drift import barred, basis, expected_s, looked_at, said, uncertain
 from autoscaler.rollout.serving_group import FleetView, Group
 from autoscaler.sizing.capacity_derating import LEAST
@@ -16,6 +17,7 @@ from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from topics.hourly_rates import Learnt, RateHour
+from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)
 DAY_S = 86_400
@@ -28,9 +30,10 @@ def starting_in(start_s: int, mode: Mode = Mode.ACT) -> World:
     return w
 
 
-def uncertainty(w: World) -> list[str]:
-    reasons = [d.reason for d in w.decisions]
-    return [r for r in reasons if r.startswith(("uncertain", "as predicted"))]
+def uncertainty(w: World) -> list[tuple[str, ...]]:
+    """The codes of what was said of predictions, in order."""
+    said = {ReasonCode.UNCERTAIN, ReasonCode.AS_PREDICTED}
+    return [d.codes for d in w.decisions if said.intersection(d.codes)]
 
 
 @pytest.mark.parametrize("start_s", [50, 60, 70])
@@ -46,7 +49,7 @@ def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
     w = starting_in(120).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 120.0
     assert w.routes["chat"].start_s == 120.0
-    assert uncertainty(w) == ["uncertain: instances start in ~2 min instead of ~60 s"]
+    assert uncertainty(w) == [(ReasonCode.UNCERTAIN, ReasonCode.START_TIMES)]
     seen = Observation(statuses=dict(w.statuses))
     shown = standing(w.state, seen, w.cluster, w.now_ms).models[0]
     assert shown.uncertain == "instances start in ~2 min instead of ~60 s"
@@ -103,7 +106,7 @@ def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
     assert uncertain(after(())) and uncertain(after(own[:1]))
     assert uncertain(after(elsewhere)) == ""
     (told,) = said({"chat": chat}, {"chat": after(elsewhere)}, w.now_ms)
-    assert told.reason == "what started otherwise than predicted no longer runs"
+    assert told.codes == (ReasonCode.NOT_MEASURED,)
     assert expected_s(after(elsewhere), 60.0) == 60.0
 
 
@@ -121,7 +124,9 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
         w.cluster,
         w.now_ms,
     )
-    assert barred(lower, later_ms, 38.0, 40.0) == "capacity is 50% of what is predicted"
+    assert barred(lower, later_ms, 38.0, 40.0) == (
+        Reason(ReasonCode.LESS_CAPACITY, quantities=(0.5,)),
+    )
 
 
 @pytest.mark.parametrize("mode", [Mode.ACT, Mode.APPROVE])
@@ -150,7 +155,7 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
         w.launched = {name: at - 60_000 for name, at in w.launched.items()}
         w.run(1200)
         assert not uncertain(w.state.models["chat"])
-        assert uncertainty(w)[-1] == "as predicted again, within a fifth"
+        assert uncertainty(w)[-1] == (ReasonCode.AS_PREDICTED,)
 
 
 @pytest.mark.parametrize(("load", "shrinks"), [(30.0, False), (2.0, True)])
@@ -174,8 +179,7 @@ def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
     model = replace(w.state.models["chat"], derate=0.72, derated_ms=w.now_ms)
     w.state = replace(w.state, models={"chat": model})
     w.run(30)
-    (reason,) = uncertainty(w)
-    assert reason.startswith("uncertain: capacity is 7")
+    assert uncertainty(w) == [(ReasonCode.UNCERTAIN, ReasonCode.LESS_CAPACITY)]
 
 
 def test_a_new_leader_goes_on_with_what_was_learnt() -> None:

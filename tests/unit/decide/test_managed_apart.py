@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from tests.unit.decide.decide_catalogue import AGGREGATED, Catalogue, combo, pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.alerts import Alert
+from topics.reason_codes import ReasonCode
 from topics.supply import Availability, Price
 
 OWNED = pool("own", nodes=6, per_node=1, market=Market.OWNED)
@@ -161,12 +163,13 @@ def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
 
     def fails(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.urgency is Urgency.FULL and "chat" in request.scope:
-            return unanswered(request, "no time")
+            return unanswered(request, Reason(ReasonCode.NOT_IN_TIME))
         return answer(request, cluster)
 
+    failed = ReasonCode.NO_NEW_PLAN, ReasonCode.NOT_IN_TIME
     w.planner.answer = fails  # type: ignore[method-assign]
     w.run(290)
-    while not any("no new plan (no time)" in d.reason for d in w.of_kind("hold")):
+    while not any(d.codes == failed for d in w.of_kind("hold")):
         w.run(1)
     asked = len(w.requests(Urgency.FULL))
     w.alerts.append(Alert("a", "slow", "firing", w.now_ms, ("mini",)))
@@ -175,5 +178,5 @@ def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
     w.run(600)
     chat = [request for request in w.requests(Urgency.FULL) if "chat" in request.scope]
     assert 8 <= len(chat) <= 13, "once a minute"
-    said = [d for d in w.of_kind("hold") if "no new plan (no time)" in d.reason]
+    said = [d for d in w.of_kind("hold") if d.codes == failed]
     assert len(said) <= 2, "once in ten minutes"

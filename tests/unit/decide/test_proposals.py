@@ -10,6 +10,7 @@ from autoscaler.state.effects import PublishAssignment, PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)
 ASKING = service(mode=Mode.APPROVE)
@@ -78,7 +79,7 @@ def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
     w = approving(within_s=60.0).run(70)
     (first, *_) = open_proposals(w)
     w.run(60)
-    assert any("has expired; nobody answered" in d.reason for d in w.decisions)
+    assert any(ReasonCode.PROPOSAL_EXPIRED in d.codes for d in w.decisions)
     answer(w, first.number, approve=True)
     w.run(10)
     assert w.wanted("chat") == 0
@@ -104,7 +105,10 @@ def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:
     assert removals and w.ready("chat") == before
     w.rate = lambda _m, _t: 45.0
     w.run(60)
-    assert "withdrawn: what would be left no longer covers demand" in w.decisions[-1].reason
+    assert w.decisions[-1].codes == (
+        ReasonCode.PROPOSAL_WITHDRAWN,
+        ReasonCode.NOT_COVERED,
+    )
     for proposal in removals:
         answer(w, proposal.number, approve=True)
     w.run(60)
@@ -123,7 +127,9 @@ def test_an_approved_removal_that_may_not_begin_is_said_and_not_carried_out() ->
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(5)
     assert w.ready("chat") == 6
-    assert any("but not carried out: scale-in paused" in d.reason for d in w.decisions)
+    assert any(
+        {ReasonCode.PROPOSAL_DROPPED, ReasonCode.SCALE_IN_PAUSED} <= {*d.codes} for d in w.decisions
+    )
 
 
 def test_an_approved_removal_is_carried_out() -> None:

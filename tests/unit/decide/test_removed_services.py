@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.state.effects import PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
+from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)
 
@@ -79,8 +81,8 @@ def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() 
     w.undeclare("chat")
     w.restart_controller()
     w.run(60)
-    said = [d.reason for d in w.of_kind("hold") if d.model == "chat"]
-    assert len(said) == 1 and "what runs of it goes on" in said[0]
+    said = [d.codes for d in w.of_kind("hold") if d.model == "chat"]
+    assert said == [(ReasonCode.LEFT_RUNNING,)]
     w.restart_controller()
     w.run(60)
     assert w.ready("chat") == w.wanted("chat") == 3
@@ -99,5 +101,5 @@ def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:
     chat = service("chat", lengths=Lengths(300.0, 600.0))
     w.cluster = replace(w.cluster, services=(chat, *w.cluster.services))
     w.run(2)
-    assert any("chat was added" in why for why in w.reasons.values())
-    assert not any("turned" in why for why in w.reasons.values())
+    assert any(ReasonCode.SERVICE_ADDED in codes_of(why) for why in w.reasons.values())
+    assert not any(ReasonCode.LENGTHS in codes_of(why) for why in w.reasons.values())

@@ -28,6 +28,7 @@ from tests.unit.decide.decide_catalogue import (
 )
 from tests.unit.decide.decide_world import T0, World, world
 from topics.alerts import Alert
+from topics.reason_codes import ReasonCode
 
 FLEET = pool(nodes=9, per_node=1, usd=1.0)
 CHAT = service(max_disruption=0.4)
@@ -82,7 +83,7 @@ def test_instances_change_roles_where_they_are(disruption: float) -> None:
     assert dict(w.launched).items() <= launched.items()
     assert any(before[name] != phase for name, phase in after.items())
     assert min(least) > 0
-    said = [d for d in w.decisions if "in place" in d.reason]
+    said = [d for d in w.decisions if ReasonCode.ROLE_SWITCHES in d.codes]
     assert len(said) == 1
     assert w.state.groups
     assert all(group.switch is None for group in w.state.groups)
@@ -100,8 +101,8 @@ def test_what_cannot_switch_yet_is_not_planned_to() -> None:
         {combos(*catalogue(1.0, 1.0)["chat"])[0].id: 1},
     ]
     assert len(asked) == 2
-    (said,) = (d for d in w.decisions if "in place" in d.reason)
-    assert "may change roles" in said.reason and said.at_ms - asked[1].at_ms <= 2000
+    (said,) = (d for d in w.decisions if ReasonCode.ROLE_SWITCHES in d.codes)
+    assert ReasonCode.ROLES in said.codes and said.at_ms - asked[1].at_ms <= 2000
 
 
 def pairs(count: int, share: float) -> World:
@@ -158,7 +159,7 @@ def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
     w = settled(replace(CHAT, freezes=(window,)))
     before = len(w.requests(Urgency.FULL))
     changed(w).run(200)
-    assert not any("in place" in d.reason for d in w.decisions)
+    assert not any(ReasonCode.ROLE_SWITCHES in d.codes for d in w.decisions)
     assert len(w.requests(Urgency.FULL)) - before <= 2
 
 
@@ -298,4 +299,4 @@ def test_where_a_switch_is_dearer_than_a_start_none_is_made() -> None:
     found = catalogue(10.0, 4.0)
     w = world(22.0, CHAT, pools=(FLEET,), catalogue=found, policy=Policy(k_switch=1.0)).run(300)
     changed(w).run(90)
-    assert not [d for d in w.decisions if "in place" in d.reason]
+    assert not [d for d in w.decisions if ReasonCode.ROLE_SWITCHES in d.codes]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
 from autoscaler.estimate.score_drift import has_drifted, present_mix
 from autoscaler.estimate.window_stats import LengthsSeen
@@ -32,6 +33,8 @@ from autoscaler.tick.quality_thresholds import (
     split_routes,
 )
 from tests.unit.decide.decide_catalogue import pool, service
+from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 SCORES = [(i + 0.5) / 400 for i in range(400)]
 ROUTE = QualityRoute.of_sample(
@@ -44,19 +47,22 @@ CLUSTER = Cluster(
 )
 MODELS = {s.model: ModelState(s.lengths) for s in CLUSTER.services}
 NOW = 1_700_000_000_000
+BOUND = Reason(ReasonCode.QUALITY_COSTS_NOTHING, "auto")
 
 
 def chosen(cut: int) -> ChosenSplit:
     fractions = ROUTE.fractions((cut,), ROUTE.sample)
-    return ChosenSplit("auto", (cut,), fractions, 85.0, 5.0, "quality >= 80")
+    return ChosenSplit("auto", (cut,), fractions, 85.0, 5.0, BOUND)
 
 
-def answered(cut: int, splits: dict[str, SplitState]) -> tuple[dict[str, SplitState], list[str]]:
+def answered(
+    cut: int, splits: dict[str, SplitState]
+) -> tuple[dict[str, SplitState], list[Decision]]:
     asks = route_asks(CLUSTER, splits, {}, MODELS, NOW)
     request = PlanRequest(1, Urgency.FULL, NOW, (), routes=asks)
     made = PlanAnswer(1, Urgency.FULL, Outcome.PLANNED, splits=(chosen(cut),))
     found, said = adopted(splits, made, request, CLUSTER, NOW)
-    return found, [one.reason for one in said]
+    return found, said
 
 
 def view(model: str, target: float) -> ModelView:
@@ -76,7 +82,8 @@ def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> 
     asks = route_asks(CLUSTER, {}, {}, MODELS, NOW)
     assert asks == (RouteAsk("auto", 10.0, ROUTE.sample, ()),)
     splits, said = answered(12, {})
-    assert "60.0%" in said[0]
+    assert said[0].codes == (ReasonCode.THRESHOLDS_CHOSEN, ReasonCode.QUALITY_COSTS_NOTHING)
+    assert said[0].reason.startswith("small 60.0%, large 40.0% (thresholds ")
     (record,) = split_routes(CLUSTER, splits, {}, 7, NOW)
     assert record.split is not None
     assert (record.split.cuts, record.split.shares) == ((12,), (0.6, 0.4))
@@ -98,11 +105,11 @@ def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
     assert (same["auto"].cuts, said_now) == ((12,), [])
     late, words = in_force(splits, views, CLUSTER, NOW + 601_000)
     assert late["auto"].cuts == (8,)
-    assert "not ready" in words[0].reason
+    assert ReasonCode.FLEET_NOT_READY in words[0].codes
     enough = {"small": view("small", 0.0), "large": view("large", 0.0)}
     ready, words = in_force(splits, enough, CLUSTER, NOW + 1000)
     assert ready["auto"].cuts == (8,)
-    assert "in force" in words[0].reason
+    assert ReasonCode.THRESHOLDS_IN_FORCE in words[0].codes
 
 
 def test_nobody_is_told_of_thresholds_of_models_that_are_not_managed() -> None:
@@ -126,17 +133,17 @@ def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
 def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
     def fired(
         splits: dict[str, SplitState], counts: dict[int, int], after_s: int = 120
-    ) -> list[str]:
+    ) -> list[Reason]:
         state = ControllerState(NOW, splits=splits)
         demand = {"auto": seen(counts)}
         news = News(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
         return [trigger.why for trigger in fire(news)]
 
     usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
-    assert fired({}, {}) == ["auto has no thresholds yet"]
+    assert fired({}, {}) == [Reason(ReasonCode.NO_THRESHOLDS, "auto")]
     splits, _ = answered(12, {})
     assert fired(splits, usual) == []
-    assert fired(splits, shifted) == ["the scores of auto's requests have changed"]
+    assert fired(splits, shifted) == [Reason(ReasonCode.SCORES, "auto")]
     assert fired(splits, shifted, after_s=119) == []  # half of the window is of before
 
 

@@ -7,6 +7,7 @@ from autoscaler.planning.planner_messages import Urgency
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world
+from topics.reason_codes import ReasonCode
 from topics.supply import Availability, Price
 
 ONE = pool(nodes=40, per_node=1, usd=2.0)
@@ -42,7 +43,7 @@ def test_urgent_additions_keep_to_the_budget_and_say_so() -> None:
         policy=Policy(budget_usd_per_h=7.0),
     ).run(300)
     assert len(w.rented(ONE.id)) == 3
-    assert any("budget" in d.reason for d in w.of_kind("infeasible"))
+    assert any(ReasonCode.BUDGET in d.codes for d in w.of_kind("infeasible"))
 
 
 def test_one_of_two_gateways_falls_silent_and_nothing_leaves() -> None:
@@ -199,7 +200,7 @@ def test_a_price_that_jumps_is_set_aside_and_that_is_said_once() -> None:
     w.run(5)
     w.prices[name] = Price(name, 9000.0, w.now_ms)
     w.run(60)
-    said = [d.reason for d in w.decisions if "set aside" in d.reason]
+    said = [d.reason for d in w.decisions if ReasonCode.PRICE_SET_ASIDE in d.codes]
     assert said == [f"{name}: price 9000 USD/h is set aside as a jump; 9 stands"]
     assert w.state.supply.prices_usd_per_h() == {name: 9.0}
 
@@ -217,12 +218,8 @@ def test_a_silent_feed_is_said_and_planned_with_care() -> None:
     w.prices[name] = Price(name, 4.0, w.now_ms)
     w.run(5)
     assert w.state.supply.prices_usd_per_h() == {name: 4.0}
-    said = [d.reason.split(": ", 1)[1] for d in w.decisions if d.reason.startswith(name)]
-    assert said == [
-        "price is 30 min old; no lower than declared is assumed",
-        "availability is 30 min old; one node at most is counted on",
-        "price is fresh again",
-    ]
+    feeds = (ReasonCode.PRICE_STALE, ReasonCode.OFFER_STALE, ReasonCode.PRICE_FRESH)
+    assert [d.codes[0] for d in w.decisions if d.codes[0] in feeds] == [*feeds]
 
 
 def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> None:

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.schedule import Weekly
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.rollout.serving_group import Life
+from autoscaler.state.replan_trigger import Trigger, left_out
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from topics.alerts import Alert
+from topics.reason_codes import ReasonCode
 from topics.supply import Availability, Price
 
 NEAR, FAR = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
@@ -35,10 +38,20 @@ def alert(number: int = 1, state: str = "firing", models: tuple[str, ...] = ()) 
     return Alert(f"f{number}", "high-latency", state, 1, models)
 
 
-def full(w: World, since: int) -> list[tuple[PlanRequest, str]]:
+def full(w: World, since: int) -> list[tuple[PlanRequest, tuple[Reason, ...]]]:
     """Full requests after tick `since`, each with the triggers it was made for."""
     after = [r for r in w.requests(Urgency.FULL) if r.at_ms > w.now_ms - (w.t_s - since) * 1000]
-    return [(r, w.reasons.get(r.number, "")) for r in after]
+    return [(r, w.reasons.get(r.number, ())) for r in after]
+
+
+def _of(why: tuple[Reason, ...], code: ReasonCode, node: str) -> bool:
+    return any(one.code is code and node in one.names for one in why)
+
+
+def _bills(w: World, since: int) -> list[tuple[float, ...]]:
+    """(now, before) of each growth of the bill that had a full plan made since tick `since`."""
+    reasons = (one for _, why in full(w, since) for one in why)
+    return [one.quantities for one in reasons if one.code is ReasonCode.BILL]
 
 
 def dearer(w: World) -> None:
@@ -59,23 +72,24 @@ def alerted(w: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "words"),
+    ("happens", "code", "subject"),
     [
-        (dearer, "us/near/on-demand now 20.00 USD/h (was 2.00)"),
-        (offered, "us/far/on-demand: 0 nodes obtainable"),
-        (changed, "chat was changed"),
-        (alerted, "alert high-latency"),
+        (dearer, ReasonCode.PRICE, NEAR.id),
+        (offered, ReasonCode.AVAILABILITY, FAR.id),
+        (changed, ReasonCode.SERVICE_CHANGED, "chat"),
+        (alerted, ReasonCode.ALERT, "high-latency"),
     ],
 )
 def test_a_record_has_its_full_plan_within_two_ticks(
-    happens: Callable[[World], None], words: str
+    happens: Callable[[World], None], code: ReasonCode, subject: str
 ) -> None:
     w = settled()
     at = w.t_s
     happens(w)
     w.run(2)
     ((_, why),) = full(w, at)
-    assert words in why and not [u for u in w.state.pending if u is Urgency.FULL]
+    assert (code, subject) in [(one.code, one.subject) for one in why]
+    assert not [u for u in w.state.pending if u is Urgency.FULL]
 
 
 def test_a_tenfold_price_moves_the_fleet_to_the_other_pool_make_before_break() -> None:
@@ -88,7 +102,7 @@ def test_a_tenfold_price_moves_the_fleet_to_the_other_pool_make_before_break() -
     w.run(120, check)
     assert len(w.rented(FAR.id)) == 2 and not w.rented(NEAR.id)
     (moved,) = w.of_kind("replan")
-    assert "now 20.00 USD/h" in moved.reason and moved.cost_delta_usd_per_h == 6.0 - 40.0
+    assert ReasonCode.PRICE in moved.codes and moved.cost_delta_usd_per_h == 6.0 - 40.0
 
 
 def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
@@ -98,19 +112,19 @@ def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
     w.cut.add(lost)
     at = w.t_s
     w.run(62)
-    assert any(f"{lost} lost" in why for _, why in full(w, at))
+    assert any(_of(why, ReasonCode.NODE_LOST, lost) for _, why in full(w, at))
     assert len(w.rented(NEAR.id)) == 3 and w.of_kind("replace")
     w.cut.clear()
     at = w.t_s
     w.run(2)
-    assert any(f"{lost} back" in why for _, why in full(w, at))
+    assert any(_of(why, ReasonCode.NODE_BACK, lost) for _, why in full(w, at))
     w.run(360)  # the cool-down after the replacement, and a period
     assert len(w.rented(NEAR.id)) == 2
 
 
 def test_a_failed_launch_has_a_plan_and_another_node() -> None:
     w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, failing={"us.near.on-demand.0"}).run(25)
-    assert any("launch failed on us.near.on-demand.0" in why for _, why in full(w, 0))
+    assert any(_of(why, ReasonCode.LAUNCH_FAILED, "us.near.on-demand.0") for _, why in full(w, 0))
     w.run(65)
     assert w.ready("chat") == 2 and "us.near.on-demand.0" not in w.rented(NEAR.id)
 
@@ -190,12 +204,13 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
     assert Urgency.FULL in w.state.pending
-    due = (("leftover", ("code",), "code: no room"), ("missed", ("chat", "code"), "missed"))
+    missed = Reason(ReasonCode.SLO_MISSED, "chat")
+    due = left_out("code", Reason(ReasonCode.NO_ROOM)), Trigger(("chat", "code"), missed)
     w.state = replace(w.state, full=replace(w.state.full, due=due))
     w.cluster = replace(w.cluster, services=(service("chat"),))
     w.run(1)
-    kept = {(name, scope) for name, scope, _ in w.state.full.due}
-    assert kept == {("missed", ("chat",)), ("service", ())}
+    kept = {(one.why.code, one.scope) for one in w.state.full.due}
+    assert kept == {(ReasonCode.SLO_MISSED, ("chat",)), (ReasonCode.SERVICE_REMOVED, ())}
     w.run(100)
     assert w.ready("chat") == 1 and w.wanted("code") == 0 and w.state.full.due == ()
 
@@ -213,8 +228,7 @@ def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() ->
     w.run(60)
     assert len(w.rented(NEAR.id)) == 4  # all exchanged
     w.run(400)
-    steps = ["the fleet costs 6.00 USD/h (was 3.00)", "the fleet costs 12.00 USD/h (was 6.00)"]
-    assert [why for _, why in full(w, 0) if "the fleet costs" in why] == steps
+    assert _bills(w, 0) == [(6.0, 3.0), (12.0, 6.0)]
 
 
 def test_what_a_price_adds_to_the_bill_or_an_exchange_is_no_addition() -> None:
@@ -224,7 +238,7 @@ def test_what_a_price_adds_to_the_bill_or_an_exchange_is_no_addition() -> None:
     dearer(w)
     w.run(200)
     assert len(w.rented(FAR.id)) == 2 and not w.rented(NEAR.id)
-    assert [why for _, why in full(w, at) if "the fleet costs" in why] == []
+    assert _bills(w, at) == []
 
 
 def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
@@ -244,18 +258,19 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     catalogue = {"chat": simple("chat", NEAR), "code": simple("code", where)}
     w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
     leaves = next(g for g in w.state.groups if g.model == "code")
+    no_room = left_out("chat", Reason(ReasonCode.NO_ROOM))
     gone = replace(leaves, life=Life.DRAINING, since_ms=w.now_ms, yields=True)
     w.state = replace(
         w.state,
         groups=tuple(gone if g is leaves else g for g in w.state.groups),
-        full=replace(w.state.full, due=(("leftover", ("chat",), "chat: no room yet"),)),
+        full=replace(w.state.full, due=(no_room,)),
     )
     w.alerts.append(alert(models=("code",)))
     at = w.t_s
     w.run(1)
     ((request, why),) = full(w, at)
-    assert request.scope == asked and ("no room yet" in why) == ("chat" in asked)
-    assert [name for name, _, _ in w.state.full.due] == ["leftover"] * ("chat" not in asked)
+    assert request.scope == asked and (no_room.why in why) == ("chat" in asked)
+    assert [*w.state.full.due] == [no_room] * ("chat" not in asked)
 
 
 def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
@@ -274,7 +289,7 @@ def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
     at = w.t_s
     w.run(300)
     assert empty in w.state.silent_nodes
-    assert not any(empty in why for _, why in full(w, at))
+    assert not any(empty in one.names for _, why in full(w, at) for one in why)
 
 
 def test_what_finds_no_room_is_planned_again_twice_a_minute_while_nothing_moves() -> None:

@@ -12,6 +12,7 @@ from autoscaler.tick.status import ModelStanding, standing
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)
 THEIRS = f"chat:a1@{ONE.id}"
@@ -72,7 +73,7 @@ def test_a_change_by_hand_is_said_and_adopted() -> None:
     w.run(120)
     w.unmanaged["chat"] = 2
     w.run(60)
-    holds = [d.reason for d in w.decisions if "did not start" in d.reason]
+    holds = [d.reason for d in w.decisions if ReasonCode.UNMANAGED in d.codes]
     assert holds[0].startswith(f"3 of {THEIRS} run that Shoal did not start;")
     assert holds[1].startswith(f"2 of {THEIRS} run that Shoal did not start (3 before)")
     assert [d.change for d in recommended(w)] == [((THEIRS, 1),)]

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.reason import Reason
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from autoscaler.state.controller_state import Observation
 from autoscaler.tick.status import standing
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import Planner, World, world
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 from topics.supply import Availability
 
 ONE = pool("one", nodes=1, per_node=1)
@@ -22,7 +24,7 @@ OTHERS = tuple(f"chat-region-{number:02}" for number in range(60))
 class Noting(Planner):
     """A planner that has something to note on every answer."""
 
-    def __init__(self, planner: Planner, notes: tuple[str, ...]) -> None:
+    def __init__(self, planner: Planner, notes: tuple[Reason, ...]) -> None:
         super().__init__(planner.catalogue)
         self.notes = notes
 
@@ -31,7 +33,7 @@ class Noting(Planner):
         return replace(made, notes=(*made.notes, *self.notes))
 
 
-def short_of(notes: tuple[str, ...]) -> Decision:
+def short_of(notes: tuple[Reason, ...]) -> Decision:
     """The room for 10 req/s, and 40 of them."""
     w: World = world(40.0, service(), pools=(ONE,))
     w.planner = Noting(w.planner, notes)
@@ -40,14 +42,15 @@ def short_of(notes: tuple[str, ...]) -> Decision:
 
 
 def test_a_model_is_not_told_of_others_whose_names_begin_like_its_own() -> None:
-    said = short_of(("chat: no GPU is left", *(f"{name}: not kept" for name in OTHERS)))
-    assert "chat: no GPU is left" in said.reason
-    assert "chat-region" not in said.reason
+    others = (Reason(ReasonCode.NO_POOL, name) for name in OTHERS)
+    said = short_of((Reason(ReasonCode.NO_USABLE_NODE, "chat"), *others))
+    assert ReasonCode.NO_USABLE_NODE in said.codes
+    assert ReasonCode.NO_POOL not in said.codes
 
 
 def test_a_reason_longer_than_the_record_allows_is_cut() -> None:
-    said = short_of(tuple(f"chat: {name} is far away, and has no room for it" for name in OTHERS))
-    assert "cannot be served: chat: chat-region-00 is far away" in said.reason
+    said = short_of(tuple(Reason(ReasonCode.TYPE_NOT_SERVED, "chat", (one,)) for one in OTHERS))
+    assert said.codes[:2] == (ReasonCode.UNSERVED, ReasonCode.TYPE_NOT_SERVED)
     assert len(said.reason) == 2000 and said.reason.endswith("...")
 
 
@@ -58,7 +61,7 @@ def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
     floor = world(5.0, service(min_instances=4), pools=(where,)).run(900)
     demand = world(40.0, service(), pools=(where,)).run(900)
     said = floor.of_kind("infeasible")
-    assert len(said) == 2 and all("floor of 4: only 2 can run" in d.reason for d in said)
+    assert len(said) == 2 and all(ReasonCode.FLOOR_UNMET in d.codes for d in said)
     for urgency in Urgency:
         assert len(floor.requests(urgency)) <= len(demand.requests(urgency)) + 1
     words = [
@@ -79,7 +82,7 @@ def test_a_floor_that_finds_no_room_is_said_where_it_is_only_recommended_too(pau
     w.run(300)
     assert len(w.requests(Urgency.URGENT)) <= 12
     said = w.of_kind("infeasible")
-    assert len(said) == 1 and "floor of 4: only 2 can run" in said[0].reason
+    assert len(said) == 1 and ReasonCode.FLOOR_UNMET in said[0].codes
 
 
 def test_what_can_run_of_a_floor_is_counted_after_the_change() -> None:

@@ -9,6 +9,7 @@ from autoscaler.domain.schedule import Weekly
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service
 from tests.unit.decide.decide_world import T0, World, world
+from topics.reason_codes import ReasonCode
 
 SMALL, LARGE = pool("small", nodes=40, per_node=1, usd=2.0), pool("large", per_node=1, usd=6.0)
 CATALOGUE = {
@@ -62,4 +63,4 @@ def test_a_rise_long_after_a_node_was_silent_for_a_moment_is_no_replacement() ->
     w.cut.discard(node)
     w.run(704)
     (rise,) = [d for d in w.decisions if d.at_ms > T0 + 900_000 and d.change][:1]
-    assert rise.kind == "scale_out" and "capacity was lost" not in rise.reason
+    assert rise.kind == "scale_out" and ReasonCode.CAPACITY_LOST not in rise.codes

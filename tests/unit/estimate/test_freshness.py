@@ -8,10 +8,12 @@ import pytest
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Slo
 from autoscaler.estimate.model_demand import ModelDemand, observe
 from autoscaler.estimate.scale_in_evidence import is_stale, objection, paused, strain
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
+from topics.reason_codes import ReasonCode
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
@@ -34,20 +36,19 @@ def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDe
 
 def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
     """The finding: one of two fell silent and 5 instances became 3 at full load."""
-    said = objection(two_gateways(150, leaving=False), POLICY, 7)
-    assert said == "no word from a gateway that was serving (b for 50 s)"
-    assert paused(said) == f"scale-in paused: {said}"
+    silent = objection(two_gateways(150, leaving=False), POLICY, 7)
+    assert silent == Reason(ReasonCode.GATEWAY_SILENT, "", ("b",), (50.0,))
+    assert list(paused(silent).codes()) == [ReasonCode.SCALE_IN_PAUSED, ReasonCode.GATEWAY_SILENT]
 
 
 def test_a_gateway_that_signed_off_is_not_missed() -> None:
     """Scaling down gateways must not pause scale-in for half an hour."""
-    assert objection(two_gateways(150, leaving=True), POLICY, 7) == ""
-    assert paused("") == ""
+    assert objection(two_gateways(150, leaving=True), POLICY, 7) is None
 
 
 def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None:
     """Five seconds without a word are the way of a record; a new boot is the same gateway."""
-    assert objection(two_gateways(195, leaving=False), POLICY, 7) == ""
+    assert objection(two_gateways(195, leaving=False), POLICY, 7) is None
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         boot = "first" if second < 100 else "second"
@@ -56,7 +57,7 @@ def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None
             windows.add(record, T0 + second * 1000)
         windows.add(replace(BLANK, gateway="c", sequence=second), T0 + second * 1000)
     seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
-    assert objection(seen, POLICY, 7) == ""
+    assert objection(seen, POLICY, 7) is None
 
 
 def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
@@ -69,7 +70,7 @@ def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
     seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
     assert [gateway.gateway for gateway in seen.gateways] == ["a", "b"]
     assert [gateway.gateway for gateway in seen.speaking] == ["a"]
-    assert objection(seen, POLICY, 7) == ""
+    assert objection(seen, POLICY, 7) is None
 
 
 def quiet(**changes: object) -> ModelDemand:
@@ -82,24 +83,25 @@ def quiet(**changes: object) -> ModelDemand:
 
 def test_zero_needs_witnesses() -> None:
     """Zero arrivals count once a gateway has the current routes and nothing is in flight."""
-    assert objection(quiet(), POLICY, 7) == ""
-    assert (
-        objection(quiet(), POLICY, 8)
-        == "no arrivals, and no gateway has confirmed the current routes"
-    )
-    assert objection(quiet(), POLICY, 7, in_flight=3) == "no arrivals, but 3 requests in flight"
-    assert objection(quiet(in_flight=4), POLICY, 7) == "no arrivals, but 4 requests in flight"
-    assert objection(quiet(in_flight=1), POLICY, 7) == "no arrivals, but 1 request in flight"
+    assert objection(quiet(), POLICY, 7) is None
+    assert objection(quiet(), POLICY, 8) == Reason(ReasonCode.ROUTES_UNCONFIRMED)
+    assert objection(quiet(), POLICY, 7, in_flight=3) == waiting(3)
+    assert objection(quiet(in_flight=4), POLICY, 7) == waiting(4)
+
+
+def waiting(requests: int) -> Reason:
+    return Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(requests,))
 
 
 def test_gaps_and_silence_are_no_evidence() -> None:
     """No telemetry at all, and a window that is half seen."""
-    assert objection(ModelDemand(), POLICY) == "no telemetry"
+    assert objection(ModelDemand(), POLICY) == Reason(ReasonCode.NO_TELEMETRY)
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(140, 201):
         windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
     seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
-    assert objection(seen, POLICY, 7) == "telemetry covers only 61 of the last 120 s"
+    gaps = Reason(ReasonCode.TELEMETRY_GAPS, quantities=(61, 120))
+    assert objection(seen, POLICY, 7) == gaps
     assert is_stale(ModelDemand()) and not is_stale(seen)
     late = observe(windows, ["chat"], POLICY, T0 + 203_000)["chat"]
     assert is_stale(late)
@@ -111,22 +113,23 @@ def service() -> Service:
 
 
 @pytest.mark.parametrize(
-    ("attained", "ttft_ms", "said"),
+    ("attained", "ttft_ms", "code"),
     [
-        (95, 500.0, ""),
-        (94, 500.0, "only 94% of 100 requests met the SLO"),
-        (100, 700.0, "TTFT p95 is rising from 500 to 700 ms"),
-        (100, 620.0, ""),
+        (95, 500.0, None),
+        (94, 500.0, ReasonCode.SLO_STRAINED),
+        (100, 700.0, ReasonCode.LATENCY_RISING),
+        (100, 620.0, None),
     ],
 )
 def test_misses_and_rising_latency_forbid_removals(
-    attained: int, ttft_ms: float, said: str
+    attained: int, ttft_ms: float, code: ReasonCode | None
 ) -> None:
     """Below the percentile, or a TTFT a quarter above the long window's and over half the limit."""
     long = Stats(1800, 0, 1000, 1000, 0, 0, 1000, 1.0, None, None, 500.0, 20.0)
     local = Stats(120, 0, 100, 100, 0, 0, attained, 1.0, None, None, ttft_ms, 20.0)
-    assert strain(ModelDemand(local=local, long=long), service()) == said
-    assert strain(ModelDemand(local=NoData(None), long=long), service()) == ""
+    found = strain(ModelDemand(local=local, long=long), service())
+    assert (found.code if found is not None else None) is code
+    assert strain(ModelDemand(local=NoData(None), long=long), service()) is None
 
 
 def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
@@ -137,5 +140,5 @@ def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() ->
         arrivals = 8 if second <= 185 else 0
         windows.add(replace(BLANK, sequence=second, arrivals=arrivals), T0 + second * 1000)
     seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
-    assert objection(seen, POLICY, 7, in_flight=3) == "no arrivals, but 3 requests in flight"
-    assert objection(seen, POLICY, 7) == ""
+    assert objection(seen, POLICY, 7, in_flight=3) == waiting(3)
+    assert objection(seen, POLICY, 7) is None

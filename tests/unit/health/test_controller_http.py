@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.decide import rebuild
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
@@ -34,6 +35,7 @@ from streams.health.metric_names import BY_NAME, METRICS
 from streams.health.status_server import HealthServer
 from streams.health.tokens import BearerToken
 from streams.solver.solver_client import plan_here
+from topics.reason_codes import ReasonCode
 from topics.records import Alert, Control, Price
 from topics.time_base import TimeBase
 
@@ -249,7 +251,12 @@ async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held:
     before, tell = await desired(made), made.loop.watchers[0]
 
     def say_held(done: TickDone) -> None:
-        tell(dataclasses.replace(done, after=dataclasses.replace(done.after, held={held: "why"})))
+        tell(
+            dataclasses.replace(
+                done,
+                after=dataclasses.replace(done.after, held={held: Reason(ReasonCode.RELEASED)}),
+            )
+        )
 
     made.loop.watchers = (say_held,)
     made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))

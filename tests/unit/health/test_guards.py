@@ -38,4 +38,4 @@ def _said(w: World, **changed: object) -> list[str]:
     state = replace(w.state, models={"chat": model})
     done = TickDone(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)
     found = standing(state, Observation(), w.cluster, w.now_ms).models[0]
-    return guards_of(done, replace(found, held=""))
+    return guards_of(done, replace(found, held="", is_held=False))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.reason import Reason, about, codes_of
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from tests.unit.planning.answer_requests import (
     FULL,
@@ -22,6 +23,9 @@ from tests.unit.planning.answer_requests import (
     rented,
 )
 from tests.unit.planning.planning_clusters import pool
+from topics.reason_codes import ReasonCode
+
+SPOT_LIMIT = Reason(ReasonCode.SPOT_LIMIT, "m", quantities=(0.5,))
 
 
 def test_a_second_instance_may_be_spot_where_one_off_spot_runs() -> None:
@@ -62,7 +66,7 @@ def test_the_spot_share_yields_where_nothing_else_is_to_be_had_and_that_is_said(
     got = ask(cluster, URGENT, {"m": wanted}, obtainable=(("r/l4/on-demand", 1),))
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1, "m:a1@r/l4/spot": 3}
     assert got.shortfall_req_per_s == ()
-    assert any(note.startswith("m: spot <= 25%") for note in got.notes)
+    assert ReasonCode.PROMISED_SPOT in codes_of(about(got.notes, "m"))
 
 
 @pytest.mark.parametrize(("urgency", "running"), [(FULL, 0), (URGENT, 0), (URGENT, 1)])
@@ -77,7 +81,7 @@ def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
     got = ask(cluster, urgency, {"m": wanted}, fleet, rented_nodes=rented(fleet))
     assert got.outcome is Outcome.BEST_EFFORT
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 3, "m:a1@r/l4/spot": 3}
-    assert ("spot", "m", "spot <= 50%") in got.binding
+    assert SPOT_LIMIT in got.binding
     assert got.broken == ()
 
 
@@ -88,7 +92,7 @@ def test_the_limit_of_spot_binds_only_where_something_off_spot_is_paid_for(marke
     wanted = 0.7 * at(cluster, f"m:a1@r/h100/{market}").req_per_s
     got = ask(cluster, FULL, {"m": wanted}, {})
     assert dict(got.counts) == {f"m:a1@r/h100/{market}": 1}
-    assert (("spot", "m", "spot <= 50%") in got.binding) == (market is Market.ON_DEMAND)
+    assert (SPOT_LIMIT in got.binding) == (market is Market.ON_DEMAND)
 
 
 def test_what_stands_off_spot_may_be_all_that_a_short_model_has_to_have_there() -> None:
@@ -107,7 +111,7 @@ def test_a_full_ceiling_of_small_instances_does_not_starve_a_model() -> None:
     wanted = 12.0 * capacity(cluster, fleet.items()) / 3.0 * 0.8
     urgent = ask(cluster, URGENT, {"m": wanted}, fleet)
     assert urgent.outcome is Outcome.BEST_EFFORT
-    assert ("ceiling", "m", "at most 3 instances") in urgent.binding
+    assert Reason(ReasonCode.CEILING, "m", quantities=(3,)) in urgent.binding
     full = ask(cluster, FULL, {"m": wanted}, fleet)
     assert full.outcome is Outcome.PLANNED
     assert sum(n for _, n in full.counts) <= 3

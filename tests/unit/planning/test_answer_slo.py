@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.reason import about, codes_of
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from tests.unit.planning.answer_requests import (
@@ -22,6 +22,7 @@ from tests.unit.planning.answer_requests import (
     one_model,
 )
 from tests.unit.planning.planning_clusters import service
+from topics.reason_codes import ReasonCode
 
 
 def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_is_said() -> None:
@@ -30,7 +31,7 @@ def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_i
     got = ask(cluster, FULL, {"m": 0.2}, lengths=Lengths(12_000.0, 211.0))
     assert got.outcome is Outcome.BEST_EFFORT
     assert got.counts
-    assert any("miss the SLO" in note for note in got.notes)
+    assert ReasonCode.OUTSIDE_SLO in codes_of(about(got.notes, "m"))
 
 
 @pytest.mark.parametrize("urgency", [URGENT, FULL])
@@ -40,9 +41,7 @@ def test_an_slo_that_was_never_possible_buys_nothing(urgency: Urgency) -> None:
     assert got.outcome is Outcome.BEST_EFFORT
     assert got.counts == ()
     assert dict(got.shortfall_req_per_s) == {"m": 0.2}
-    assert any(
-        re.match(r"m: TPOT 2 ms cannot be met; fastest here \S+ ms on L4", n) for n in got.notes
-    )
+    assert ReasonCode.SLO_OUT_OF_REACH in codes_of(about(got.notes, "m"))
 
 
 def test_what_runs_beside_an_impossible_slo_is_not_taken_away() -> None:
@@ -61,7 +60,7 @@ def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor
     assert found.counts == ()
     assert found.outcome is Outcome.BEST_EFFORT
     assert found.shortfall_req_per_s == (("m", 3.0),)
-    assert re.search(r"m: TPOT 1 ms cannot be met; fastest here \S+ ms on", found.notes[0])
+    assert ReasonCode.SLO_OUT_OF_REACH in codes_of(about(found.notes, "m"))
 
 
 def test_a_tail_of_requests_that_no_hardware_serves_in_time_leaves_the_others_served() -> None:

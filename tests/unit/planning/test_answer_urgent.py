@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.domain.workload import Demand, Lengths, Slo
+from autoscaler.planning.binding_constraints import POOLS
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import Outcome, PlanRequest
@@ -28,6 +30,7 @@ from tests.unit.planning.answer_requests import (
     usd,
 )
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
+from topics.reason_codes import ReasonCode
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -118,7 +121,7 @@ def test_an_urgent_addition_that_breaks_the_budget_is_not_made() -> None:
     got = ask(cluster, URGENT, {"m": 9.0}, fleet)
     assert got.counts == tuple(fleet.items())
     assert got.outcome is Outcome.BEST_EFFORT
-    assert ("budget", "*", "budget 2.00 USD/h") in got.binding
+    assert Reason(ReasonCode.BUDGET, "*", quantities=(2.0,)) in got.binding
     assert got.shortfall_req_per_s
 
 
@@ -141,7 +144,7 @@ def test_the_budget_counts_what_other_models_run() -> None:
         )
         assert dict(got.counts) == {"m:a1@r/l4/on-demand": 2}
         assert usd(got) <= cluster.policy.budget_usd_per_h
-        assert any(what == "budget" for what, _, _ in got.binding)
+        assert ReasonCode.BUDGET in codes_of(got.binding)
 
 
 def test_obtainable_nodes_bound_an_urgent_plan() -> None:
@@ -149,4 +152,4 @@ def test_obtainable_nodes_bound_an_urgent_plan() -> None:
     got = ask(cluster, URGENT, {"m": 9.0}, obtainable=(("r/l4/on-demand", 1),))
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}
     assert got.outcome is Outcome.BEST_EFFORT
-    assert any(what == "pool" for what, _, _ in got.binding)
+    assert any(limit.code in POOLS for limit in got.binding)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
+from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
@@ -17,6 +18,7 @@ from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import FOR_A_BUDGET, STRATEGIES, strategy_for
 from topics.codec import encode
+from topics.reason_codes import ReasonCode
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 TYPES = (
@@ -118,7 +120,7 @@ def test_the_least_model_goes_without_where_the_budget_does_not_reach_for_all() 
     two = cluster(1.9, service("big", priority=1), service("small"))
     made = solve(two, {"big": 2.0, "small": 1.0})
     assert {i.split(":")[0] for i in made.counts()} == {"big"}
-    assert any("small: the budget and the nodes" in note for note in made.notes)
+    assert Reason(ReasonCode.BUDGET_TOO_SMALL, "small") in made.notes
 
 
 def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
@@ -129,21 +131,22 @@ def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
     where = replace(where, pools=(fast, *where.pools))
     made = solve(where, {"first": 0.2, "big": 1.0, "small": 0.2})
     assert {i.split(":")[0] for i in made.counts()} == {"first", "small"}
-    assert [note.split(":")[0] for note in made.notes if "do not reach" in note] == ["big"]
+    assert [n.subject for n in made.notes if n.code is ReasonCode.BUDGET_TOO_SMALL] == ["big"]
     alone = solve(replace(where, services=(big,)), {"big": 1.0})
     assert alone.status is PlanStatus.FAILED
-    assert "allow no instance" in alone.notes[0]
+    assert alone.notes[0].code is ReasonCode.BUDGET_WITHOUT_PLAN
 
 
 def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -> None:
     """Every instance takes an L40S for 1.80 USD/h: money for two, and then for three."""
     one = solve(cluster(4.0, service("m", min_instances=3)), {"m": 2.0})
-    assert [(b.what, b.detail) for b in one.broken] == [("floor of 3 instances", "2 planned")]
+    planned = Reason(ReasonCode.INSTANCES_PLANNED, quantities=(2,))
+    assert one.broken == (Reason(ReasonCode.PROMISED_FLOOR, "m", (), (3,), because=(planned,)),)
     services = service("big", priority=1, min_instances=2), service("small", min_instances=9)
     two = solve(cluster(5.5, *services), {"big": 1.0, "small": 1.0})
     assert {i.split(":")[0] for i in two.counts()} == {"big", "small"}
     assert [b.subject for b in two.broken] == ["small"]
-    assert not any("not reach" in note for note in (*one.notes, *two.notes))
+    assert ReasonCode.BUDGET_TOO_SMALL not in codes_of((*one.notes, *two.notes))
 
 
 def test_limits_below_what_stands_are_no_reason_to_fail() -> None:
@@ -184,7 +187,7 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
     assert made.work is not None and made.work.bound is None and made.gap == -1.0
     none = FOR_A_BUDGET.solve(make_problem(two, demands, default_profile(), options=over))
     assert none.status is PlanStatus.FAILED
-    assert none.notes == ("no plan was found in time",)
+    assert none.notes == (Reason(ReasonCode.NOT_IN_TIME),)
 
 
 def test_nothing_goes_below_its_floor_because_time_ran_out(
@@ -228,7 +231,7 @@ def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
     types = (replace(TYPES[1], share=0.9), endless)
     made = solve(cluster(6.0, service("m", types=types, slo=slo)), {"m": 2.0})
     assert made.work is None or ("m", "book") in made.work.unserved
-    assert any("SLO" in note for note in made.notes)
+    assert {ReasonCode.TYPE_NOT_SERVED, ReasonCode.BUDGET_WITHOUT_PLAN} & {*codes_of(made.notes)}
 
 
 def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> None:
@@ -253,10 +256,10 @@ def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> Non
 
 
 def test_what_binds_is_named() -> None:
-    words = [one.detail for one in solve(cluster(3.0), {"m": 2.0}).binding]
-    assert "budget (3.00 USD/h)" in words
-    full = [one.detail for one in solve(cluster(1000.0, nodes=2), {"m": 2.0}).binding]
-    assert any("all 2 nodes" in one for one in full)
+    limits = solve(cluster(3.0), {"m": 2.0}).binding
+    assert Reason(ReasonCode.BUDGET, "*", quantities=(3.0,)) in limits
+    full = solve(cluster(1000.0, nodes=2), {"m": 2.0}).binding
+    assert (ReasonCode.POOL_FULL, (2.0,)) in [(one.code, one.quantities) for one in full]
 
 
 def test_an_answer_carries_the_shares_and_goes_over_the_wire() -> None:

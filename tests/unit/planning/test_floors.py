@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.strategies.registry import STRATEGIES
 from tests.unit.planning.answer_requests import H100, L4, one_model
 from tests.unit.planning.planning_clusters import CONVERSATION, combo
+from topics.reason_codes import ReasonCode
 
 LEAST = 1.0 / (4.0 + 211.0 * 0.150)
 """Requests/s of one after another, each as slow as the SLO of these clusters allows."""
@@ -60,14 +62,14 @@ def test_without_a_floor_a_trickle_goes_to_the_cheapest() -> None:
 def test_where_nothing_serves_more_the_cheapest_keeps_the_floor_and_that_is_said() -> None:
     plan = planned(0.5 * LEAST, large=0.9 * LEAST)
     assert plan.counts() == {"m:tiny": 1}
-    assert any("one request after another" in note for note in plan.notes)
+    assert ReasonCode.ONE_AFTER_ANOTHER in codes_of(plan.notes)
 
 
 def test_where_no_node_of_the_others_is_left_the_floor_is_kept_as_well_as_it_can_be() -> None:
     plan = planned(0.5 * LEAST, large_nodes=0)
     assert plan.counts() == {"m:tiny": 1}
-    assert [broken.subject for broken in plan.broken] == ["m"]
-    assert "one request after another" in plan.broken[0].what
+    (broken,) = plan.broken
+    assert (broken.code, broken.subject) == (ReasonCode.PROMISED_USEFUL_FLOOR, "m")
 
 
 def test_what_runs_is_exchanged_only_when_it_has_fallen_well_below() -> None:

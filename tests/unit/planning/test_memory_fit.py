@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.explain.text import text
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.planning.memory_fit import Misfit, misfits
 from streams.files.memory_check import refuse_misfits
 from streams.files.shoal_yaml import load_config
 from streams.files.yaml_tree import ConfigError
+from topics.reason_codes import ReasonCode
 
 LINES = """regions:
   us: {l4: POOL}
@@ -49,8 +51,8 @@ def test_weights_alone_too_large(tmp_path: Path) -> None:
     assert found.weights_gb == pytest.approx(141.1, abs=0.1)
     assert found.usable_gb < 96.0 < found.weights_gb
     assert found.longest_tokens == 0
-    assert "max_len" not in str(found)
-    assert str(found).endswith("; 4xL40S would fit")
+    assert "max_len" not in text(found.reason())
+    assert text(found.reason()).endswith("; 4xL40S would fit")
 
 
 def test_the_longest_request_too_large_and_what_would_fit(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_the_longest_request_too_large_and_what_would_fit(tmp_path: Path) -> Non
     pool = "{gpu: L4, per_node: 8, max: 9, price: 1}"
     found = the_one(misfits(cluster(tmp_path, pool, 100_000)))
     assert found.weights_gb < found.usable_gb < found.weights_gb + found.kv_gb
-    named = re.search(r"; max_len (\d+) or .*would fit", str(found))
+    named = re.search(r"; max_len (\d+) or .*would fit", text(found.reason()))
     assert named
     longest = int(named[1])
     assert not misfits(cluster(tmp_path, pool, longest))
@@ -79,7 +81,7 @@ def test_no_pool_is_open(tmp_path: Path) -> None:
     """Spot nodes only, and no service may use spot."""
     found = misfits(cluster(tmp_path, "{gpu: H100, per_node: 8, max: 9, spot_price: 1}"))
     assert [misfit.model for misfit in found] == ["mini", "big"]
-    assert all("no pool is open to it" in str(misfit) for misfit in found)
+    assert all(misfit.reason().code is ReasonCode.NO_POOL for misfit in found)
 
 
 def test_what_fits_is_not_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.answer_quality import Split, cheapest, front, priced, splits
 from autoscaler.planning.planner_messages import RouteAsk
 from autoscaler.planning.route_choice import choose
+from topics.reason_codes import ReasonCode
 
 
 def sample(seed: int = 0, models: int = 2, n: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +141,7 @@ def test_thresholds_follow_the_scores_that_come() -> None:
     assert harder.cuts != usual.cuts
     assert harder.fractions[1] > usual.fractions[1]
     assert harder.quality >= 80.0
-    assert "80" in usual.bound_by
+    assert usual.bound_by.quantities[0] == 80
 
 
 def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
@@ -162,7 +163,7 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
     rested, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict, rests=True), price_of)
     free, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict), price_of)
     assert rested.cuts == strict != free.cuts
-    assert "would save" in rested.bound_by
+    assert rested.bound_by.code is ReasonCode.QUALITY_COSTS
     hard = r.mix(dict.fromkeys(range(20), 10) | {19: 5000})
     worse, _ = choose(r, RouteAsk("auto", 10.0, hard, (20,), rests=True), price_of)
     assert worse.cuts != (20,)
@@ -178,8 +179,8 @@ def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
     """Everything falls short: the best quality there is, and why."""
     r = linear()
     found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True))
-    assert "not all of the load" in found.bound_by
+    assert found.bound_by.code is ReasonCode.QUALITY_POOLS
     none = QualityRoute.of_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
     reach, _ = choose(none, RouteAsk("auto", 1.0, ScoreMix(none.shares)), price_of)
     assert reach.fractions == (0.0, 1.0)
-    assert "no split" in reach.bound_by
+    assert reach.bound_by.code is ReasonCode.QUALITY_OUT_OF_REACH

@@ -9,6 +9,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import about, codes_of
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.optimizer.arrays import Ints
@@ -27,6 +28,7 @@ from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from autoscaler.planning.strategies.shoal import Shoal
 from tests.unit.planning.planning_clusters import CONVERSATION, combo, pool, small_cluster
 from tests.unit.planning.test_plan_brute_force import build, declared
+from topics.reason_codes import ReasonCode
 
 PROFILE = default_profile()
 A, B = "r/a/on-demand", "r/b/on-demand"
@@ -225,7 +227,7 @@ def test_a_budget_caps_the_bill_and_the_rest_is_stated() -> None:
     assert made.cost_usd_per_h == 3.0
     assert made.shortfall_req_per_s == {"m": pytest.approx(1.6)}
     assert made.served_fraction_bound == pytest.approx(0.6, abs=1e-3)
-    assert any(bound.what == "budget" for bound in made.binding)
+    assert ReasonCode.BUDGET in codes_of(made.binding)
 
 
 def test_a_model_that_nothing_can_serve_takes_nothing_from_the_others() -> None:
@@ -237,7 +239,7 @@ def test_a_model_that_nothing_can_serve_takes_nothing_from_the_others() -> None:
     assert made.status is PlanStatus.BEST_EFFORT
     assert made.counts() == {"m:a": 5}
     assert made.shortfall_req_per_s == {"n": 1.0}
-    assert any(note.startswith("n:") for note in made.notes)
+    assert about(made.notes, "n")
 
 
 def test_what_one_short_model_cannot_use_goes_to_the_next() -> None:
@@ -369,7 +371,7 @@ def test_ceilings_hold_and_the_rest_is_stated() -> None:
     )
     assert made.counts() == {"m:a": 3}
     assert made.shortfall_req_per_s == {"m": pytest.approx(1.6)}
-    assert [bound.what for bound in made.binding] == ["ceiling"]
+    assert codes_of(made.binding) == (ReasonCode.CEILING,)
 
 
 def test_a_demand_that_whole_combos_meet_exactly_needs_no_further_one() -> None:
@@ -433,7 +435,7 @@ def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
             costs.append(rough.objective_usd_per_h / exact.objective_usd_per_h)
             assert rough.status is not PlanStatus.OPTIMAL or costs[-1] <= 1.0 + 1e-6
         for broken in rough.broken:
-            assert exact.broken or "cannot" not in broken.detail
+            assert exact.broken or ReasonCode.NOT_POSSIBLE not in broken.codes()
     assert max(costs) > 1.05
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Demand
 from autoscaler.optimizer.arrays import Ints
 from autoscaler.optimizer.problem import AllocationProblem
@@ -19,6 +20,7 @@ from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, m
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.planning.survival import LOSS_LEVEL
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
+from topics.reason_codes import ReasonCode
 
 SWITCHES = "autoscaler.planning.survival._SWITCHES"
 FEW = "autoscaler.planning.survival._FEW_LEVELS"
@@ -73,7 +75,7 @@ def test_a_bound_is_known_where_the_search_took_all_of_the_time(
     options = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: now_s[0])
     made = Shoal(until_the_end).solve(replace(surviving(), options=options))
     assert 0.0 < made.lower_bound_usd_per_h < made.objective_usd_per_h
-    assert any("gap may be much smaller" in note for note in made.notes)
+    assert ReasonCode.ROUGH_BOUND in codes_of(made.notes)
     assert not Shoal().solve(replace(surviving(), demands={})).notes
 
 
@@ -90,8 +92,9 @@ def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> Non
         return replace(solve(problem, options, start), limits_hit=("wall_clock",))
 
     proven, late = Shoal().solve(problem), Shoal(until_the_end).solve(problem)
-    assert [broken.detail.split()[0] for broken in proven.broken] == ["cannot"]
-    assert [broken.detail for broken in late.broken] == ["is not kept by any plan that was found"]
+    promise = ReasonCode.PROMISED_SURVIVAL
+    assert codes_of(proven.broken) == (promise, ReasonCode.NOT_POSSIBLE)
+    assert codes_of(late.broken) == (promise, ReasonCode.NOT_PLANNED)
 
 
 def test_what_runs_in_a_pool_that_has_no_nodes_any_more_ends_no_plan() -> None:

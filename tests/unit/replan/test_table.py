@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS, allowed
 from autoscaler.replan.switchable_roles_changed import known_to_switch
@@ -18,12 +19,14 @@ from autoscaler.rollout.serving_group import Group, Placed
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.state.replan_trigger import Trigger
+from autoscaler.state.replan_trigger import Trigger, left_out
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
+from topics.reason_codes import ReasonCode
 
 NOW = 1_700_000_000_000
 POOL = pool(usd=8.0)
+WIDER = {"min_instances": 3, "max_instances": 5}
 CLUSTER = Cluster((POOL,), (service("chat"), service("code")), Policy())
 STATE = ControllerState(
     started_ms=NOW, services={s.model: s for s in CLUSTER.services}, full=FullPlans(asked_ms=(NOW,))
@@ -32,7 +35,7 @@ NEWS = News(NOW + 1000, STATE, CLUSTER, Supply(), {})
 
 
 def names(news: News) -> list[str]:
-    return [trigger.name for trigger in collect(news, ())]
+    return [trigger.why.code for trigger in collect(news, ())]
 
 
 def test_no_news_is_no_trigger() -> None:
@@ -59,8 +62,8 @@ def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
 
     assert names(offered(0, 1)) == names(offered(1, 0)) == names(offered(10, 5)) == ["availability"]
     assert names(offered(10, 9)) == names(offered(0, 0)) == []
-    words = [collect(offered(0, nodes), ())[0].why for nodes in (1, 2)]
-    assert words == [f"{POOL.id}: 1 node obtainable", f"{POOL.id}: 2 nodes obtainable"]
+    reasons = [collect(offered(0, nodes), ())[0].why for nodes in (1, 2)]
+    assert [(why.subject, why.quantities) for why in reasons] == [(POOL.id, (1,)), (POOL.id, (2,))]
 
 
 def test_the_period_counts_from_the_last_request() -> None:
@@ -74,7 +77,7 @@ def test_the_period_counts_from_the_last_request() -> None:
 def test_a_firing_alert_triggers_and_a_resolved_one_does_not() -> None:
     fired = Alert("f", "slow", "firing", 1, ("code",))
     (trigger,) = collect(replace(NEWS, alerts=(fired,)), ())
-    assert trigger == Trigger("alert", ("code",), "alert slow")
+    assert trigger == Trigger(("code",), Reason(ReasonCode.ALERT, "slow"))
     assert names(replace(NEWS, alerts=(replace(fired, state="resolved"),))) == []
     assert names(replace(NEWS, alerts=(replace(fired, models=("nobody",)),))) == []
 
@@ -82,24 +85,27 @@ def test_a_firing_alert_triggers_and_a_resolved_one_does_not() -> None:
 def test_nodes_lost_and_back_are_one_trigger_each_with_a_few_names() -> None:
     lost = frozenset(f"n{k}" for k in range(5))
     (trigger,) = collect(replace(NEWS, lost=lost), ())
-    assert trigger.why == "n0, n1, n2 and 2 more lost" and trigger.scope == ()
+    named = ("n0", "n1", "n2")
+    assert trigger == Trigger((), Reason(ReasonCode.NODE_LOST, "*", named, (5,)))
     back = replace(NEWS, state=replace(STATE, lost_nodes=frozenset({"n7"})))
-    assert [t.why for t in collect(back, ())] == ["n7 back"]
+    came = Reason(ReasonCode.NODE_BACK, "*", ("n7",), (1,))
+    assert [t.why for t in collect(back, ())] == [came]
 
 
-def test_a_thing_that_waits_is_kept_once_with_its_latest_words() -> None:
-    waiting = (Trigger("alert", (), "alert old"), Trigger("period", (), "every 5 min"))
+def test_a_thing_that_waits_is_kept_once_with_its_latest_figures() -> None:
+    period = Reason(ReasonCode.PERIOD, "*", quantities=(300.0,))
+    waiting = (Trigger((), Reason(ReasonCode.ALERT, "old")), Trigger((), period))
     news = replace(NEWS, alerts=(Alert("f", "new", "firing", 1),))
-    assert [t.why for t in collect(news, waiting)] == ["alert new", "every 5 min"]
+    kept = collect(news, waiting)
+    assert [t.why for t in kept] == [Reason(ReasonCode.ALERT, "new"), period]
 
 
 def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
-    waiting = tuple(Trigger("leftover", (f"m{k}",), "x") for k in range(80))
+    waiting = tuple(left_out(f"m{k}") for k in range(80))
     kept = collect(NEWS, waiting)
-    assert len(kept) == 51 and kept[-1] == Trigger("more", (), "further reasons")
+    assert len(kept) == 51 and kept[-1].why.code is ReasonCode.MORE
     assert collect(NEWS, kept) == kept, "while they wait it stays as it is"
-    other = Trigger("leftover", ("other",), "y")
-    assert collect(NEWS, (*kept, other)) == kept
+    assert collect(NEWS, (*kept, left_out("other"))) == kept
 
 
 def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
@@ -114,7 +120,7 @@ def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
     assert names(moved(7000.0, 200.0)) == names(moved(6000.0, 200.0)) == []
     assert names(moved(6000.0, 150.0)) == names(moved(5500.0, 160.0)) == []
     (trigger,) = collect(moved(2000.0, 400.0), ())
-    assert (trigger.name, trigger.scope) == ("lengths", ("chat",))
+    assert (trigger.why.code, trigger.scope) == (ReasonCode.LENGTHS, ("chat",))
     assert names(moved(9000.0, 90.0)) == ["lengths"]
 
 
@@ -127,8 +133,8 @@ def test_roles_that_may_change_now_are_looked_at_once() -> None:
         return list(collect(replace(NEWS, state=known, switchable={pair: count}), ()))
 
     assert may(1, {pair: 1}) == may(1, {pair: 2}) == []
-    assert [(t.name, t.scope) for t in may(1, {})] == [("roles", ("chat",))]
-    assert [t.name for t in may(2, {pair: 1, other: 9})] == ["roles"]
+    assert [(t.why.code, t.scope) for t in may(1, {})] == [(ReasonCode.ROLES, ("chat",))]
+    assert [t.why.code for t in may(2, {pair: 1, other: 9})] == [ReasonCode.ROLES]
     assert known_to_switch({pair: 2, other: 1}, {pair: 1, other: 3}, ["chat"]) == {
         pair: 1,
         other: 1,
@@ -144,9 +150,10 @@ def test_at_most_six_full_plans_in_any_minute() -> None:
 
 def test_the_scope_is_what_all_reasons_concern_together() -> None:
     models = ("chat", "code", "mini")
-    one, other = Trigger("missed", ("mini",), ""), Trigger("alert", ("chat",), "")
+    one = Trigger(("mini",), Reason(ReasonCode.SLO_MISSED, "mini"))
+    other = Trigger(("chat",), Reason(ReasonCode.ALERT, "slow"))
     assert scope_of((one, other), models) == ("chat", "mini")
-    assert scope_of((one, Trigger("price", (), "")), models) == models
+    assert scope_of((one, Trigger((), Reason(ReasonCode.PRICE, POOL.id))), models) == models
     assert scope_of((), models) == ()
 
 
@@ -175,7 +182,7 @@ def test_room_that_something_left_on_a_rented_node_may_let_others_move_together(
     cluster = replace(CLUSTER, pools=(replace(POOL, per_node=2),))
     chat, code, far = at("chat", "a", 0), at("code", "a", 1), at("code", "b", 0)
     (trigger,) = collect(left((chat, code, far), (code, far)), ())
-    assert trigger == Trigger("scattered", ("code",), f"{POOL.id}: 2 nodes where 1 would do")
+    assert trigger == Trigger(("code",), Reason(ReasonCode.SCATTERED, POOL.id, quantities=(2, 1)))
     assert names(left((code, far), (code, far))) == []
     assert names(left((chat, code, far), (chat, far))) == ["scattered"]
     assert names(left((chat, code, far), (chat, code))) == []
@@ -184,18 +191,26 @@ def test_room_that_something_left_on_a_rented_node_may_let_others_move_together(
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "words"),
+    ("before", "now", "code"),
     [
-        ({"max_instances": 1}, {"min_instances": 3, "max_instances": 5}, "was changed"),
-        ({"min_instances": 3, "max_instances": 5}, {"max_instances": 1}, "was changed"),
-        ({}, {"min_instances": 3}, "has a floor of 3 instead of 1"),
-        ({}, {"mode": Mode.RECOMMEND}, "goes from mode act to recommend"),
+        (
+            {"max_instances": 1},
+            {"min_instances": 3, "max_instances": 5},
+            ReasonCode.SERVICE_CHANGED,
+        ),
+        (
+            {"min_instances": 3, "max_instances": 5},
+            {"max_instances": 1},
+            ReasonCode.SERVICE_CHANGED,
+        ),
+        ({}, {"min_instances": 3}, ReasonCode.SERVICE_FLOOR),
+        ({}, {"mode": Mode.RECOMMEND}, ReasonCode.SERVICE_MODE),
     ],
 )
 def test_a_changed_service_is_told_whatever_changed_with_its_floor(
-    before: dict[str, Any], now: dict[str, Any], words: str
+    before: dict[str, Any], now: dict[str, Any], code: ReasonCode
 ) -> None:
     state = replace(STATE, services={"chat": service("chat", **before)})
     cluster = replace(CLUSTER, services=(service("chat", **now),))
     (trigger,) = collect(replace(NEWS, state=state, cluster=cluster), ())
-    assert trigger.why == f"chat {words}"
+    assert (trigger.why.code, trigger.why.subject) == (code, "chat")

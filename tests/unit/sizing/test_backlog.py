@@ -12,6 +12,7 @@ from autoscaler.estimate.window_stats import GatewaySeen
 from autoscaler.sizing.queue_growth import REMEMBER_MS, propose, remembered
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
+from topics.reason_codes import ReasonCode
 
 
 def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
@@ -31,7 +32,8 @@ def test_a_pile_asks_for_no_more_than_the_rate_can_be() -> None:
     found = propose(piled(1.6, 32, 31.9))
     assert found is not None and found.evident
     assert 32.5 < found.req_per_s < 33.0
-    assert "220 requests in flight where 32.0 req/s explain 138" in found.why
+    assert found.why.code is ReasonCode.BACKLOG
+    assert [round(one) for one in found.why.quantities[:3]] == [220, 32, 138]
 
 
 def test_what_the_load_explains_raises_nothing() -> None:

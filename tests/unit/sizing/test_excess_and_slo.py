@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.rollout.reversal_limit import Turns
 from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.restart_hold import propose as inherited
 from autoscaler.sizing.rules import retarget
 from tests.unit.sizing.target_views import T0, stats, view
+from topics.reason_codes import ReasonCode
 
 
 def steady(*rates: float) -> ModelDemand:
@@ -152,7 +154,7 @@ def test_what_was_taken_over_and_is_valued_anew_needs_nothing_new(
     """The lengths of requests are learnt again after a takeover: the same fleet holds 7.7 req/s and
     not 8. Where capacity was lost, what was taken over is still needed."""
     seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
-    why = "capacity taken over at the start"
+    why = Reason(ReasonCode.INHERITED, seen.service.model)
     state = replace(
         seen.state, inherited=True, target_req_per_s=8.0, target_why=why, lost_ms=lost_ms
     )
@@ -170,7 +172,9 @@ def test_misses_beyond_chance_derate_and_say_so() -> None:
     assert capacity_derating.derated(view(misses(0.06))).derate == 1.0
     state = capacity_derating.derated(view(misses(0.25)))
     assert state.derate < 1.0
-    assert state.target_why == "only 75% of 840 requests met the SLO (load 7.0 of 8.0 req/s)"
+    why = state.target_why
+    assert why is not None and why.code is ReasonCode.OVERESTIMATED
+    assert why.quantities == pytest.approx((0.75, 840, 7.0, 8.0))
 
 
 @pytest.mark.parametrize("load", [5.0, 6.0, 7.5])

@@ -10,11 +10,13 @@ import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand, spans_s
 from autoscaler.estimate.windows import NoData
+from autoscaler.explain.text import text
 from autoscaler.sizing.rate_increase import propose
 from autoscaler.sizing.rules import retarget
 from autoscaler.state.model_view import Proposal
 from tests.unit.estimate.counted import demand_at
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
+from topics.reason_codes import ReasonCode
 
 DAY_S = 86_400
 
@@ -221,10 +223,12 @@ def test_no_data_and_old_data_are_no_surge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"), [(1, "what runs is not valued yet"), (0, "nothing runs")]
+    ("groups", "sentence"),
+    [(1, "the running instances have no known capacity yet"), (0, "nothing runs")],
 )
-def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, said: str) -> None:
+def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, sentence: str) -> None:
     """After a takeover nobody has valued what runs before the planner's first answer."""
     found = propose(view(step_after(30), planned=0.0, groups=groups))
     assert found is not None
-    assert found.why.endswith(f" req/s, and {said}")
+    assert found.why.code is ReasonCode.SURGE
+    assert text(found.why).endswith(f" req/s, and {sentence}")

@@ -23,6 +23,7 @@ from streams.controller.tick_loop import Loop, Ports
 from streams.ports.record_signing import Seal
 from streams.solver.solver_client import plan_here
 from topics.keys import Keys
+from topics.reason_codes import ReasonCode
 from topics.records import (
     Alert,
     Assignment,
@@ -134,9 +135,9 @@ def settle(loop: Loop, seconds: int = 5) -> int:
     return seconds
 
 
-def reasons(loop: Loop) -> list[tuple[str, str]]:
-    """Why the full plan that is under way was asked for: (trigger, words)."""
-    return list(loop.state.pending[Urgency.FULL].reasons)
+def reasons(loop: Loop) -> list[tuple[ReasonCode, str]]:
+    """Why the full plan that is under way was asked for: (code, subject)."""
+    return [(why.code, why.subject) for why in loop.state.pending[Urgency.FULL].reasons]
 
 
 def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
@@ -212,7 +213,7 @@ def test_a_price_reaches_the_planner_in_the_next_tick() -> None:
     loop.latest.take(Price(POOL, 10.0, NOW_MS), 0)
     loop.tick(NOW_MS + (second + 1) * 1000)
     assert solver.of(Urgency.FULL)[asked].prices_usd_per_h == ((POOL, 10.0),)
-    assert ("price", f"{POOL} now 10.00 USD/h (was 1.00)") in reasons(loop)
+    assert (ReasonCode.PRICE, POOL) in reasons(loop)
 
 
 def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
@@ -222,7 +223,7 @@ def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
     loop.latest.take(Availability(POOL, 0, NOW_MS), 0)
     loop.tick(NOW_MS + (second + 1) * 1000)
     assert solver.of(Urgency.FULL)[-1].obtainable == ((POOL, 0),)
-    assert ("availability", f"{POOL}: 0 nodes obtainable") in reasons(loop)
+    assert (ReasonCode.AVAILABILITY, POOL) in reasons(loop)
 
 
 def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
@@ -232,7 +233,7 @@ def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
     declared.cluster = replace(CLUSTER, services=(replace(SERVICE, slo=Slo(1000.0, 50.0)),))
     loop.tick(NOW_MS + (second + 1) * 1000)
     assert solver.of(Urgency.FULL)[-1].scope == ("tiny",)
-    assert ("service", "tiny was changed") in reasons(loop)
+    assert (ReasonCode.SERVICE_CHANGED, "tiny") in reasons(loop)
 
 
 def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
@@ -243,7 +244,7 @@ def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
     for state in ("resolved", "firing"):
         loop.latest.take(Alert(f"a-{state}", "HighLatency", state, NOW_MS, ("tiny",)), 0)
     loop.tick(NOW_MS + (second + 1) * 1000)
-    assert reasons(loop) == [("alert", "alert HighLatency")]
+    assert reasons(loop) == [(ReasonCode.ALERT, "HighLatency")]
     for later in range(second + 2, second + 5):
         loop.tick(NOW_MS + later * 1000)
     assert len(solver.of(Urgency.FULL)) == asked + 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.planner_messages import (
     Outcome,
@@ -27,6 +28,7 @@ from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.solver_client import Solver, plan_here, solver_argv
 from streams.solver.solver_wire import answered, ask, asked, reply
 from tests.unit.streams.test_loop import CLUSTER
+from topics.reason_codes import ReasonCode
 
 POOL = CLUSTER.pools[0].id
 FULL = PlanRequest(
@@ -44,15 +46,15 @@ FULL = PlanRequest(
 URGENT = replace(FULL, number=5, urgency=Urgency.URGENT)
 HANGS = "import time; time.sleep(60)"
 FAILS = {
-    "hangs": (HANGS, "no answer within"),
-    "ends": ("import sys; sys.stdin.readline()", "the solver is gone"),
-    "does not start": ("raise SystemExit(3)", "the solver is gone"),
-    "no JSON": ("print('what', flush=True); " + HANGS, "makes no sense"),
-    "fields missing": ("print('{}', flush=True); " + HANGS, "makes no sense"),
-    "no mapping": ("print('[1]', flush=True); " + HANGS, "makes no sense"),
+    "hangs": (HANGS, ReasonCode.SOLVER_TIMEOUT),
+    "ends": ("import sys; sys.stdin.readline()", ReasonCode.SOLVER_GONE),
+    "does not start": ("raise SystemExit(3)", ReasonCode.SOLVER_GONE),
+    "no JSON": ("print('what', flush=True); " + HANGS, ReasonCode.SOLVER_GARBLED),
+    "fields missing": ("print('{}', flush=True); " + HANGS, ReasonCode.SOLVER_GARBLED),
+    "no mapping": ("print('[1]', flush=True); " + HANGS, ReasonCode.SOLVER_GARBLED),
     "wrong type": (
         'print(\'{"number": "4", "urgency": "full", "outcome": "planned"}\', flush=True); ' + HANGS,
-        "makes no sense",
+        ReasonCode.SOLVER_GARBLED,
     ),
 }
 Start = Callable[[Solver], Solver]
@@ -108,7 +110,7 @@ def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPat
 
     def looked(*asked: object) -> PlanAnswer:
         limits.append(asked[-1])  # type: ignore[arg-type]
-        return unanswered(URGENT, "why")
+        return unanswered(URGENT, Reason(ReasonCode.NO_PLAN))
 
     monkeypatch.setattr(solver_client, "answer", looked)
     plan_here(URGENT, CLUSTER)
@@ -122,7 +124,7 @@ def test_answers_come_back_as_they_were_given() -> None:
     assert planned.counts, "an empty plan would prove nothing"
     assert planned.combos
     assert answered(reply(planned)) == planned
-    failed = unanswered(URGENT, "why")
+    failed = unanswered(URGENT, Reason(ReasonCode.NO_PLAN))
     assert answered(reply(failed)) == failed
 
 
@@ -156,13 +158,13 @@ def test_the_process_is_the_solver() -> None:
 @pytest.mark.parametrize("case", FAILS)
 async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -> None:
     """Its request gets an answer without a plan that says why, so that nobody waits for it."""
-    script, why = FAILS[case]
+    script, code = FAILS[case]
     solver = started(Solver([sys.executable, "-c", script], full_limit_s=1.5))
     solver.ask(FULL, CLUSTER)
     (found,) = await answers(solver)
     assert (found.number, found.urgency, found.outcome) == (4, Urgency.FULL, Outcome.NONE)
     assert found.scope == ("tiny",)
-    assert why in found.notes[0]
+    assert [note.code for note in found.notes] == [code]
     assert solver.killed == 1
 
 
@@ -192,7 +194,7 @@ async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threadin
     solver.ask(URGENT, CLUSTER)
     (late,) = await answers(solver)
     assert (late.number, late.outcome) == (URGENT.number, Outcome.NONE)
-    assert "no answer within 0.2 s" in late.notes[0]
+    assert late.notes == (Reason(ReasonCode.SOLVER_TIMEOUT, quantities=(0.2,)),)
     solver.ask(replace(URGENT, number=6), CLUSTER)
     (found,) = await answers(solver)
     assert (found.number, found.outcome) == (6, Outcome.PLANNED)
@@ -212,7 +214,9 @@ async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
     solver = started(Solver([sys.executable, "-c", HANGS], plan))
     solver.ask(URGENT, CLUSTER)
     (found,) = await answers(solver)
-    assert found == unanswered(URGENT, "ZeroDivisionError: of ours")
+    assert found == unanswered(
+        URGENT, Reason(ReasonCode.SOLVER_ERROR, quoted="ZeroDivisionError: of ours")
+    )
     assert not solver.news.is_set(), "asked again at once it would fail again at once"
     solver.ask(replace(URGENT, number=6), CLUSTER)
     async with asyncio.timeout(10):
@@ -229,7 +233,7 @@ async def test_a_newer_request_answers_for_the_older_one() -> None:
     solver.ask(URGENT, CLUSTER)
     assert solver.take() == (), "an urgent request does not replace a full one"
     solver.ask(replace(FULL, number=6), CLUSTER)
-    assert solver.take() == (unanswered(FULL, "a newer request took its place"),)
+    assert solver.take() == (unanswered(FULL, Reason(ReasonCode.SUPERSEDED)),)
     assert solver.take() == ()
 
 

@@ -1,0 +1,59 @@
+"""Write docs/reason-codes.md: every reason code with its meaning, by family.
+
+python deploy/reason_codes.py            # write the page
+python deploy/reason_codes.py --check    # exit 1 if the page lists other codes
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reason-codes.md"
+sys.path.insert(0, str(ROOT))
+
+from autoscaler.explain.text import FAMILIES  # noqa: E402  the path comes first
+
+_HEAD = """# Reason codes
+
+Every decision record (topic `decisions`, `shoal explain --json`, `/v1/explain`) carries `codes`:
+the reason codes of what was decided, then those of the reasons behind them, each once. `reason` is
+the same as a sentence for people, and may be worded otherwise in a later version. A program reads
+the codes alone: a code keeps its meaning. A later version may add codes, so a code that is not
+listed here is no error. A record of a version without codes has none.
+
+`shoal plan --json` carries `codes` in `binding` and `broken_promises`.
+
+This page is written by `python deploy/reason_codes.py` from `topics/reason_codes.py`.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return "\n".join([_HEAD, *_tables()])
+
+
+def _tables() -> Iterator[str]:
+    for title, family in FAMILIES.items():
+        yield f"## {title}\n"
+        yield "| code | meaning |"
+        yield "|---|---|"
+        yield from (f"| `{code}` | {code.meaning} |" for code in family)
+        yield ""
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0, or 1 if `--check` finds another page than the codes make."""
+    if "--check" not in arguments:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/reason-codes.md does not list the codes: run `python deploy/reason_codes.py`")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
