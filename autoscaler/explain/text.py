@@ -31,8 +31,14 @@ TEXTS: Family = {code: own for family in FAMILIES.values() for code, own in fami
 
 
 def text(reason: Reason) -> str:
-    """The sentence of `reason`, with units; of its subject only where the sentence needs it."""
-    return TEXTS[reason.code](reason, text)
+    """The sentence of `reason`, with units; of its subject only where the sentence needs it.
+
+    The meaning of its code where ids or figures are missing: no decision fails for its sentence.
+    """
+    try:
+        return TEXTS[reason.code](reason, text)
+    except (ValueError, IndexError):
+        return reason.code.meaning
 
 
 def text_with_subject(reason: Reason) -> str:

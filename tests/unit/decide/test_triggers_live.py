@@ -150,7 +150,7 @@ def test_duplicates_of_an_alert_wait_as_one() -> None:
     for _ in range(5):
         w.alerts += [alert(), alert(2)]
         w.run(1)
-    assert [name for name, _, _ in w.state.full.due] == ["alert"]
+    assert [one.why.code for one in w.state.full.due] == [ReasonCode.ALERT]
 
 
 def test_a_resolved_alert_permits_nothing() -> None:
@@ -204,7 +204,7 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
     assert Urgency.FULL in w.state.pending
-    missed = Reason(ReasonCode.SLO_MISSED, "chat")
+    missed = Reason(ReasonCode.SLO_MISSED, "chat", quantities=(0.5, 100))
     due = left_out("code", Reason(ReasonCode.NO_ROOM)), Trigger(("chat", "code"), missed)
     w.state = replace(w.state, full=replace(w.state.full, due=due))
     w.cluster = replace(w.cluster, services=(service("chat"),))
@@ -246,7 +246,7 @@ def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
     catalogue = {"chat": (*simple("chat", own), *simple("chat", NEAR))}
     w = world(lambda _m, t: 6.0 if t < 360 else 20.0, pools=(own, NEAR), catalogue=catalogue)
     w.run(370)
-    assert full(w, 360)[0][1] == "the fleet costs 2.00 USD/h (was 0.00)"
+    assert full(w, 360)[0][1] == (Reason(ReasonCode.BILL, "*", quantities=(2.0, 0.0)),)
 
 
 @pytest.mark.parametrize(("where", "asked"), [(FAR, ("chat", "code")), (NEAR, ("code",))])

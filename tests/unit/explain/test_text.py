@@ -61,6 +61,10 @@ def test_a_sentence_names_things_and_figures_with_units(reason: Reason, sentence
     assert text(reason) == sentence
 
 
+def test_no_decision_fails_for_a_sentence_whose_figures_are_missing() -> None:
+    assert text(Reason(ReasonCode.PRICE, POOL)) == ReasonCode.PRICE.meaning
+
+
 def test_what_is_behind_a_reason_follows_it() -> None:
     derated = Reason(ReasonCode.DERATED, "chat", quantities=(0.85,))
     wake = Reason(ReasonCode.WAKE, "chat", because=(derated,))
