@@ -313,7 +313,7 @@ def _stray(world: World, fault: Fault, begins: bool) -> None:
     node = _node(world, fault)
     found = ObservedInstance(
         f"by-hand-{fault.at_s:.0f}", model_of(world, fault), "aggregated", "by-hand:1",
-        InstanceState.READY, (node.gpus - 1,), "127.0.0.1:1",
+        InstanceState.READY, (node.gpus - 1,), f"{node.name}:1",
     )  # fmt: skip
     node.foreign = (found,) if begins else ()
 
