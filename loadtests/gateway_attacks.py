@@ -35,7 +35,7 @@ from pathlib import Path
 
 import uvloop
 
-from executors.gateway.wire.engine_pool import Broken, Pool
+from executors.gateway.wire.engine_pool import EnginePool, TransportError
 from loadtests.gateway_load import _PLAIN, ask
 from loadtests.gateway_processes import Target, children, forget_peak, peak_mib, started
 
@@ -121,7 +121,7 @@ ATTACKS: dict[str, Attack] = {
 _LONGER_S = {"1,000 half-sent heads": 12.0}  # they are refused after 10 s
 
 
-async def ordinary(pool: Pool, targets: list[Target], seconds: float) -> list[list[float]]:
+async def ordinary(pool: EnginePool, targets: list[Target], seconds: float) -> list[list[float]]:
     """Milliseconds of steady ordinary requests, per target."""
     found: list[list[float]] = [[] for _ in targets]
 
@@ -171,7 +171,7 @@ def p99(found: list[float]) -> float:
 
 async def suffer(attacked: Target, beside: Target, name: str, s: float, found: Suffered) -> None:
     """One quiet time and one under attack, by a process of its own."""
-    pool, targets = Pool(5.0, 2.0, 1 << 24), [attacked, beside]
+    pool, targets = EnginePool(5.0, 2.0, 1 << 24), [attacked, beside]
     failed = attacked.failed
     await ordinary(pool, targets, 0.3)  # connections
     found.quiet += (await ordinary(pool, targets, s))[0]
@@ -211,7 +211,7 @@ async def attack(name: str, address: str, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             while time.monotonic() < until:
                 await ATTACKS[name](address, answers)
-    except (TimeoutError, Broken):
+    except (TimeoutError, TransportError):
         pass
     print(json.dumps(answers), flush=True)
 

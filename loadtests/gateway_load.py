@@ -28,7 +28,7 @@ from pathlib import Path
 
 import uvloop
 
-from executors.gateway.wire.engine_pool import Pool
+from executors.gateway.wire.engine_pool import EnginePool
 from loadtests.gateway_processes import Target, cpu_s, rss_mib, started
 from loadtests.gateway_targets import EVENTS
 
@@ -41,7 +41,7 @@ _OPEN_STREAMS = 1_000
 _EVEN_REQ_PER_S = 600.0  # of each process, far from what it could do
 
 
-async def ask(pool: Pool, target: Target, body: bytes) -> None:
+async def ask(pool: EnginePool, target: Target, body: bytes) -> None:
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: {target.address}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -52,7 +52,7 @@ async def ask(pool: Pool, target: Target, body: bytes) -> None:
     target.failed += answer.status != 200 or text.count(b'"text"') < max(1, wanted)
 
 
-async def busy(pool: Pool, target: Target, body: bytes, seconds: float, at_once: int) -> int:
+async def busy(pool: EnginePool, target: Target, body: bytes, seconds: float, at_once: int) -> int:
     """Requests answered in `seconds` by `at_once` clients that ask again and again."""
     until = time.monotonic() + seconds
     count = 0
@@ -67,7 +67,7 @@ async def busy(pool: Pool, target: Target, body: bytes, seconds: float, at_once:
     return count
 
 
-async def even(pool: Pool, target: Target, seconds: float) -> int:
+async def even(pool: EnginePool, target: Target, seconds: float) -> int:
     """Requests of `seconds` at a steady rate per process."""
     rate = _EVEN_REQ_PER_S * target.workers
     began = time.perf_counter()
@@ -79,7 +79,7 @@ async def even(pool: Pool, target: Target, seconds: float) -> int:
     return len(asked)
 
 
-async def calm(pool: Pool, target: Target, seconds: float, rate: float) -> None:
+async def calm(pool: EnginePool, target: Target, seconds: float, rate: float) -> None:
     """Latencies at a low rate."""
     for _ in range(int(seconds * rate)):
         began = time.perf_counter()
@@ -90,7 +90,7 @@ async def calm(pool: Pool, target: Target, seconds: float, rate: float) -> None:
 
 async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
     """Fill in what is measured."""
-    pool = Pool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
+    pool = EnginePool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
     for target in targets:
         await busy(pool, target, _PLAIN, 0.5, 8)  # imports, caches, connections
         await busy(pool, target, _STREAM, 0.5, 8)

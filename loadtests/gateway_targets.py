@@ -16,10 +16,10 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-from executors.gateway.wire.body_memory import Budget
+from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
-from executors.gateway.wire.client_limits import Limits
-from executors.gateway.wire.http_server import Server
+from executors.gateway.wire.client_limits import ClientLimits
+from executors.gateway.wire.http_server import HttpServer
 
 EVENTS = 64  # of a stream
 GAP_S = 0.004  # between two of them: 250 tokens/s
@@ -49,7 +49,7 @@ async def engine() -> None:
     def refuse(exchange: Exchange, status: int, why: str) -> None:
         exchange.answer(status, why.encode())
 
-    server = Server(generate, refuse, Limits(), Budget(1 << 30))
+    server = HttpServer(generate, refuse, ClientLimits(), BodyMemory(1 << 30))
     print(await server.start("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
 

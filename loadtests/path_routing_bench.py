@@ -41,7 +41,7 @@ from executors.gateway.inflight_request import Request
 from executors.gateway.model_meter import Outcome
 from executors.gateway.proxy import Relay
 from executors.gateway.stage_bodies import body_of, last_body, outputs_of
-from executors.gateway.wire.engine_pool import Pool
+from executors.gateway.wire.engine_pool import EnginePool
 from loadtests.gateway_processes import cpu_s, said_port
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode
@@ -191,7 +191,7 @@ def _routes(stages: dict[str, list[Endpoint]]) -> Routes:
 
 async def measure(gateways: dict[str, tuple[str, int]], requests: int, rounds: int) -> None:
     """Print requests per CPU-second, the median over the rounds."""
-    pool = Pool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 20)
+    pool = EnginePool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 20)
     found: dict[str, list[float]] = {way: [] for way in gateways}
     for turn in range(rounds + 1):
         for way, (address, pid) in gateways.items():
@@ -206,7 +206,7 @@ async def measure(gateways: dict[str, tuple[str, int]], requests: int, rounds: i
         print(f"{way:14} {rate:24.0f} {rate / rates['planned']:11.2f}")
 
 
-async def _send(pool: Pool, address: str, requests: int) -> None:
+async def _send(pool: EnginePool, address: str, requests: int) -> None:
     bodies = [
         json.dumps(
             {"model": _MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": content}]}

@@ -27,7 +27,7 @@ from executors.gateway.openai_format import CHAT, COMPLETIONS, EMBEDDINGS, Call,
 from executors.gateway.pending_routes import Arrival, arrival, counted
 from executors.gateway.proxy import Relay
 from executors.gateway.route_table import RouteTable
-from executors.gateway.wire.body_memory import Budget
+from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
 from topics.http_origin import HostRule, is_cross_site
 from topics.scoring import EVERY, FELL_BACK
@@ -55,7 +55,7 @@ class Face:
         meters: dict[str, Meter],
         boot: str,
         access: Access,
-        budget: Budget,
+        budget: BodyMemory,
         hosts: HostRule,
     ) -> None:
         self._settings = settings
@@ -127,7 +127,7 @@ class Face:
         arrived_ns = self._clock.mono_ns()
         raw, exchange.body = exchange.body, ()
         size = sum(map(len, raw))
-        fits = self._budget.take(size)
+        fits = self._budget.reserve(size)
         try:
             if not fits and not self.make_room():
                 self._metrics.busy.inc()
@@ -156,7 +156,7 @@ class Face:
             else:
                 await self._unrouted(exchange, call, arrived_ns, spent_ns)
         finally:
-            self._budget.give_back(size)
+            self._budget.release(size)
 
     async def _unrouted(
         self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int
@@ -167,7 +167,7 @@ class Face:
             if await self._known(exchange, call):
                 await self._choose(exchange, call, arrived_ns, spent_ns, early)
         except asyncio.CancelledError:
-            if early is not None and exchange.gone:
+            if early is not None and exchange.client_gone:
                 early.ending = Ending.WITHDRAWN
             raise
         finally:
@@ -267,7 +267,7 @@ class Face:
             outcome = await self._relay.serve(request)
         except asyncio.CancelledError:
             self._metrics.aborts.labels(call.model).inc()
-            if exchange.gone:
+            if exchange.client_gone:
                 waited_ms = self._clock.elapsed_ms(arrived_ns, self._clock.mono_ns())
                 first_ms = 0.0 if request.started else None
                 outcome = Outcome(Ending.WITHDRAWN, waited_ms, first_ms)

@@ -20,7 +20,7 @@ import orjson
 
 from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.openai_format import Call, is_heavy, parse_call
-from executors.gateway.wire.body_blocks import Blocks, Gathering
+from executors.gateway.wire.body_blocks import Blocks, BodyBuffer
 
 _NICE = 10  # where cores are short, heavy bodies wait for everybody else
 
@@ -99,7 +99,7 @@ class Parser:
                 await asyncio.sleep(0)  # one block an iteration, however fast they are taken
             sizes = (await process.stdout.readuntil(b"\n")).split()
             answer = await process.stdout.readexactly(int(sizes[0]))
-            core, left = Gathering(), int(sizes[1])
+            core, left = BodyBuffer(), int(sizes[1])
             while left:
                 part = await process.stdout.read(left)
                 if not part:

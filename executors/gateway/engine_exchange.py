@@ -14,7 +14,12 @@ import orjson
 
 from executors.gateway.gateway_settings import Settings
 from executors.gateway.wire.body_blocks import Blocks
-from executors.gateway.wire.engine_pool import Answer, Broken, NoSockets, Pool
+from executors.gateway.wire.engine_pool import (
+    EnginePool,
+    EngineResponse,
+    NoFileDescriptors,
+    TransportError,
+)
 from topics.records import Endpoint
 
 # Shorter than the 5 s after which vLLM closes an idle connection, so that we never write into one.
@@ -95,7 +100,7 @@ class Engines:
     """HTTP to all engines, over one pool of connections without a limit."""
 
     def __init__(self, settings: Settings) -> None:
-        self._pool = Pool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MOST_ANSWER_BYTES)
+        self._pool = EnginePool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MOST_ANSWER_BYTES)
         key = settings.engine_key
         self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
         self._tidying: asyncio.Task[None] | None = None
@@ -116,7 +121,7 @@ class Engines:
 
     async def post(
         self, endpoint: Endpoint, model: str, path: str, body: Blocks, headers: bytes
-    ) -> Answer:
+    ) -> EngineResponse:
         """The answer of `endpoint`, its status 200; EngineError or EngineRefused otherwise.
 
         headers: rendered lines. The caller closes the answer.
@@ -129,21 +134,23 @@ class Engines:
         try:
             try:
                 answer = await self._pool.send(endpoint.address, head, *body)
-            except Broken as error:
+            except TransportError as error:
                 if not error.stale:
                     raise
                 # It closed a kept connection, or died of this request: ask it once more, and
                 # nobody else if that fails.
                 try:
-                    answer = await self._pool.send(endpoint.address, head, *body, fresh=True)
-                except Broken as again:
+                    answer = await self._pool.send(
+                        endpoint.address, head, *body, new_connection=True
+                    )
+                except TransportError as again:
                     raise EngineLost(str(again)) from again
             if answer.status == 200:
                 return answer
             text = await answer.read()
-        except Broken as error:
+        except TransportError as error:
             raise failure_of(error) from error
-        except NoSockets as error:
+        except NoFileDescriptors as error:
             raise OwnShortage(str(error)) from error
         status = answer.status
         shown = f"status {status}: {text[:200].decode(errors='replace')}"
@@ -199,12 +206,12 @@ class Engines:
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         ).encode() + self._key
         head += b"\r\n"
-        answer: Answer | None = None
+        answer: EngineResponse | None = None
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self._pool.send(endpoint.address, head, body, fresh=True)
+                answer = await self._pool.send(endpoint.address, head, body, new_connection=True)
                 return answer.status, await answer.read()
-        except (Broken, NoSockets, TimeoutError):
+        except (TransportError, NoFileDescriptors, TimeoutError):
             if answer is not None:
                 answer.close()
             return 0, b""
@@ -212,9 +219,9 @@ class Engines:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self._pool.tidy()
+            self._pool.close_idle()
 
 
-def failure_of(error: Broken) -> EngineError:
+def failure_of(error: TransportError) -> EngineError:
     """What a broken exchange says about the engine."""
     return EngineLost(str(error)) if error.sent else EngineUnreached(str(error))

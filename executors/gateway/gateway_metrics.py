@@ -10,7 +10,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from executors.gateway.wire.http_server import Server
+from executors.gateway.wire.http_server import HttpServer
 from topics.sketch import bucket_of, quantile_ms
 
 _REAL_MS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 25, 50, 100, 250, 500, 1000, 5000)
@@ -87,14 +87,14 @@ class Metrics:
         self._sketch: dict[int, int] = {}
         self._ended: dict[tuple[str, str], Counter] = {}
 
-    def watch(self, server: Server) -> None:
+    def watch(self, server: HttpServer) -> None:
         """Show what `server` counts of clients that broke its limits."""
-        for name, what in (
-            ("cut", "Clients cut off because they did not read"),
-            ("late", "Requests that did not arrive in time"),
-            ("refused", "Requests that broke a limit of size or form"),
+        for name, what, count in (
+            ("cut", "Clients cut off because they did not read", "slow_readers_cut"),
+            ("late", "Requests that did not arrive in time", "requests_timed_out"),
+            ("refused", "Requests that exceeded a limit", "requests_over_limit"),
         ):
-            self.show(f"clients_{name}", what, partial(getattr, server, name))
+            self.show(f"clients_{name}", what, partial(getattr, server, count))
 
     def watch_scorer(self, failures: Mapping[str, int]) -> None:
         """Show why the scorer gave no score."""

@@ -24,9 +24,9 @@ from executors.gateway.proxy import Relay
 from executors.gateway.route_table import RouteTable
 from executors.gateway.telemetry_reporter import Publisher, Reporter
 from executors.gateway.telemetry_spool import Spool
-from executors.gateway.wire.body_memory import Budget
-from executors.gateway.wire.client_limits import Limits
-from executors.gateway.wire.http_server import Server
+from executors.gateway.wire.body_memory import BodyMemory
+from executors.gateway.wire.client_limits import ClientLimits
+from executors.gateway.wire.http_server import HttpServer
 from topics.http_origin import HostRule
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Gateway:
         self._loads = LoadSubscriber(self.table, self.metrics)
         self._prober = Prober(clock, self.table, relay, self.engines, self.metrics)
         self._access = Access(keys_file, self.metrics)
-        budget = Budget(settings.body_budget_bytes)
+        budget = BodyMemory(settings.body_budget_bytes)
         boot = self.reporter.boot
         self._face = Face(
             settings,
@@ -80,14 +80,14 @@ class Gateway:
             budget,
             HostRule(host, settings.host_names),
         )
-        limits = Limits(
+        limits = ClientLimits(
             head_s=settings.head_real_s,
             body_bytes=settings.max_body_bytes,
             body_s=settings.body_real_s,
             write_s=settings.write_real_s,
         )
-        self._server = Server(self._face.handle, self._face.refuse, limits, budget)
-        self._face.make_room = self._server.make_room
+        self._server = HttpServer(self._face.handle, self._face.refuse, limits, budget)
+        self._face.make_room = self._server.free_body_memory
         self.metrics.watch(self._server)
         self._settings = settings
         self._host, self._port, self._own_port = host, port, own_port

@@ -47,7 +47,7 @@ from executors.gateway.route_table import RouteTable
 from executors.gateway.stage_bodies import body_of, last_body, outputs_of
 from executors.gateway.stream_copy import Passing
 from executors.gateway.wire.body_blocks import Blocks
-from executors.gateway.wire.engine_pool import Broken
+from executors.gateway.wire.engine_pool import TransportError
 from topics.records import Endpoint
 
 _FAULTS_TO_EJECT = 3
@@ -235,7 +235,7 @@ class Relay:
             )
             try:
                 raw = await answer.read()
-            except Broken as error:
+            except TransportError as error:
                 raise failure_of(error) from error
             finally:
                 answer.close()

@@ -16,7 +16,12 @@ from urllib.parse import urlsplit
 import orjson
 
 from autoscaler.serving.score_routing import valid_score
-from executors.gateway.wire.engine_pool import Answer, Broken, NoSockets, Pool
+from executors.gateway.wire.engine_pool import (
+    EnginePool,
+    EngineResponse,
+    NoFileDescriptors,
+    TransportError,
+)
 from topics.records import ScoreSource
 
 _MOST_ANSWER_BYTES = 64 * 1024
@@ -30,7 +35,7 @@ class Scorer:
     """Asks scorers. failures: how often it got no score, by the reason; counts since the start."""
 
     def __init__(self, connect_s: float) -> None:
-        self._pool = Pool(connect_s, _KEEP_ALIVE_S, _MOST_ANSWER_BYTES)
+        self._pool = EnginePool(connect_s, _KEEP_ALIVE_S, _MOST_ANSWER_BYTES)
         self._asking = 0
         self._in_a_row = 0
         self._again_at_s = 0.0
@@ -54,7 +59,7 @@ class Scorer:
             return None
         if self._in_a_row >= _FAILURES:
             self._again_at_s = now_s + _REST_S  # this one finds out; nobody else waits meanwhile
-        self._pool.tidy()
+        self._pool.close_idle()
         self._asking += 1
         try:
             async with asyncio.timeout(source.limit_ms / 1000.0):
@@ -62,7 +67,7 @@ class Scorer:
         except TimeoutError:
             self._failed("timeout")
             return None
-        except (Broken, NoSockets):
+        except (TransportError, NoFileDescriptors):
             self._failed("connection")
             return None
         finally:
@@ -96,14 +101,14 @@ class Scorer:
             f"Host: {parts.netloc}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode()
-        answer: Answer | None = None
+        answer: EngineResponse | None = None
         try:
             try:
                 answer = await self._pool.send(address, head, body)
-            except Broken as error:
+            except TransportError as error:
                 if not error.stale:
                     raise
-                answer = await self._pool.send(address, head, body, fresh=True)
+                answer = await self._pool.send(address, head, body, new_connection=True)
             return answer.status, await answer.read()
         finally:
             if answer is not None:

@@ -22,7 +22,7 @@ from executors.gateway.engine_exchange import (
 from executors.gateway.event_stream import BrokenStream, EventStream
 from executors.gateway.hang_detector import HangDetector
 from executors.gateway.inflight_request import Request
-from executors.gateway.wire.engine_pool import Answer, Broken
+from executors.gateway.wire.engine_pool import EngineResponse, TransportError
 from topics.records import Endpoint
 
 _TAIL_REAL_S = 1.0  # for the end of an answer whose last event was passed on already
@@ -47,7 +47,7 @@ class Passing:
     def __init__(
         self,
         request: Request,
-        answer: Answer,
+        answer: EngineResponse,
         detector: HangDetector,
         endpoint: Endpoint,
         scope: asyncio.Timeout,
@@ -68,7 +68,7 @@ class Passing:
         client.on_unblocked = self._go_on
         try:
             await self._answer.pipe(self._block)
-        except Broken as error:
+        except TransportError as error:
             if not self.events.done:
                 raise failure_of(error) from error
         finally:

@@ -1,18 +1,20 @@
-"""A body in blocks, because to put a large one together holds up an event loop for milliseconds.
+"""Collect an arriving request body in blocks.
 
-Owns how blocks are made of what arrives: many small parts must not cost more than a few large ones.
+Joining a body of several megabytes would hold up the event loop for milliseconds, so it stays in
+blocks of about 64 KiB. Small parts are merged, so that many small parts cost no more than a few
+large ones.
 """
 
 from __future__ import annotations
 
 Blocks = tuple[bytes, ...]
-"""What they say when joined is the body."""
+"""A body in order; the blocks joined are the whole body."""
 
-_BLOCK = 64 * 1024
+_BLOCK_BYTES = 64 * 1024
 
 
-class Gathering:
-    """A body as it arrives. size: bytes so far."""
+class BodyBuffer:
+    """Collects the parts of one body. size: bytes collected so far."""
 
     __slots__ = ("_blocks", "_tail", "size")
 
@@ -22,12 +24,12 @@ class Gathering:
         self.size = 0
 
     def add(self, part: bytes) -> None:
-        """The next part."""
+        """Append the next part."""
         self.size += len(part)
         if not self._tail:
             self._tail = part
             return
-        if len(self._tail) + len(part) > _BLOCK:
+        if len(self._tail) + len(part) > _BLOCK_BYTES:
             self._blocks.append(bytes(self._tail))
             self._tail = part
         elif isinstance(self._tail, bytes):
@@ -36,7 +38,7 @@ class Gathering:
             self._tail += part
 
     def take(self) -> Blocks:
-        """All of it; what comes next belongs to another body."""
+        """Return the whole body and start an empty one."""
         blocks = (*self._blocks, bytes(self._tail)) if self._tail else tuple(self._blocks)
         self._blocks, self._tail, self.size = [], b"", 0
         return blocks

@@ -1,13 +1,13 @@
-"""Memory for request bodies: one bound for all clients together.
+"""Count the memory of request bodies against one limit for all clients together.
 
-Owns the count of bytes. What is done about those who would exceed it is the server's business.
+The server decides which request it refuses when the limit is exceeded.
 """
 
 from __future__ import annotations
 
 
-class Budget:
-    """Bytes of bodies held now, at most `limit_bytes`."""
+class BodyMemory:
+    """Bytes of request bodies in memory, and their limit."""
 
     __slots__ = ("limit_bytes", "used_bytes")
 
@@ -15,11 +15,12 @@ class Budget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
 
-    def take(self, size: int) -> bool:
-        """Whether `size` more bytes fit; they count from now on, also if they do not fit."""
+    def reserve(self, size: int) -> bool:
+        """Count `size` more bytes and return whether they fit. They count even if they do not fit,
+        so the caller must `release` them in both cases."""
         self.used_bytes += size
         return self.used_bytes <= self.limit_bytes
 
-    def give_back(self, size: int) -> None:
-        """`size` bytes are held no longer."""
+    def release(self, size: int) -> None:
+        """Stop counting `size` bytes that were reserved."""
         self.used_bytes -= size

@@ -1,6 +1,7 @@
-"""One client's connection: the order of its requests, how long it may keep us waiting, and closing.
+"""Serve the requests of one client connection in order, within the time limits of its server.
 
-Owns what is done with requests that break a limit. Reading one is `wire.reading`'s business.
+A request that breaks a limit is refused, then the connection closes. `wire.request_reader` reads
+the requests.
 """
 
 from __future__ import annotations
@@ -8,51 +9,78 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable
+from typing import Protocol, cast
 
+from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
-from executors.gateway.wire.request_reader import Reading
-
-if TYPE_CHECKING:
-    from executors.gateway.wire.http_server import Server
+from executors.gateway.wire.client_limits import ClientLimits
+from executors.gateway.wire.fair_scheduler import FairScheduler
+from executors.gateway.wire.request_reader import RequestReader
 
 log = logging.getLogger(__name__)
 
-LINGER_S = 2.0  # for a refused client to stop sending, so that it sees the answer and no reset
+Handler = Callable[[Exchange], Awaitable[None]]
+RefusalWriter = Callable[[Exchange, int, str], None]
+"""Writes a refusal (status, reason) in the error format of this server."""
+
+LINGER_S = 2.0  # after a refusal: the client reads the response before its connection is reset
 _NEVER = float("inf")
-_HIGH_WATER = 64 * 1024
-_MOST_AHEAD = 32  # requests sent before the answers to earlier ones
+_WRITE_BUFFER_BYTES = 64 * 1024
+_MAX_PIPELINED = 32  # requests that wait while an earlier one is answered
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One client. deadline: loop time at which it has kept us waiting for too long."""
+class ConnectionServer(Protocol):
+    """The state that all connections of one server share."""
+
+    handler: Handler
+    refuse: RefusalWriter
+    limits: ClientLimits
+    body_memory: BodyMemory
+    read_buffer: memoryview
+    read_scheduler: FairScheduler
+    first_request_scheduler: FairScheduler
+    connections: set[ClientConnection]
+    receiving_bodies: set[ClientConnection]
+    closing: bool
+    slow_readers_cut: int
+    requests_timed_out: int
+    requests_over_limit: int
+
+    def free_body_memory(self) -> bool:
+        """Whether the bodies fit into memory, after the largest incomplete ones were refused."""
+        ...
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """The connection of one client. deadline: loop time at which `expire` ends the current wait."""
 
     __slots__ = (
-        "_cut_off",
+        "_aborted_by_server",
+        "_discarding_input",
         "_exchange",
-        "_ignoring",
+        "_last_succeeded",
         "_loop",
-        "_reading",
-        "_ready",
+        "_pipelined",
+        "_reader",
         "_server",
         "_task",
         "_transport",
-        "_trusted",
         "_write_deadline",
         "deadline",
         "peer",
     )
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: ConnectionServer, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
-        self._reading = Reading(self, server.limits, server.budget)
+        self._reader = RequestReader(self, server.limits, server.body_memory)
         self._transport: asyncio.Transport | None = None
         self.peer = ""
-        self._exchange: Exchange | None = None  # being answered
-        self._ready: deque[Exchange] = deque()  # read, to be answered (pipelining)
-        self._trusted = False  # its last request was a good one
-        self._ignoring = self._cut_off = False
+        self._exchange: Exchange | None = None  # the request that is being answered
+        self._pipelined: deque[Exchange] = deque()  # complete requests that wait for it
+        self._last_succeeded = False  # the last request was not refused
+        self._discarding_input = self._aborted_by_server = False
         self._task: asyncio.Task[None] | None = None
         self._write_deadline = _NEVER
         self.deadline = _NEVER
@@ -61,54 +89,54 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._server.connections.add(self)
         self.deadline = self._loop.time() + self._server.limits.head_s
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.inbox
+        return self._server.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if nbytes == len(self._server.inbox) and self._transport is not None:
-            self._transport.pause_reading()  # its sender waits for a turn to be read again
-            self._server.reading.wait(self._read_on)
-        if self._ignoring:
+        if nbytes == len(self._server.read_buffer) and self._transport is not None:
+            self._transport.pause_reading()  # a fast sender waits for the scheduler
+            self._server.read_scheduler.queue(self._resume_reading)
+        if self._discarding_input:
             return
-        reading = self._reading
-        reading.feed(self._server.inbox[:nbytes])
+        reading = self._reader
+        reading.feed(self._server.read_buffer[:nbytes])
         if reading.refusal is not None:
-            self._server.refused += 1
-            self._ignoring = True
+            self._server.requests_over_limit += 1
+            self._discarding_input = True
             if self.busy:
-                self._refuse()
+                self._send_refusal()
             else:
-                self._server.first.take(self._refuse)
+                self._server.first_request_scheduler.run_or_queue(self._send_refusal)
         elif reading.body.size:
-            self._server.sending.add(self)
-            self._server.make_room()
+            self._server.receiving_bodies.add(self)
+            self._server.free_body_memory()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         transport = self._transport
-        if transport is not None and not transport.is_closing() and not self._ready:
+        if transport is not None and not transport.is_closing() and not self._pipelined:
             transport.resume_reading()
 
-    def _refuse(self) -> None:
-        if self._reading.refusal is not None:
-            self.turn_away(*self._reading.refusal)
+    def _send_refusal(self) -> None:
+        if self._reader.refusal is not None:
+            self.refuse_and_close(*self._reader.refusal)
 
     def eof_received(self) -> bool:
-        return False  # who says no more does not wait for an answer either
+        return False  # close: a client that ends its side does not wait for a response
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
-        self._reading.stop()
-        self._server.sending.discard(self)
-        for exchange in (*self._ready, self._exchange):
+        self._reader.discard()
+        self._server.receiving_bodies.discard(self)
+        for exchange in (*self._pipelined, self._exchange):
             if exchange is not None:
-                exchange.gone = not self._cut_off
-        self._ready.clear()
+                exchange.client_gone = not self._aborted_by_server
+        self._pipelined.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -129,39 +157,40 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- reading ------------------------------------------------------------------------------
 
-    def moved(self) -> None:
-        """A head has begun, or ended: another time limit holds."""
+    def head_boundary(self) -> None:
+        """Set the time limit of the next phase: a request head has begun or ended."""
         self.deadline = self._next_deadline()
 
-    def came(self, exchange: Exchange) -> None:
-        """A whole request."""
-        self._server.sending.discard(self)
+    def on_request(self, exchange: Exchange) -> None:
+        """Answer a complete request, or queue it if an earlier one is being answered."""
+        self._server.receiving_bodies.discard(self)
         if self._exchange is None:
             self._exchange = exchange
-            if self._trusted:
+            if self._last_succeeded:
                 self._begin()
             else:
                 size = sum(map(len, exchange.body))
-                self._server.budget.take(size)
-                self._server.first.take(lambda: self._begin_held(size))
-        elif len(self._ready) >= _MOST_AHEAD:
-            self._reading.refuse(429, f"more than {_MOST_AHEAD} requests ahead of their answers")
+                self._server.body_memory.reserve(size)
+                self._server.first_request_scheduler.run_or_queue(lambda: self._begin_queued(size))
+        elif len(self._pipelined) >= _MAX_PIPELINED:
+            self._reader.refuse(429, f"more than {_MAX_PIPELINED} requests ahead of their answers")
         else:
-            self._ready.append(exchange)
+            self._pipelined.append(exchange)
             if self._transport is not None:
                 self._transport.pause_reading()
 
     # -- answering ----------------------------------------------------------------------------
 
-    def _begin_held(self, size: int) -> None:
-        """Its turn has come: the handler counts its body from here on."""
-        self._server.budget.give_back(size)
+    def _begin_queued(self, size: int) -> None:
+        """Answer a request that the scheduler held back. The handler counts its body from here
+        on."""
+        self._server.body_memory.release(size)
         self._begin()
 
     def _begin(self) -> None:
         exchange, transport = self._exchange, self._transport
         if exchange is None or transport is None or transport.is_closing():
-            return  # it left before its turn came
+            return  # the client left while the scheduler held the request back
         self.deadline = self._next_deadline()
         if self._server.closing:
             exchange.keep_alive = False
@@ -171,29 +200,29 @@ class Connection(asyncio.BufferedProtocol):
         try:
             await self._server.handler(exchange)
         except asyncio.CancelledError:
-            if not exchange.gone:  # cancelled by our own end
+            if not exchange.client_gone:  # the server stops
                 self.abort()
             raise
         except Exception:
             log.exception("unhandled error in a request")
-            if exchange.begun:
+            if exchange.response_started:
                 self.abort()
                 return
             self._server.refuse(exchange, 500, "internal error")
-        if not exchange.ended:
+        if not exchange.response_ended:
             self.abort()
 
     def send(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
 
-    def finished(self, exchange: Exchange) -> None:
+    def response_ended(self, exchange: Exchange) -> None:
         self._exchange = self._task = None
-        self._trusted = exchange.good
-        if not exchange.keep_alive or self._server.closing or self._ignoring:
+        self._last_succeeded = exchange.succeeded
+        if not exchange.keep_alive or self._server.closing or self._discarding_input:
             self._close()
-        elif self._ready:
-            self._exchange = self._ready.popleft()
+        elif self._pipelined:
+            self._exchange = self._pipelined.popleft()
             self._begin()
         else:
             if self._transport is not None and not self._transport.is_closing():
@@ -201,37 +230,37 @@ class Connection(asyncio.BufferedProtocol):
             self.deadline = self._next_deadline()
 
     @property
-    def unfinished_bytes(self) -> int:
-        """What is here of a body that is still being sent."""
-        return self._reading.body.size
+    def partial_body_bytes(self) -> int:
+        """Bytes received of a body that is not complete yet."""
+        return self._reader.body.size
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered or waits for its turn."""
-        return self._exchange is not None or bool(self._ready)
+        """Whether a request is being answered or waits for that."""
+        return self._exchange is not None or bool(self._pipelined)
 
     def close_if_idle(self) -> None:
-        """Close unless a request is under way."""
-        if not self.busy and self._reading.exchange is None:
+        """Close unless a request is being read or answered."""
+        if not self.busy and self._reader.exchange is None:
             self._close()
 
     def abort(self) -> None:
-        """Away with it, whatever is under way."""
+        """Close at once and drop unsent data."""
         if self._transport is not None:
             self._transport.abort()
 
-    def cut_off(self) -> None:
-        """As `abort`, but by our own end: the client did not leave."""
-        self._cut_off = True
+    def abort_unfinished(self) -> None:
+        """Abort because the server stops. Exchanges are not marked as left by the client."""
+        self._aborted_by_server = True
         self.abort()
 
-    def turn_away(self, status: int, why: str) -> None:
-        """Refuse what is being read, and close once the client had time to see why."""
-        self._ignoring = True
-        incoming = self._reading.stop()
-        self._server.sending.discard(self)
-        if self.busy:  # it is answered first; what came behind it is dropped
-            self._ready.clear()
+    def refuse_and_close(self, status: int, why: str) -> None:
+        """Refuse the request that is being read, then close after the client could read why."""
+        self._discarding_input = True
+        incoming = self._reader.discard()
+        self._server.receiving_bodies.discard(self)
+        if self.busy:  # finish the current request; drop those that wait behind it
+            self._pipelined.clear()
             return
         exchange = incoming or Exchange(self, self.peer)
         exchange.keep_alive = False
@@ -239,28 +268,29 @@ class Connection(asyncio.BufferedProtocol):
         self._server.refuse(exchange, status, why)
 
     def expire(self) -> None:
-        """The deadline has passed, unless it was moved meanwhile."""
+        """End the current wait if its deadline has passed: refuse with 408, abort or close."""
         transport, now = self._transport, self._loop.time()
         if transport is None or now < self.deadline:
             return
         if now >= self._write_deadline:
-            self._server.cut += 1
+            self._server.slow_readers_cut += 1
             transport.abort()
-        elif self._ignoring or transport.is_closing():
+        elif self._discarding_input or transport.is_closing():
             transport.abort()
-        elif self._reading.exchange is not None:
-            self._server.late += 1
-            self.turn_away(408, "the request did not arrive in time")
+        elif self._reader.exchange is not None:
+            self._server.requests_timed_out += 1
+            self.refuse_and_close(408, "the request did not arrive in time")
         else:
             transport.close()
 
     def _close(self) -> None:
-        """Everything was answered. Let a client that still sends see the answer before a reset."""
+        """Close after the last response. A client that is still sending gets `LINGER_S` to read it,
+        because a reset would discard the response."""
         transport = self._transport
         if transport is None:
             return
         self.deadline = self._loop.time() + LINGER_S
-        if self._ignoring and transport.can_write_eof():
+        if self._discarding_input and transport.can_write_eof():
             transport.write_eof()
         else:
             transport.close()
@@ -269,9 +299,9 @@ class Connection(asyncio.BufferedProtocol):
         limits, now = self._server.limits, self._loop.time()
         if self.busy:
             due = _NEVER
-        elif self._reading.exchange is None:
+        elif self._reader.exchange is None:
             due = now + limits.idle_s
-        elif self._reading.exchange.method:
+        elif self._reader.exchange.method:
             due = now + limits.body_s
         else:
             due = now + limits.head_s

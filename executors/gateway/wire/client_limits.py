@@ -1,6 +1,6 @@
-"""What a client may take of a server: sizes and times.
+"""Limits on the sizes and waiting times that one client may use.
 
-All bodies together have a bound of their own (`wire.budget`).
+`wire.body_memory` limits all request bodies together.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Real seconds and bytes. idle_s: of a connection between requests. write_s: how long a client
-    may not read. slack_bytes: what chunked encoding may add to a body beyond twice its size."""
+class ClientLimits:
+    """Real seconds and bytes of one connection. idle_s: between two requests. head_s, body_s: until
+    a request's head and body are complete. write_s: while the client does not read. slack_bytes:
+    allowed on the wire for a chunked body beyond twice `body_bytes`."""
 
     head_bytes: int = 32 * 1024
     head_s: float = 10.0

@@ -1,7 +1,7 @@
-"""HTTP/1.1 to engines: connections that are kept, requests that go out, answers that come in.
+"""HTTP/1.1 client for engines: idle connections, requests and responses.
 
-Owns connections and what is known when one breaks: whether the request had been sent.
-`executors.gateway.engine_exchange` decides what a failure means for the engine. httptools parses.
+`TransportError` tells whether the engine may have received the request. `engine_exchange` decides
+what a failure means for the engine. httptools parses responses.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import cast
 import httptools
 
 from executors.gateway.wire.body_blocks import Blocks
-from executors.gateway.wire.fair_scheduler import Turns
+from executors.gateway.wire.fair_scheduler import FairScheduler
 
 Sink = Callable[[bytes], None]
 
 
-class Broken(Exception):
-    """The exchange failed. sent: the engine may have the request. stale: on a kept connection
-    that ended before a byte of the answer, as happens when a server closes an idle one."""
+class TransportError(Exception):
+    """The exchange failed. sent: the engine may have received the request. stale: a reused
+    connection ended before the first byte of a response, which happens when a server closes an idle
+    one."""
 
     def __init__(self, why: str, sent: bool, stale: bool = False) -> None:
         super().__init__(why)
@@ -30,20 +31,20 @@ class Broken(Exception):
         self.stale = stale
 
 
-class NoSockets(Exception):
+class NoFileDescriptors(Exception):
     """This process has no file descriptors left."""
 
 
-class Answer:
-    """An answer as it comes in. status: 0 until its head is here.
+class EngineResponse:
+    """The response of an engine while it arrives. status: 0 until the head has arrived.
 
-    Either `read` collects the whole body, or `pipe` hands every part to a sink as it arrives.
+    Use either `read` for the whole body or `pipe` to get each part as it arrives.
     """
 
     __slots__ = (
+        "_connection",
         "_head",
         "_limit",
-        "_line",
         "_parts",
         "_sink",
         "_size",
@@ -53,8 +54,10 @@ class Answer:
         "status",
     )
 
-    def __init__(self, line: _Line, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._line = line
+    def __init__(
+        self, connection: _EngineConnection, loop: asyncio.AbstractEventLoop, limit: int
+    ) -> None:
+        self._connection = connection
         self._head: asyncio.Future[None] = loop.create_future()
         self._parts: list[bytes] = []
         self._size = 0
@@ -65,19 +68,20 @@ class Answer:
         self.status = 0
         self.complete = False
 
-    async def begun(self) -> None:
-        """Wait for the head; Broken."""
+    async def wait_for_head(self) -> None:
+        """Wait until status and headers have arrived; TransportError."""
         await self._head
 
     async def read(self) -> bytes:
-        """The whole body; Broken."""
+        """Wait for the whole body; TransportError."""
         await self.done
         return b"".join(self._parts)
 
     def pipe(self, sink: Sink) -> asyncio.Future[None]:
-        """Give every part to `sink`, now and as it comes; done at the end, or Broken.
+        """Give each part of the body to `sink` as it arrives. The future ends with the body or with
+        TransportError.
 
-        What `sink` raises ends the exchange and comes out of here or of the future.
+        An exception in `sink` aborts the exchange. It is raised here or set on the future.
         """
         self._sink = sink
         parts, self._parts = self._parts, []
@@ -86,126 +90,128 @@ class Answer:
         return self.done
 
     def pause(self) -> None:
-        """Read nothing more for now."""
-        if not self.complete:  # by then the connection may be another exchange's
-            self._line.pause()
+        """Stop reading until `resume`."""
+        if not self.complete:  # after that the connection may serve another exchange
+            self._connection.pause()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         if not self.complete:
-            self._line.resume()
+            self._connection.resume()
 
     def close(self) -> None:
-        """No interest any more: unless it is complete, the connection ends."""
+        """Abort the connection unless the response is complete."""
         if not self.complete:
-            self._line.abort()
+            self._connection.abort()
 
-    def head_came(self, status: int) -> None:
+    def on_head(self, status: int) -> None:
         self.status = status
         if not self._head.done():
             self._head.set_result(None)
 
-    def came(self, parts: Sequence[bytes]) -> None:
+    def on_body(self, parts: Sequence[bytes]) -> None:
         if self._sink is not None:
             if not self.done.done():
                 try:
                     self._sink(parts[0] if len(parts) == 1 else b"".join(parts))
                 except Exception as error:
-                    self.failed(error)
-                    self._line.abort()
+                    self.fail(error)
+                    self._connection.abort()
             return
         self._parts += parts
         self._size += sum(map(len, parts))
         if self._size > self._limit:
-            self.failed(Broken(f"an answer of more than {self._limit} bytes", True))
-            self._line.abort()
+            self.fail(TransportError(f"an answer of more than {self._limit} bytes", True))
+            self._connection.abort()
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self.complete = True
         if not self.done.done():
             self.done.set_result(None)
 
-    def failed(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         for future in (self._head, self.done):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # nobody may be waiting any more
+                future.exception()  # mark it as read: no task may wait for it
 
 
-class _Line(asyncio.Protocol):
-    """One connection to an engine: one exchange at a time."""
+class _EngineConnection(asyncio.Protocol):
+    """One connection to an engine, for one exchange at a time."""
 
     __slots__ = (
         "_address",
-        "_answer",
-        "_full",
-        "_in_turn",
         "_interim",
-        "_keep",
+        "_keep_alive",
         "_loop",
         "_parser",
         "_parts",
         "_pool",
+        "_response",
         "_transport",
         "_unsent",
         "_until_close",
+        "_write_paused",
+        "_write_scheduled",
+        "idle_since_s",
         "reused",
-        "since",
     )
 
-    def __init__(self, pool: Pool, address: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: EnginePool, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
         self._address = address
         self._loop = loop
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._answer: Answer | None = None
+        self._response: EngineResponse | None = None
         self._parts: list[bytes] = []
         self._unsent: deque[bytes] = deque()
-        self._full = self._keep = self._interim = self._until_close = self._in_turn = False
+        self._write_paused = self._keep_alive = self._interim = self._until_close = (
+            self._write_scheduled
+        ) = False
         self.reused = False
-        self.since = 0.0
+        self.idle_since_s = 0.0
 
-    def send(self, head: bytes, body: Blocks, limit: int) -> Answer:
-        answer = self._answer = Answer(self, self._loop, limit)
+    def send(self, head: bytes, body: Blocks, limit: int) -> EngineResponse:
+        answer = self._response = EngineResponse(self, self._loop, limit)
         assert self._transport is not None  # noqa: S101 - connected
         if len(body) == 1 and len(body[0]) < 65_536:
             self._transport.write(head + body[0])
         else:
             self._transport.write(head)
             self._unsent.extend(body)
-            self._ask_for_turn()
+            self._schedule_write()
         return answer
 
-    def _ask_for_turn(self) -> None:
-        """Blocks go out one an iteration: an engine that takes them as fast as we write would hold
-        us up for 16 MB otherwise, 10 ms and more."""
-        if self._unsent and not self._in_turn:
-            self._in_turn = True
-            self._pool.turns.wait(self._send_on)
+    def _schedule_write(self) -> None:
+        """Write one block in each iteration of the event loop. Otherwise an engine that reads as
+        fast as the gateway writes holds up all other requests while a large body is sent."""
+        if self._unsent and not self._write_scheduled:
+            self._write_scheduled = True
+            self._pool.write_scheduler.queue(self._write_next_block)
 
-    def _send_on(self) -> None:
-        self._in_turn = False
-        if self._unsent and not self._full and self.open and self._transport is not None:
+    def _write_next_block(self) -> None:
+        self._write_scheduled = False
+        if self._unsent and not self._write_paused and self.open and self._transport is not None:
             self._transport.write(self._unsent.popleft())
-            self._ask_for_turn()
+            self._schedule_write()
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._write_paused = True
 
     def resume_writing(self) -> None:
-        self._full = False
-        self._ask_for_turn()
+        self._write_paused = False
+        self._schedule_write()
 
     @property
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def idle(self) -> bool:
-        """Open, and nothing to read: on a connection that nothing was asked on, that would be its
-        end, which the loop has not seen to yet. What is sent after it is lost, and nobody could
-        say any more that the engine did not die of it."""
+    def reusable(self) -> bool:
+        """Whether the connection is open with nothing to read. On an idle connection readable data
+        means that the engine has closed it. A request sent then would be lost, and its loss would
+        look as if the engine had crashed because of it."""
         if not self.open or self._transport is None:
             return False
         poll = select.poll()
@@ -231,26 +237,26 @@ class _Line(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            answer = self._answer
+            answer = self._response
             if answer is not None:
-                answer.failed(Broken(f"not HTTP: {error}", True))
+                answer.fail(TransportError(f"not HTTP: {error}", True))
             self.abort()
             return
-        answer = self._answer
-        if answer is None:  # bytes that nobody asked for
+        answer = self._response
+        if answer is None:  # data without a request
             self.abort()
             return
         if self._parts:
             parts, self._parts = self._parts, []
-            answer.came(parts)
+            answer.on_body(parts)
         if answer.complete:
-            self._free(answer)
+            self._finish(answer)
 
     def on_message_begin(self) -> None:
         self._until_close = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        answer = self._answer
+        answer = self._response
         if answer is not None:
             name = name.lower()
             answer.headers[name] = value
@@ -258,118 +264,125 @@ class _Line(asyncio.Protocol):
                 self._until_close = False
 
     def on_headers_complete(self) -> None:
-        answer, status = self._answer, self._parser.get_status_code()
+        answer, status = self._response, self._parser.get_status_code()
         self._interim = status < 200
         if answer is None or self._interim:
             return
-        self._keep = self._parser.should_keep_alive()
-        answer.head_came(status)
+        self._keep_alive = self._parser.should_keep_alive()
+        answer.on_head(status)
 
     def on_body(self, part: bytes) -> None:
         self._parts.append(part)
 
     def on_message_complete(self) -> None:
-        if self._answer is not None and not self._interim:
-            self._answer.complete = True
+        if self._response is not None and not self._interim:
+            self._response.complete = True
 
-    def _free(self, answer: Answer) -> None:
-        self._answer = None
+    def _finish(self, answer: EngineResponse) -> None:
+        self._response = None
         self.reused = True
-        if self._keep and self.open and not self._unsent:
-            self._pool.give_back(self._address, self)
+        if self._keep_alive and self.open and not self._unsent:
+            self._pool.keep(self._address, self)
         else:
             self.abort()
-        answer.ended()
+        answer.on_end()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pool.lost(self._address, self)
-        answer, self._answer = self._answer, None
+        self._pool.remove(self._address, self)
+        answer, self._response = self._response, None
         if answer is None or answer.complete:
             return
         if self._until_close and answer.status and exc is None:
-            answer.ended()
+            answer.on_end()
             return
         why = str(exc) if exc else "the connection was closed"
-        answer.failed(Broken(why, True, stale=self.reused and not answer.status))
+        answer.fail(TransportError(why, True, stale=self.reused and not answer.status))
 
 
-class Pool:
-    """Kept connections by address. idle_s: how long one is kept, real seconds."""
+class EnginePool:
+    """Idle connections by address. idle_s: real seconds that an idle connection is kept."""
 
     def __init__(self, connect_s: float, idle_s: float, answer_bytes: int) -> None:
         self._connect_s = connect_s
         self._idle_s = idle_s
         self._answer_bytes = answer_bytes
-        self._idle: dict[str, list[_Line]] = {}
-        self._all: set[_Line] = set()
-        self.turns = Turns()
+        self._idle: dict[str, list[_EngineConnection]] = {}
+        self._connections: set[_EngineConnection] = set()
+        self.write_scheduler = FairScheduler()
 
-    async def send(self, address: str, head: bytes, *body: bytes, fresh: bool = False) -> Answer:
-        """Send a request and wait for the head of its answer; Broken. body: in blocks.
+    async def send(
+        self, address: str, head: bytes, *body: bytes, new_connection: bool = False
+    ) -> EngineResponse:
+        """Send a request and wait for the head of its response; TransportError, NoFileDescriptors.
 
-        fresh: not on a kept connection. Cancellation closes the connection.
+        body: in blocks. new_connection: do not reuse an idle connection. Cancellation closes the
+        connection.
         """
-        line = None if fresh else self._kept(address)
-        if line is None:
-            line = await self._connected(address)
-        answer = line.send(head, body, self._answer_bytes)
+        connection = None if new_connection else self._take_idle(address)
+        if connection is None:
+            connection = await self._connect(address)
+        answer = connection.send(head, body, self._answer_bytes)
         try:
-            await answer.begun()
+            await answer.wait_for_head()
         except BaseException:
-            line.abort()
+            connection.abort()
             raise
         return answer
 
     def close(self) -> None:
-        """End every connection."""
-        for line in list(self._all):
-            line.abort()
+        """Abort all connections."""
+        for connection in list(self._connections):
+            connection.abort()
 
-    def tidy(self) -> None:
-        """Close what has been idle for too long. Call about once a second."""
+    def close_idle(self) -> None:
+        """Close connections that were idle for longer than `idle_s`. Call about once a second."""
         now = asyncio.get_running_loop().time()
-        for lines in self._idle.values():
-            for line in [line for line in lines if now - line.since > self._idle_s]:
-                line.abort()
+        for connections in self._idle.values():
+            for connection in [
+                connection
+                for connection in connections
+                if now - connection.idle_since_s > self._idle_s
+            ]:
+                connection.abort()
 
-    def give_back(self, address: str, line: _Line) -> None:
-        line.since = asyncio.get_running_loop().time()
-        self._idle.setdefault(address, []).append(line)
+    def keep(self, address: str, connection: _EngineConnection) -> None:
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        self._idle.setdefault(address, []).append(connection)
 
-    def lost(self, address: str, line: _Line) -> None:
-        self._all.discard(line)
+    def remove(self, address: str, connection: _EngineConnection) -> None:
+        self._connections.discard(connection)
         idle = self._idle.get(address)
-        if idle and line in idle:
-            idle.remove(line)
+        if idle and connection in idle:
+            idle.remove(connection)
             if not idle:
                 del self._idle[address]
 
-    def _kept(self, address: str) -> _Line | None:
+    def _take_idle(self, address: str) -> _EngineConnection | None:
         idle = self._idle.get(address)
         oldest = asyncio.get_running_loop().time() - self._idle_s
         while idle:
-            line = idle.pop()
-            if line.since >= oldest and line.idle:
-                return line
-            line.abort()
+            connection = idle.pop()
+            if connection.idle_since_s >= oldest and connection.reusable:
+                return connection
+            connection.abort()
         return None
 
-    async def _connected(self, address: str) -> _Line:
+    async def _connect(self, address: str) -> _EngineConnection:
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_s):
-                _, line = await loop.create_connection(
-                    lambda: _Line(self, address, loop), host.strip("[]"), int(port)
+                _, connection = await loop.create_connection(
+                    lambda: _EngineConnection(self, address, loop), host.strip("[]"), int(port)
                 )
         except OSError as error:
             if error.errno in (23, 24):  # ENFILE, EMFILE
-                raise NoSockets(str(error)) from error
-            raise Broken(str(error) or "no connection in time", False) from error
+                raise NoFileDescriptors(str(error)) from error
+            raise TransportError(str(error) or "no connection in time", False) from error
         except ValueError as error:
-            raise Broken(f"{address}: {error}", False) from error
-        self._all.add(line)
-        return line
+            raise TransportError(f"{address}: {error}", False) from error
+        self._connections.add(connection)
+        return connection

@@ -1,7 +1,6 @@
-"""Turns: work that one client could make much of is done once per iteration of the event loop.
+"""Run steps that may take long one per iteration of the event loop, in the order of arrival.
 
-Owns the order, first come, first served. Whoever has only a little to do asks for no turn, and so
-never waits for more than one of these.
+Short work does not go through a scheduler, so it waits for at most one step of each.
 """
 
 from __future__ import annotations
@@ -13,36 +12,36 @@ from collections.abc import Callable
 Step = Callable[[], None]
 
 
-class Turns:
-    """One step an iteration."""
+class FairScheduler:
+    """Runs one step per iteration of the event loop."""
 
-    __slots__ = ("_running", "_waiting")
+    __slots__ = ("_queued", "_scheduled")
 
     def __init__(self) -> None:
-        self._waiting: deque[Step] = deque()
-        self._running = False
+        self._queued: deque[Step] = deque()
+        self._scheduled = False
 
-    def take(self, step: Step) -> None:
-        """Take `step` now if this iteration's turn is free, otherwise when it is its turn."""
-        if self._running:
-            self._waiting.append(step)
+    def run_or_queue(self, step: Step) -> None:
+        """Run `step` now if no step has run in this iteration, otherwise queue it."""
+        if self._scheduled:
+            self._queued.append(step)
             return
-        self._run()
+        self._schedule()
         step()
 
-    def wait(self, step: Step) -> None:
-        """Take `step` in the next iteration at the earliest."""
-        self._waiting.append(step)
-        if not self._running:
-            self._run()
+    def queue(self, step: Step) -> None:
+        """Run `step` in the next iteration at the earliest."""
+        self._queued.append(step)
+        if not self._scheduled:
+            self._schedule()
 
-    def _run(self) -> None:
-        self._running = True
+    def _schedule(self) -> None:
+        self._scheduled = True
         asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        if not self._waiting:
-            self._running = False
+        if not self._queued:
+            self._scheduled = False
             return
         asyncio.get_running_loop().call_soon(self._next)
-        self._waiting.popleft()()
+        self._queued.popleft()()

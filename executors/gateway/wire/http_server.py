@@ -1,65 +1,68 @@
-"""HTTP/1.1 for clients who may be slow, broken or hostile: every wait and every size is bounded.
+"""HTTP/1.1 server for clients that may be slow, broken or hostile: every wait and size has a limit.
 
-Owns the listeners and what holds for all connections together. Reading requests from one, and its
-limits, is `wire.connection`'s business; what is answered is the handler's.
-
-One event loop serves everybody, so what a single client can make much of goes in turns, one step an
-iteration: the blocks of large bodies, and first requests on new connections. Kept connections whose
-last request was good wait for neither.
+All clients share one event loop. Blocks of large bodies and first requests on new connections are
+therefore processed one per iteration. A connection whose last request succeeded skips that queue.
+`wire.client_connection` serves one connection; the handler produces the responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-from executors.gateway.wire.body_memory import Budget
-from executors.gateway.wire.client_connection import LINGER_S, Connection
-from executors.gateway.wire.client_exchange import Exchange
-from executors.gateway.wire.client_limits import Limits
-from executors.gateway.wire.fair_scheduler import Turns
+from executors.gateway.wire.body_memory import BodyMemory
+from executors.gateway.wire.client_connection import (
+    LINGER_S,
+    ClientConnection,
+    Handler,
+    RefusalWriter,
+)
+from executors.gateway.wire.client_limits import ClientLimits
+from executors.gateway.wire.fair_scheduler import FairScheduler
 
-Handler = Callable[[Exchange], Awaitable[None]]
-Refuse = Callable[[Exchange, int, str], None]
-"""Answers (status, why) in the form that clients of this server read."""
-
-_LOOK_S = 0.25
-_READ = 64 * 1024  # at most at once, of one client
+_EXPIRY_PERIOD_S = 0.25
+_READ_BYTES = 64 * 1024  # per client and iteration
 
 
-class Server:
-    """Listens, and keeps every connection within the limits. Counters: `cut` (clients that did not
-    read), `late` (heads and bodies that did not come in time), `refused` (refused by a limit)."""
+class HttpServer:
+    """Listens on addresses and applies the limits to all connections. Counters: `slow_readers_cut`
+    (clients that did not read), `requests_timed_out` (heads and bodies that did not arrive in
+    time), `requests_over_limit` (requests refused because of a limit)."""
 
-    def __init__(self, handler: Handler, refuse: Refuse, limits: Limits, budget: Budget) -> None:
+    def __init__(
+        self, handler: Handler, refuse: RefusalWriter, limits: ClientLimits, body_memory: BodyMemory
+    ) -> None:
         self.handler = handler
         self.refuse = refuse
         self.limits = limits
-        self.budget = budget
-        self.connections: set[Connection] = set()
-        self.sending: set[Connection] = set()  # a body, of which something is here
+        self.body_memory = body_memory
+        self.connections: set[ClientConnection] = set()
+        self.receiving_bodies: set[ClientConnection] = set()  # with a partial body
         self.closing = False
-        self.cut = self.late = self.refused = 0
-        self.reading, self.first = Turns(), Turns()
-        self.inbox = memoryview(bytearray(_READ))  # of all connections: nobody keeps it
+        self.slow_readers_cut = self.requests_timed_out = self.requests_over_limit = 0
+        self.read_scheduler, self.first_request_scheduler = FairScheduler(), FairScheduler()
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))  # shared: valid within one callback
         self._listeners: list[asyncio.Server] = []
-        self._looking: asyncio.Task[None] | None = None
+        self._expiry_task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, shared: bool = False) -> int:
-        """Listen; the port. OSError if the address cannot be had. shared: with other processes.
-        May be called again for further addresses."""
+        """Listen on an address and return its port. OSError if the address is not available.
+        shared: other processes listen on it too. May be called for several addresses."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
-            lambda: Connection(self, loop), host, port, backlog=2048, reuse_port=shared or None
+            lambda: ClientConnection(self, loop),
+            host,
+            port,
+            backlog=2048,
+            reuse_port=shared or None,
         )
         self._listeners.append(listener)
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+        if self._expiry_task is None:
+            self._expiry_task = asyncio.create_task(self._expire_connections())
         return int(listener.sockets[0].getsockname()[1])
 
     async def drain(self, limit_s: float) -> int:
-        """Accept nothing new, let what is under way finish for at most `limit_s`; how many
-        requests were cut off."""
+        """Stop accepting, let current requests finish for at most `limit_s` real seconds, then
+        abort the rest. Returns the number of aborted requests."""
         self.closing = True
         for listener in self._listeners:
             listener.close()
@@ -70,31 +73,33 @@ class Server:
         while self.connections and loop.time() < until:
             await asyncio.sleep(min(0.02, max(0.0, until - loop.time())))
             if not any(connection.busy for connection in self.connections):
-                # What is written but not yet read by the client still has to leave.
+                # Responses in write buffers still need time to reach their clients.
                 until = min(until, loop.time() + LINGER_S)
         cut = sum(connection.busy for connection in self.connections)
         for connection in list(self.connections):
-            connection.cut_off()
-        if self._looking is not None:
-            self._looking.cancel()
+            connection.abort_unfinished()
+        if self._expiry_task is not None:
+            self._expiry_task.cancel()
         return cut
 
-    def make_room(self) -> bool:
-        """Whether bodies are within their budget, after the largest unfinished ones were refused:
-        who sends a lot slowly makes room for those who send little."""
-        while self.budget.used_bytes > self.budget.limit_bytes:
-            largest = max(self.sending, key=lambda line: line.unfinished_bytes, default=None)
+    def free_body_memory(self) -> bool:
+        """Whether the bodies fit into memory, after the largest incomplete ones were refused. Slow
+        senders of large bodies give way to senders of small ones."""
+        while self.body_memory.used_bytes > self.body_memory.limit_bytes:
+            largest = max(
+                self.receiving_bodies, key=lambda client: client.partial_body_bytes, default=None
+            )
             if largest is None:
                 return False
-            self.refused += 1
-            largest.turn_away(429, "too many large requests at once")
+            self.requests_over_limit += 1
+            largest.refuse_and_close(429, "too many large requests at once")
         return True
 
-    async def _look(self) -> None:
+    async def _expire_connections(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_EXPIRY_PERIOD_S)
             now = loop.time()
             for connection in [c for c in self.connections if c.deadline <= now]:
                 connection.expire()
-                await asyncio.sleep(0)  # a flood of them ends one an iteration
+                await asyncio.sleep(0)  # one per iteration, however many expire together

@@ -1,8 +1,4 @@
-"""One request after the other as it arrives, and the limits of its sizes.
-
-Owns the head and body of the request that is being read. Parsing is httptools' (llhttp). What
-becomes of a whole request, or of one that breaks a limit, is its line's business.
-"""
+"""Read the requests of one connection and check their sizes. httptools (llhttp) parses them."""
 
 from __future__ import annotations
 
@@ -10,23 +6,23 @@ from typing import Protocol
 
 import httptools
 
-from executors.gateway.wire.body_blocks import Gathering
-from executors.gateway.wire.body_memory import Budget
-from executors.gateway.wire.client_exchange import Exchange, Line
-from executors.gateway.wire.client_limits import Limits
+from executors.gateway.wire.body_blocks import BodyBuffer
+from executors.gateway.wire.body_memory import BodyMemory
+from executors.gateway.wire.client_exchange import Exchange, ResponseWriter
+from executors.gateway.wire.client_limits import ClientLimits
 
 
-class Owner(Line, Protocol):
-    """Whose requests are read. peer: the client's address."""
+class RequestSink(ResponseWriter, Protocol):
+    """Receives the requests of one connection. peer: the client's address."""
 
     peer: str
 
-    def moved(self) -> None:
-        """A head has begun, or ended."""
+    def head_boundary(self) -> None:
+        """Called when a request head begins and when it ends."""
         ...
 
-    def came(self, exchange: Exchange) -> None:
-        """A whole request."""
+    def on_request(self, exchange: Exchange) -> None:
+        """Called with each complete request."""
         ...
 
     @property
@@ -35,36 +31,37 @@ class Owner(Line, Protocol):
         ...
 
 
-class Reading:
-    """exchange: the request that is being read, None between two of them. body: what is here of its
-    body. refusal: status and reason, once a limit is broken; nothing is taken from then on."""
+class RequestReader:
+    """The state of reading one connection. exchange: the request that is being read, None between
+    two requests. body: the received part of its body. refusal: status and reason once a limit is
+    exceeded; further input is ignored then."""
 
     __slots__ = (
-        "_budget",
-        "_head_size",
+        "_body_memory",
+        "_body_wire_bytes",
+        "_head_bytes",
         "_limits",
-        "_owner",
         "_parser",
-        "_raw_size",
+        "_sink",
         "body",
         "exchange",
         "refusal",
     )
 
-    def __init__(self, owner: Owner, limits: Limits, budget: Budget) -> None:
-        self._owner = owner
+    def __init__(self, owner: RequestSink, limits: ClientLimits, body_memory: BodyMemory) -> None:
+        self._sink = owner
         self._limits = limits
-        self._budget = budget
+        self._body_memory = body_memory
         self._parser = httptools.HttpRequestParser(self)
-        self._head_size = self._raw_size = 0
+        self._head_bytes = self._body_wire_bytes = 0
         self.exchange: Exchange | None = None
-        self.body = Gathering()
+        self.body = BodyBuffer()
         self.refusal: tuple[int, str] | None = None
 
     def feed(self, data: memoryview) -> None:
-        """The next bytes from the client; `refusal` is set if they may not be."""
+        """Parse the next bytes from the client; sets `refusal` if they exceed a limit."""
         reading_head = self.exchange is None or not self.exchange.method
-        self._raw_size += len(data)
+        self._body_wire_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -75,19 +72,19 @@ class Reading:
         if exchange is None or self.refusal is not None:
             return
         if not exchange.method and reading_head:
-            self._head_size += len(data)
-            if self._head_size > limits.head_bytes:
+            self._head_bytes += len(data)
+            if self._head_bytes > limits.head_bytes:
                 self.refuse(431, f"the head exceeds {limits.head_bytes} bytes")
-        elif self._raw_size > 2 * limits.body_bytes + limits.slack_bytes:
+        elif self._body_wire_bytes > 2 * limits.body_bytes + limits.slack_bytes:
             self.refuse(413, "the body's encoding is too wasteful")
 
     def refuse(self, status: int, why: str) -> None:
-        """What is read may not be; the first reason counts."""
+        """Refuse the current request. The first reason counts."""
         self.refusal = self.refusal or (status, why)
 
-    def stop(self) -> Exchange | None:
-        """Forget what was read of an unfinished request, which is returned."""
-        self._budget.give_back(self.body.size)
+    def discard(self) -> Exchange | None:
+        """Drop the incomplete request, release its memory and return it."""
+        self._body_memory.release(self.body.size)
         self.body.take()
         exchange, self.exchange, self.refusal = self.exchange, None, None
         return exchange
@@ -97,9 +94,9 @@ class Reading:
     def on_message_begin(self) -> None:
         if self.refusal is not None:
             return
-        self.exchange = Exchange(self._owner, self._owner.peer)
-        self._head_size = self._raw_size = 0
-        self._owner.moved()
+        self.exchange = Exchange(self._sink, self._sink.peer)
+        self._head_bytes = self._body_wire_bytes = 0
+        self._sink.head_boundary()
 
     def on_url(self, part: bytes) -> None:
         if self.exchange is not None:
@@ -108,7 +105,7 @@ class Reading:
     def on_header(self, name: bytes, value: bytes) -> None:
         exchange = self.exchange
         if exchange is not None and not exchange.method:
-            self._head_size += len(name) + len(value) + 4
+            self._head_bytes += len(name) + len(value) + 4
             exchange.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -117,24 +114,24 @@ class Reading:
             return
         exchange.method = self._parser.get_method()
         exchange.keep_alive = self._parser.should_keep_alive()
-        exchange.old_http = self._parser.get_http_version() == "1.0"
+        exchange.is_http10 = self._parser.get_http_version() == "1.0"
         limits, headers = self._limits, exchange.headers
         length = headers.get(b"content-length", b"0")
-        if self._head_size > limits.head_bytes:
+        if self._head_bytes > limits.head_bytes:
             self.refuse(431, f"the head exceeds {limits.head_bytes} bytes")
         elif headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self.refuse(415, "compressed bodies are not accepted")
         elif not length.isdigit() or int(length[:18]) > limits.body_bytes:
             self.refuse(413, f"the body exceeds {limits.body_bytes} bytes")
-        elif headers.get(b"expect", b"").lower() == b"100-continue" and not self._owner.busy:
-            self._owner.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._owner.moved()
+        elif headers.get(b"expect", b"").lower() == b"100-continue" and not self._sink.busy:
+            self._sink.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._sink.head_boundary()
 
     def on_body(self, part: bytes) -> None:
         if self.refusal is not None or self.exchange is None:
             return
         self.body.add(part)
-        self._budget.take(len(part))
+        self._body_memory.reserve(len(part))
         if self.body.size > self._limits.body_bytes:
             self.refuse(413, f"the body exceeds {self._limits.body_bytes} bytes")
 
@@ -142,6 +139,6 @@ class Reading:
         exchange, self.exchange = self.exchange, None
         if exchange is None or self.refusal is not None:
             return
-        self._budget.give_back(self.body.size)
+        self._body_memory.release(self.body.size)
         exchange.body = self.body.take()
-        self._owner.came(exchange)
+        self._sink.on_request(exchange)

@@ -58,13 +58,13 @@ async def test_a_head_without_end_is_431(bench: MakeBench) -> None:
 async def test_half_a_body_times_out_and_gives_its_memory_back(bench: MakeBench) -> None:
     b = await ready(bench, body_real_s=0.4)
     lines = [await raw(b, HEAD + b"Content-Length: 900000\r\n\r\n" + b"a" * 500_000) for _ in "abc"]
-    budget = b.gateway._server.budget
+    budget = b.gateway._server.body_memory
     await until(lambda: budget.used_bytes == 1_500_000)
     for reader, writer in lines:
         assert (await answered(reader))[0] == 408
         writer.close()
     assert budget.used_bytes == 0
-    assert b.gateway._server.late == 3
+    assert b.gateway._server.requests_timed_out == 3
 
 
 async def test_unfinished_bodies_have_one_budget_and_small_requests_pass(
@@ -74,8 +74,8 @@ async def test_unfinished_bodies_have_one_budget_and_small_requests_pass(
     b = await ready(bench, body_budget_bytes=3_000_000)
     size = b"Content-Length: 1500000\r\n\r\n"
     lines = [await raw(b, HEAD + size + b"a" * 1_000_000) for _ in range(8)]
-    await until(lambda: b.gateway._server.refused >= 5)
-    assert b.gateway._server.budget.used_bytes <= 3_000_000
+    await until(lambda: b.gateway._server.requests_over_limit >= 5)
+    assert b.gateway._server.body_memory.used_bytes <= 3_000_000
     assert (await b.post())[0] == 200
     statuses = []
     for reader, writer in lines:
@@ -214,7 +214,7 @@ async def test_requests_piled_up_ahead_of_their_answers_are_bounded(bench: MakeB
     body = orjson.dumps(b.body())
     first = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     reader, writer = await raw(b, first + b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n" * 5000)
-    await until(lambda: b.gateway._server.refused == 1)
+    await until(lambda: b.gateway._server.requests_over_limit == 1)
     text = await asyncio.wait_for(reader.read(), 5.0)
     assert text.startswith(b"HTTP/1.1 200")
     assert text.count(b"HTTP/1.1 ") <= 34

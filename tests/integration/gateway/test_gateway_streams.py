@@ -63,7 +63,7 @@ async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
     engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
     async with b.http.post(b.gateway.url + "/v1/completions", json=b.body()):
-        await until(lambda: b.gateway._server.cut == 1, 20.0)
+        await until(lambda: b.gateway._server.slow_readers_cut == 1, 20.0)
         await until(lambda: b.gateway.table.routers["chat"].in_flight(engine.endpoint) == 0)
         await until(lambda: sum(record.withdrawn for record in b.link.records) == 1)
     assert sum(record.failures for record in b.link.records) == 0
