@@ -272,6 +272,10 @@ _PLAIN: dict[str, Callable[[Pick, Names], Any]] = {
 }
 
 
+WRITER = "extreme"
+"""What executors and controllers of `unbelievable` records are called."""
+
+
 def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
     """(topic, key, record) of valid records on every topic, at the bounds, that change nothing of a
     fleet that is well: of names that nobody declared, or with values that nobody may believe."""
@@ -282,7 +286,7 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
         "extreme", names.models[0], "aggregated", f"extreme:{'9' * 100}",
         records.InstanceState.STOPPED, (63,), "", MAX_MS, MAX_MS, MAX_COUNT, MAX_COUNT, MAX_COUNT,
     )  # fmt: skip
-    status = records.Status(node, pool, "extreme", 0, 0, (stopped,), "extreme", "extreme")
+    status = records.Status(node, pool, WRITER, 0, 0, (stopped,), "extreme", "extreme")
     laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(12)
     )
@@ -302,7 +306,7 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
         records.Leadership("extreme", "extreme", "renewal", MAX_MS, 0, MAX_COUNT),
         records.Leadership("extreme", "extreme", "standby", MAX_MS, MAX_COUNT // 10, MAX_COUNT),
         records.Decision(MAX_COUNT, MAX_COUNT, names.models[0], "hold", MAX_MS, True, "y" * 2000,
-                         1e9, 1e9, -1e9, MAX_MS, (("extreme", 10**6),), MAX_MS),
+                         1e9, 1e9, -1e9, MAX_MS, (), MAX_MS),
         records.PlanRecord(MAX_COUNT, MAX_COUNT, MAX_MS, "extreme", 1e9, 1e9,
                            (records.PlannedCombo("nobody", "extreme", 10**6, 1e9, 1e9),) * 100,
                            {"nobody": 1e9}, MAX_COUNT),

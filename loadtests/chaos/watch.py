@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 
 from autoscaler.estimate.windows import TelemetryWindows
 from loadtests.chaos.stack import GATEWAYS, MODELS, Stack
+from loadtests.extreme import WRITER
 from streams.broker.kafka_clients import consumer
 from topics.checks import InvalidRecord
 from topics.codec import decode
@@ -77,7 +78,7 @@ class Topics:
             record = decode(name, message.value or b"")
         except InvalidRecord:
             return
-        if isinstance(record, Status):
+        if isinstance(record, Status) and record.executor != WRITER:
             self.statuses[record.node], self.heard[record.node] = record, time.monotonic()
             for seen in record.instances:
                 if seen.launched_ms:
