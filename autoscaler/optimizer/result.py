@@ -40,6 +40,13 @@ class Step:
     cost_usd_per_h: float
     elapsed_s: float = 0.0
 
+    @property
+    def gap(self) -> float:
+        """Proven relative gap; 1 before the first plan."""
+        if not 0.0 < self.cost_usd_per_h < math.inf:
+            return 0.0 if self.cost_usd_per_h <= 0.0 else 1.0
+        return max(0.0, 1.0 - self.bound_usd_per_h / self.cost_usd_per_h)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

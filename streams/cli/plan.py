@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from autoscaler.planning.time_limits import contradictions
-from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_view
+from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_stats, plan_view
 from streams.cli.plan_modes import refuse_ignored
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
@@ -62,6 +63,7 @@ def add_parser(subparsers: Any) -> None:
         "--time-limit", type=float, default=30.0, metavar="S", help="seconds for the plan (30)"
     )
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
+    parser.add_argument("--stats", action="store_true", help="print the steps of the search")
     parser.add_argument("--json", action="store_true", help="the same facts under stable names")
     plan_budget.add_arguments(parser)
     plan_quality.add_arguments(parser)
@@ -87,17 +89,23 @@ def run(args: argparse.Namespace) -> int:
         return plan_budget.run(args, cluster, demands, fleet, profile)
     started_s = time.monotonic()
     chosen = strategy(args.strategy)
-    options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
-    problem, made = planned(cluster, demands, fleet, profile, chosen, options)
+    stats = plan_stats.Stats(lambda: time.monotonic() - started_s)
+    options = PlanOptions(args.gap, args.time_limit, stats.elapsed_s)
+    if args.stats:
+        options = replace(options, on_step=stats.steps.append)
+    problem, made = planned(cluster, demands, fleet, profile, chosen, options, stats)
     wall_s = time.monotonic() - started_s
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
-        encoded = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile)
+        steps = plan_stats.as_json(stats.steps) if args.stats else None
+        encoded = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile, steps)
         show_json_bytes(encoded)
         return UNSERVED if made.shortfall_req_per_s else 0
     if not args.demand:
         print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
     plan_view.show(problem, made, reasons, config.mode, profile)
+    if args.stats:
+        print("\n".join(["", *stats.lines()]))
     for wrong in contradictions(cluster):
         print(f"time limits: {text(wrong.reason)}")
     return UNSERVED if made.shortfall_req_per_s else 0
@@ -110,9 +118,12 @@ def planned(
     profile: Profile,
     chosen: Strategy,
     options: PlanOptions,
+    stats: plan_stats.Stats | None = None,
 ) -> tuple[PlanningProblem, Plan]:
     """The problem and its plan; UserError where none came out."""
     problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
+    if stats is not None:
+        stats.problem_made(problem)
     made = chosen.solve(problem)
     if made.status is PlanStatus.FAILED:
         raise UserError(f"no plan: {text_with_subject(made.notes[-1])}")

@@ -27,8 +27,10 @@ def encode(
     mode: Mode,
     wall_s: float,
     profile: Profile,
+    steps: list[dict[str, Any]] | None = None,
 ) -> bytes:
-    """One JSON object and a newline. gap -1: nothing was proven."""
+    """One JSON object and a newline. gap -1: nothing was proven. `steps` of the search, if asked
+    for."""
     shares = usd_per_h_by_model(
         ((target.combo, target.count) for target in plan.targets),
         {node.pool: node.usd_per_h for node in plan.nodes},
@@ -79,6 +81,8 @@ def encode(
         "savings": reasons.savings if reasons else [],
         "if_all_spot_is_lost": reasons.spot_loss if reasons else [],
     }
+    if steps is not None:
+        value["steps"] = steps
     return encoded(value)
 
 

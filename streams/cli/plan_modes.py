@@ -20,11 +20,14 @@ def refuse_ignored(args: argparse.Namespace, config: Config) -> None:
     makespan = (args.objective or declared) == Objective.MAKESPAN
     mode, unused = "", tuple[str, ...]()
     if config.graphs:
-        mode, unused = _COMPONENTS, ("demand", "fleet", "strategy", "objective", "requests")
+        mode, unused = (
+            _COMPONENTS,
+            ("demand", "fleet", "strategy", "objective", "requests", "stats"),
+        )
     elif config.cluster.routes:
-        mode, unused = _QUALITY, ("fleet", "budget", "objective", "requests")
+        mode, unused = _QUALITY, ("fleet", "budget", "objective", "requests", "stats")
     elif spends:
-        mode, unused = _BUDGET, ("strategy",)
+        mode, unused = _BUDGET, ("strategy", "stats")
     for option in unused:
         if _given(args, option):
             raise UserError(f"--{option}: not for {mode}")
@@ -38,4 +41,4 @@ def refuse_ignored(args: argparse.Namespace, config: Config) -> None:
 
 def _given(args: argparse.Namespace, option: str) -> bool:
     value = getattr(args, option)
-    return value is not None and not (option == "strategy" and value == "shoal")
+    return value not in (None, False) and not (option == "strategy" and value == "shoal")

@@ -5,6 +5,7 @@ Owns running the solver and reading its columns back. Knows nothing of how the a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ _NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
 
 @dataclass(frozen=True, slots=True)
 class Shoal:
-    """Coral's online problem with keep, start, switch and load (see `planning.columns`)."""
+    """Coral's online problem with keep, start, switch and load (see `planning.formulation`)."""
 
     solver: Solver = solve_arrays
     name: str = "shoal"
@@ -64,6 +65,7 @@ class Shoal:
     def solve(self, problem: PlanningProblem) -> Plan:
         """The cheapest plan with its bound; best effort where demand cannot be met."""
         arrays = to_arrays(problem)
+        problem.options.step("formulation", arrays.problem.columns, 0, 0.0, math.inf)
         solved = self._run(arrays, problem)
         if solved.status is Status.FAILED:
             reason = Reason(ReasonCode.SOLVER_FAILED, quoted=solved.reason)
@@ -80,6 +82,7 @@ class Shoal:
             time_limit_s=options.time_limit_s,
             elapsed_s=options.elapsed_s,
             mip_nodes=options.mip_nodes,
+            on_step=options.on_step,
             spare=options.spare,
             spare_classes=arrays.demand_classes,
         )

@@ -168,3 +168,25 @@ def test_a_missing_file_and_a_bad_gap_are_refused(
     for more in (["--demand", "/nowhere/demand.yaml"], ["--gap", "nan"], ["--time-limit", "0"]):
         assert main(["plan", "--config", str(config), *more]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_stats_show_every_step_of_the_search_with_its_bound(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Candidates, the formulation, and the search that ends at the cost of the plan."""
+    wanted = demand(tmp_path, "chat: {req_per_s: 3}\nmini: {req_per_s: 80}\n")
+    start = ["plan", "--config", str(config), "--demand", wanted, "--no-explain", "--stats"]
+    assert main([*start, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    steps = made["steps"]
+    assert [step["step"] for step in steps[:2]] == ["candidates", "formulation"]
+    last = steps[-1]
+    assert last["columns"] >= last["built"] > 0
+    assert last["lower_bound_usd_per_h"] <= last["cost_usd_per_h"]
+    assert last["cost_usd_per_h"] == pytest.approx(made["objective_usd_per_h"], rel=1e-3)
+    times = [step["ended_at_s"] for step in steps]
+    assert times == sorted(times)
+    assert main(start) == 0
+    out = capsys.readouterr().out
+    assert "formulation" in out and "bound USD/h" in out
+    assert max(len(line) for line in out.splitlines()) <= 100
