@@ -17,18 +17,18 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.time_limits import short_drains
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
-from autoscaler.state.decision_record import hold
+from autoscaler.state.decision_record import notice
 from autoscaler.state.effects import Effect, SolveRequested
-from autoscaler.state.operator_controls import guards, left_alone
-from autoscaler.state.operator_controls import said as guards_said
-from autoscaler.tick.apply_plans import carry
-from autoscaler.tick.observe import look
-from autoscaler.tick.publish import Stands, publish
-from autoscaler.tick.request_plans import ask
-from autoscaler.tick.restore import rebuild
-from autoscaler.tick.size import want
+from autoscaler.state.operator_controls import active_controls, retained_notices
+from autoscaler.state.operator_controls import control_notices as guards_said
+from autoscaler.tick.apply_plans import apply_plans
+from autoscaler.tick.observe import observe
+from autoscaler.tick.publish import FrozenRoutes, publish
+from autoscaler.tick.request_plans import request_plans
+from autoscaler.tick.restore import restore
+from autoscaler.tick.size import size
 
-__all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "rebuild"]
+__all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "restore"]
 
 
 def decide(
@@ -40,19 +40,19 @@ def decide(
     approve get proposals, and what was approved of them.
     """
     announced = (
-        [] if state.announce is None else [hold("*", state.announce, now_ms, kind="rebuilt")]
+        [] if state.announce is None else [notice("*", state.announce, now_ms, kind="rebuilt")]
     )
     # What operators, schedules and this controller's own lag allow.
-    guarded = guards(cluster, observation.controls, now_ms, observation.lag_ms)
-    found = look(state, observation, guarded, now_ms)
-    wanted = want(found)
-    done = carry(found, wanted)
-    asked = ask(found, done)
+    guarded = active_controls(cluster, observation.controls, now_ms, observation.lag_ms)
+    found = observe(state, observation, guarded, now_ms)
+    wanted = size(found)
+    done = apply_plans(found, wanted)
+    asked = request_plans(found, done)
 
     ground = done.ground
     held = {
-        **guarded.held,
-        **left_alone(found.inputs.left_alone, guarded),
+        **guarded.reasons,
+        **retained_notices(found.inputs.retained_models, guarded),
         **_drains_too_short(guarded.cluster, ground.models),
     }
     after = replace(
@@ -60,7 +60,7 @@ def decide(
         groups=ground.groups,
         models={model: view.state for model, view in ground.views.items()},
         combos=ground.combos,
-        valued=found.worth,
+        evaluated_at=found.evaluated_at,
         services={service.model: service for service in guarded.cluster.services},
         supply=found.supply,
         backoff=ground.backoff,
@@ -71,21 +71,21 @@ def decide(
         next_serial=done.next_serial,
         request_number=asked.number,
         announce=None,
-        held=held,
-        strays=found.strays,
+        active_controls=held,
+        unassigned=found.unassigned,
         splits=done.splits,
         ticked_ms=now_ms,
         listens_since_ms=found.listens_since_ms,
     )
     decisions = (
         *announced,
-        *guards_said(state.held, held, now_ms),
+        *guards_said(state.active_controls, held, now_ms),
         *found.decisions,
         *wanted.decisions,
         *done.decisions,
         *asked.decisions,
     )
-    stands = Stands(guarded.advised, found.inputs.left_alone)
+    stands = FrozenRoutes(guarded.advised, found.inputs.retained_models)
     new_state, published = publish(
         state, after, ground.sight, ground.cluster, decisions, now_ms, stands
     )

@@ -29,7 +29,7 @@ from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.shoal import Shoal
 from autoscaler.state.effects import PublishAssignment, SolveRequested
-from autoscaler.tick.restore import rebuild
+from autoscaler.tick.restore import restore
 from loadtests.large_estate import POOLS_PER_REGION, Estate
 from streams.garbage_collection import collect_seldom
 from topics.reason_codes import ReasonCode
@@ -71,7 +71,7 @@ class _Run:
         estate.declare(len(estate.services))
         statuses = estate.statuses(self.now_ms)
         began = time.process_time()
-        self.state = rebuild(estate.cluster, estate.assignments, {}, statuses, (), self.now_ms)
+        self.state = restore(estate.cluster, estate.assignments, {}, statuses, (), self.now_ms)
         return time.process_time() - began
 
     def tick(self) -> None:

@@ -11,18 +11,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.apply.context import Scene
+from autoscaler.apply.context import ChangeContext
 from autoscaler.apply.infeasible import ASK_AGAIN_MS
-from autoscaler.apply.model_change import NOT_COVERED, Change, Enacted, enact, keep_all
+from autoscaler.apply.model_change import (
+    NOT_COVERED,
+    AppliedChange,
+    Change,
+    apply_change,
+    scale_in_veto,
+)
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import Site
 from autoscaler.rollout.serving_group import Group
-from autoscaler.state.controller_state import ModelState, Proposal
-from autoscaler.state.decision_record import hold
+from autoscaler.state.controller_state import ModelState, PendingApproval
+from autoscaler.state.decision_record import notice
 from autoscaler.state.model_view import ModelView
-from autoscaler.state.replan_trigger import Trigger, left_out
+from autoscaler.state.replan_trigger import Trigger, partly_applied
 from topics.controls import Control
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -31,7 +37,7 @@ _CENT = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ResolvedApprovals:
     """Everything after what people said of proposals. replan: for models to plan anew."""
 
     groups: tuple[Group, ...]
@@ -44,10 +50,10 @@ class Settled:
 def propose(
     decision: Decision,
     reasons: tuple[Reason, ...],
-    done: Enacted,
+    done: AppliedChange,
     counting: Iterable[Group],
     state: ModelState,
-    scene: Scene,
+    scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
     """What `decision` would do for `reasons`, as a proposal, unless it is open or was rejected a
     while ago.
@@ -69,7 +75,7 @@ def propose(
     within_s = scene.cluster.policy.approve_within_s
     expires_ms = scene.now_ms + int(within_s * 1000)
     base = Counter(group.combo_id for group in counting)
-    proposal = Proposal(
+    proposal = PendingApproval(
         0,
         decision.kind,
         done.change,
@@ -82,18 +88,18 @@ def propose(
     return [said], replace(state, proposal=proposal)
 
 
-def settle(
+def resolve_approvals(
     groups: tuple[Group, ...],
     site: Site,
     models: Mapping[str, ModelState],
     controls: Mapping[str, Control],
     leader_token: int,
-    scene: Scene,
-) -> Settled:
+    scene: ChangeContext,
+) -> ResolvedApprovals:
     """Carry out what was approved, drop what was rejected, forget what has expired."""
     waiting = [s for s in scene.cluster.services if models[s.model].proposal is not None]
     if not waiting:
-        return Settled(groups, site, models)
+        return ResolvedApprovals(groups, site, models)
     states = dict(models)
     now = {group.name: group for group in groups}
     decisions: list[Decision] = []
@@ -111,7 +117,7 @@ def settle(
             states[model] = replace(state, proposal=None, unmet_until_ms=0)
             if not proposal.rejected:
                 expired = Reason(ReasonCode.PROPOSAL_EXPIRED, model, (), number)
-                decisions.append(hold(model, expired, scene.now_ms))
+                decisions.append(notice(model, expired, scene.now_ms))
             continue
         if any(count < 0 for _, count in proposal.change) and not scene.views[model].covers:
             states[model] = replace(state, proposal=None)
@@ -119,38 +125,40 @@ def settle(
                 withdrawn = Reason(
                     ReasonCode.PROPOSAL_WITHDRAWN, model, (), number, because=(NOT_COVERED,)
                 )
-                decisions.append(hold(model, withdrawn, scene.now_ms))
+                decisions.append(notice(model, withdrawn, scene.now_ms))
             continue
         verdict = controls.get(f"verdict/{proposal.number}")
         if verdict is None or verdict.leader_token != leader_token or proposal.rejected:
             continue
         if not verdict.active:
             states[model] = replace(state, proposal=replace(proposal, rejected=True))
-            rejected = _answered(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
-            decisions.append(hold(model, rejected, scene.now_ms))
+            rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
+            decisions.append(notice(model, rejected, scene.now_ms))
             continue
         counting = [g for g in current.get(model, ()) if scene.sight.counts(g)]
-        change, why = _still(proposal, counting, scene.views[model], scene)
-        done = enact(change, service, counting, now, site, state, scene)
+        change, why = _still_valid(proposal, counting, scene.views[model], scene)
+        done = apply_change(change, service, counting, now, site, state, scene)
         site = done.site
         now = dict(done.groups)
         states[model] = replace(done.state, proposal=None, unmet_until_ms=0)
         missing = tuple(part for part in (why, done.left_out) if part is not None)
         if missing:
-            replan.append(left_out(model, *missing))
+            replan.append(partly_applied(model, *missing))
         if done.change:
-            approved = _answered(ReasonCode.PROPOSAL_APPROVED, proposal, verdict, model)
+            approved = _decided_controls(ReasonCode.PROPOSAL_APPROVED, proposal, verdict, model)
             parts = approved, *proposal.reasons, *missing
-            decisions.append(_carried_out(proposal, done, parts, service, state, scene))
+            decisions.append(_apply_approved(proposal, done, parts, service, state, scene))
         else:
             missing = missing or (Reason(ReasonCode.NOTHING_LEFT, model),)
-            dropped = _answered(ReasonCode.PROPOSAL_DROPPED, proposal, verdict, model, missing)
-            decisions.append(hold(model, dropped, scene.now_ms))
-    return Settled(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
+            dropped = _decided_controls(
+                ReasonCode.PROPOSAL_DROPPED, proposal, verdict, model, missing
+            )
+            decisions.append(notice(model, dropped, scene.now_ms))
+    return ResolvedApprovals(tuple(now.values()), site, states, tuple(decisions), tuple(replan))
 
 
-def _still(
-    proposal: Proposal, counting: Iterable[Group], view: ModelView, scene: Scene
+def _still_valid(
+    proposal: PendingApproval, counting: Iterable[Group], view: ModelView, scene: ChangeContext
 ) -> tuple[Change, Reason | None]:
     """What of an approved proposal can still be done, and why not all of it."""
     change = Counter(dict(proposal.change))
@@ -159,13 +167,13 @@ def _still(
         return Change(adds, removes), None
     if Counter(group.combo_id for group in counting) != Counter(dict(proposal.base)):
         return Change(Counter(), Counter()), Reason(ReasonCode.PROPOSAL_OUTDATED)
-    why = keep_all(view, adds, removes, 0.0, scene)
+    why = scale_in_veto(view, adds, removes, 0.0, scene)
     return (Change(Counter(), Counter()), why) if why is not None else (Change(adds, removes), None)
 
 
-def _answered(
+def _decided_controls(
     code: ReasonCode,
-    proposal: Proposal,
+    proposal: PendingApproval,
     verdict: Control,
     model: str,
     because: tuple[Reason, ...] = (),
@@ -174,13 +182,13 @@ def _answered(
     return Reason(code, model, (verdict.who,), (proposal.number,), verdict.why, because)
 
 
-def _carried_out(
-    proposal: Proposal,
-    done: Enacted,
+def _apply_approved(
+    proposal: PendingApproval,
+    done: AppliedChange,
     parts: tuple[Reason, ...],
     service: Service,
     state: ModelState,
-    scene: Scene,
+    scene: ChangeContext,
 ) -> Decision:
     """The decision, with its cost where it is not the one that was proposed."""
     delta_usd = done.delta_usd_per_h

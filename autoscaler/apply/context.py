@@ -16,7 +16,7 @@ from topics.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ChangeContext:
     """What an answer is carried out on; everything here stays as it is meanwhile."""
 
     cluster: Cluster

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.apply.context import Scene
-from autoscaler.apply.model_change import Enacted
+from autoscaler.apply.context import ChangeContext
+from autoscaler.apply.model_change import AppliedChange
 from autoscaler.domain.cluster import Market, Service
 from autoscaler.rollout.diff import Site, start
 from autoscaler.rollout.serving_group import Group, Life
@@ -20,14 +20,14 @@ from autoscaler.rollout.waves import retire
 from autoscaler.state.controller_state import ModelState
 
 
-def consolidated(
+def defragment(
     service: Service,
     counting: Iterable[Group],
     groups: Mapping[str, Group],
     site: Site,
     state: ModelState,
-    scene: Scene,
-) -> Enacted | None:
+    scene: ChangeContext,
+) -> AppliedChange | None:
     """The move that frees the dearest node, None where no group of the model fits elsewhere on
     nodes that are paid for. counting: groups of the model that count; groups: of all models."""
     if scene.views[service.model].frozen is not None:
@@ -51,10 +51,10 @@ def consolidated(
     site = replace(after, obtainable=site.obtainable, shut=site.shut)
     going = retire(old, scene.now_ms, (new.name,))
     now = {**groups, new.name: new, going.name: going}
-    return Enacted(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, None)
+    return AppliedChange(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, None)
 
 
-def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: Scene) -> float:
+def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: ChangeContext) -> float:
     """Price of the nodes that nobody else is on; 0 where the group is not settled there."""
     view = scene.sight.views[group.name]
     if (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoscaler.apply.context import Scene
+from autoscaler.apply.context import ChangeContext
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason, about
 from autoscaler.planning.planner_messages import PlanAnswer
@@ -22,14 +22,14 @@ ASK_AGAIN_MS = 30_000
 _PROMISE_AGAIN_MS = 540_000  # with the second full plan: they come every five minutes
 
 
-def unmet(
+def unmet_demand(
     answer: PlanAnswer,
     short: float,
     sought: float,
     runs: int,
     state: ModelState,
     service: Service,
-    scene: Scene,
+    scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
     """Nothing more can be had: remember it, and say so once in a while.
 
@@ -61,12 +61,12 @@ def unmet(
     return [decision], state
 
 
-def out_of_reach(
+def slo_unattainable(
     answer: PlanAnswer,
     target: Iterable[str],
     state: ModelState,
     service: Service,
-    scene: Scene,
+    scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
     """Nothing that can be had meets the SLO at the present request lengths: say so now and then.
 
@@ -81,8 +81,8 @@ def out_of_reach(
     return [decision], replace(state, slo_told_ms=scene.now_ms)
 
 
-def not_kept(
-    answer: PlanAnswer, state: ModelState, service: Service, scene: Scene
+def constraints_violated(
+    answer: PlanAnswer, state: ModelState, service: Service, scene: ChangeContext
 ) -> tuple[list[Decision], ModelState]:
     """A promise beside the demand that the plan does not keep: survival, the limit of spot.
 
@@ -102,7 +102,7 @@ def not_kept(
     return [decision], replace(state, promise_told_ms=scene.now_ms, promise_told=told)
 
 
-def _concerns(subject: str, service: Service, scene: Scene) -> bool:
+def _concerns(subject: str, service: Service, scene: ChangeContext) -> bool:
     if subject in ("*", service.model):
         return True
     pool = next((p for p in scene.cluster.pools if p.id == subject), None)

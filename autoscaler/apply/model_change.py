@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.apply.context import Scene
+from autoscaler.apply.context import ChangeContext
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
 from autoscaler.estimate.windows import Stats
-from autoscaler.model.prediction_drift import barred
+from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import Site, leaving, start
 from autoscaler.rollout.fleet_snapshot import Sight
@@ -50,7 +50,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Enacted:
+class AppliedChange:
     """A change as it was carried out.
 
     groups: of all models, as they are now. site: after it. started: groups that were placed;
@@ -82,25 +82,25 @@ class Enacted:
         return kind_of(bool(self.started or self.switched), bool(self.going))
 
 
-def enact(
+def apply_change(
     change: Change,
     service: Service,
     counting: Iterable[Group],
     groups: Mapping[str, Group],
     site: Site,
     state: ModelState,
-    scene: Scene,
+    scene: ChangeContext,
     short: float = 0.0,
-) -> Enacted:
+) -> AppliedChange:
     """Carry `change` out. counting: groups of the model that count; groups: of all models, by
     name. short: demand that the plan leaves unserved; what leaves in spite of it leaves for others.
     """
     if not change.adds and not change.removes:
-        return Enacted(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
+        return AppliedChange(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
     prices = scene.cluster.prices_usd_per_h()
     before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
-    change, site, switched = switch(change, service, counting, site, scene)
+    change, site, switched = apply_switch(change, service, counting, site, scene)
     was = {group.switch.source for group in switched if group.switch}
     placed = start(change.adds, scene.combos, service, site, scene.now_ms)
     counting = [group for group in counting if group.name not in was]
@@ -126,14 +126,14 @@ def enact(
         view = scene.views[service.model]
         both = bool(come and going)
         state = after_change(state, net, both, view, outward=change.urgent and bool(come))
-    return Enacted(
+    return AppliedChange(
         kept, placed.site, state, placed.groups, switched, going, placed.unplaced, delta_usd,
         change.left_out,
     )  # fmt: skip
 
 
-def switch(
-    change: Change, service: Service, counting: list[Group], site: Site, scene: Scene
+def apply_switch(
+    change: Change, service: Service, counting: list[Group], site: Site, scene: ChangeContext
 ) -> tuple[Change, Site, tuple[Group, ...]]:
     """What of `change` needs no other GPUs: groups that become other combos where they are.
 
@@ -144,7 +144,9 @@ def switch(
     policy = scene.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
         return change, site, ()
-    gains = raw_of(change.adds, scene.combos) > raw_of(change.removes, scene.combos)
+    gains = raw_req_per_s_of(change.adds, scene.combos) > raw_req_per_s_of(
+        change.removes, scene.combos
+    )
     view = scene.views[service.model]
     room = room_to_switch(view, service, counting, scene.combos, scene.sight, gains)
     switched = in_place(
@@ -182,8 +184,8 @@ def room_to_switch(
     return Room(ready, spare, service.min_instances)
 
 
-def keep_all(
-    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: Scene
+def scale_in_veto(
+    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: ChangeContext
 ) -> Reason | None:
     """Why nothing of the model may be removed now; None if it may."""
     if view.frozen is not None:
@@ -191,8 +193,8 @@ def keep_all(
     # The view counts a proposal as carried out; whether it may be is asked of what there is.
     proposal = view.state.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
-    raw = view.raw_req_per_s - raw_of(waiting, scene.combos)
-    change = raw_of(adds, scene.combos) - raw_of(removes, scene.combos)
+    raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
+    change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
     # A rise is no surge while what runs can serve it, but what leaves now would be missed.
     present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
     if short <= LEAST and raw + change < view.raw_for(present) * (1 - LEAST):
@@ -204,15 +206,17 @@ def keep_all(
         return paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
     # An exchange is no turn, but takes as much evidence.
     exchange = adds and is_exchange(change, view)
-    return (None if exchange else turns(view, scene.now_ms)) or unproven(view, scene.now_ms)
+    return (None if exchange else reversal_veto(view, scene.now_ms)) or insufficient_evidence(
+        view, scene.now_ms
+    )
 
 
-def may_shrink(view: ModelView, now_ms: int) -> bool:
+def scale_in_allowed(view: ModelView, now_ms: int) -> bool:
     """Whether a model may give capacity away now; where not, it may still exchange it."""
-    return not (view.frozen or turns(view, now_ms) or unproven(view, now_ms))
+    return not (view.frozen or reversal_veto(view, now_ms) or insufficient_evidence(view, now_ms))
 
 
-def turns(view: ModelView, now_ms: int) -> Reason | None:
+def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
     """Why capacity may not be taken away for the sake of a steady fleet; None if it may."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
@@ -222,7 +226,7 @@ def turns(view: ModelView, now_ms: int) -> Reason | None:
     return None
 
 
-def unproven(view: ModelView, now_ms: int) -> Reason | None:
+def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
     """Why what is seen of a model does not prove that less would do; None if it does."""
     why = doubt(view) or strain(view.demand, view.service)
     if why is not None:
@@ -231,7 +235,7 @@ def unproven(view: ModelView, now_ms: int) -> Reason | None:
         return None
     seen = view.demand.local
     load = seen.req_per_s if isinstance(seen, Stats) else 0.0
-    bars = barred(view.state, now_ms, load, view.planned_req_per_s)
+    bars = drift_veto(view.state, now_ms, load, view.planned_req_per_s)
     return paused(*bars) if bars else None
 
 
@@ -263,7 +267,7 @@ def after_change(
     )
 
 
-def raw_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
+def raw_req_per_s_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
     """Requests/s that these combos hold."""
     return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
 
@@ -284,7 +288,7 @@ def _affordable(
     unplaced: Counter[str],
     counting: list[Group],
     service: Service,
-    scene: Scene,
+    scene: ChangeContext,
     switches: bool,
 ) -> Change:
     """Removals that capacity allows where some additions found no room.
@@ -304,7 +308,7 @@ def _affordable(
         budget = max(budget, service.leaves_at_a_time(each))
     allowed: Counter[str] = Counter()
     for combo_id, count in sorted(change.removes.items()):
-        rate = raw_of({combo_id: 1}, scene.combos)
+        rate = raw_req_per_s_of({combo_id: 1}, scene.combos)
         for _ in range(count):
             if rate <= budget + LEAST:
                 allowed[combo_id] += 1

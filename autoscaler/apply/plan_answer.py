@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.apply.approvals import propose
-from autoscaler.apply.context import Scene
-from autoscaler.apply.defragment import consolidated
-from autoscaler.apply.infeasible import not_kept, out_of_reach, unmet
+from autoscaler.apply.context import ChangeContext
+from autoscaler.apply.defragment import defragment
+from autoscaler.apply.infeasible import constraints_violated, slo_unattainable, unmet_demand
 from autoscaler.apply.model_change import (
+    AppliedChange,
     Change,
-    Enacted,
     after_change,
-    enact,
-    keep_all,
+    apply_change,
+    apply_switch,
     kind_of,
     no_room,
-    raw_of,
-    switch,
+    raw_req_per_s_of,
+    scale_in_veto,
 )
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
@@ -37,15 +37,15 @@ from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
 from autoscaler.rollout.serving_group import Group, Life
 from autoscaler.rollout.traffic_split import planned_ways
 from autoscaler.state.controller_state import ModelState, Pending
-from autoscaler.state.decision_record import hold
+from autoscaler.state.decision_record import notice
 from autoscaler.state.model_view import LEAST, ModelView
-from autoscaler.state.replan_trigger import Trigger, left_out
+from autoscaler.state.replan_trigger import Trigger, partly_applied
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class AppliedPlan:
     """What came of an answer. replan: for models of which a part was left out. waits: models that
     wait for room on nodes that the plan has, in order."""
 
@@ -57,14 +57,14 @@ class Carried:
     waits: tuple[str, ...] = ()
 
 
-def carry_out(
+def apply_answer(
     answer: PlanAnswer,
     pending: Pending,
     groups: tuple[Group, ...],
     site: Site,
     models: Mapping[str, ModelState],
-    scene: Scene,
-) -> Carried:
+    scene: ChangeContext,
+) -> AppliedPlan:
     """Carry `answer` to `pending` out, model by model, those of higher priority first.
 
     A full plan rents no more nodes than it has for models that are served: what has no place yet
@@ -72,21 +72,23 @@ def carry_out(
     for each other, and the first of them for which that helps is placed on further nodes.
     """
     if answer.outcome is Outcome.NONE:
-        return Carried(groups, site, models)
+        return AppliedPlan(groups, site, models)
     planned = _planned_nodes(answer, pending, scene)
-    carried = _carry_out(answer, pending, groups, site, models, scene, planned)
+    carried = _apply_to_models(answer, pending, groups, site, models, scene, planned)
     others = {service.model for service in scene.cluster.services if not service.managed}
-    moves = any(not _rests(group, scene) for group in groups if group.model not in others)
+    moves = any(not _is_idle(group, scene) for group in groups if group.model not in others)
     if not carried.waits or moves or carried.groups != groups:
         return carried
     for model in carried.waits:
-        further = _carry_out(answer, pending, groups, site, models, scene, planned, model)
+        further = _apply_to_models(answer, pending, groups, site, models, scene, planned, model)
         if further.groups != groups:
             return further
     return carried
 
 
-def _planned_nodes(answer: PlanAnswer, pending: Pending, scene: Scene) -> dict[str, int] | None:
+def _planned_nodes(
+    answer: PlanAnswer, pending: Pending, scene: ChangeContext
+) -> dict[str, int] | None:
     """Nodes per pool once the answer is carried out; None for an urgent one."""
     if answer.urgency is Urgency.URGENT:
         return None
@@ -97,22 +99,22 @@ def _planned_nodes(answer: PlanAnswer, pending: Pending, scene: Scene) -> dict[s
     return planned_nodes(counts, scene.combos, scene.cluster)
 
 
-def _rests(group: Group, scene: Scene) -> bool:
+def _is_idle(group: Group, scene: ChangeContext) -> bool:
     return (
         group.life is Life.ACTIVE and not group.switch and scene.sight.views[group.name].all_ready
     )
 
 
-def _carry_out(
+def _apply_to_models(
     answer: PlanAnswer,
     pending: Pending,
     groups: tuple[Group, ...],
     site: Site,
     models: Mapping[str, ModelState],
-    scene: Scene,
+    scene: ChangeContext,
     planned: Mapping[str, int] | None,
     beyond: str = "",
-) -> Carried:
+) -> AppliedPlan:
     """planned: nodes per pool that served models may have, None for as many as can be had; `beyond`
     is the model that may have more."""
     states = dict(models)
@@ -138,9 +140,9 @@ def _carry_out(
     for service in order:
         model = service.model
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())
-        said, states[model] = out_of_reach(answer, +target, states[model], service, scene)
+        said, states[model] = slo_unattainable(answer, +target, states[model], service, scene)
         decisions += said
-        said, states[model] = not_kept(answer, states[model], service, scene)
+        said, states[model] = constraints_violated(answer, states[model], service, scene)
         decisions += said
         ways = planned_ways(shares.get(model, ()), target.items())
         making_ms = 0 if full and not leaving else states[model].making_room_until_ms
@@ -159,22 +161,22 @@ def _carry_out(
         if limits is not None and scene.views[model].covers and short <= LEAST:
             stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
             inside = within_plan(site, limits, stays)
-            beside, _, _ = switch(change, service, counting, inside, scene)
+            beside, _, _ = apply_switch(change, service, counting, inside, scene)
             found = start(beside.adds, scene.combos, service, inside, scene.now_ms)
             if found.unplaced:
                 waits.append(model)
                 change = Change(Counter(), Counter(), no_room(found.unplaced))
-        done = enact(change, service, counting, now, inside, state, scene, short)
+        done = apply_change(change, service, counting, now, inside, state, scene, short)
         if inside is not site:
             done = replace(done, site=lifted(done.site, inside, site))
         moved = None
-        if answer.urgency is Urgency.FULL and service.mode is Mode.ACT and _is_nothing(done):
-            moved = consolidated(service, counting, now, site, state, scene)
+        if answer.urgency is Urgency.FULL and service.mode is Mode.ACT and _is_empty(done):
+            moved = defragment(service, counting, now, site, state, scene)
         done = moved or done
         parts = _parts(answer, pending, state, scene, service, done)
         decision = _decision(answer, parts, state, scene, service, done)
         if done.left_out is not None:
-            replan.append(left_out(model, done.left_out, of_all=makes_room))
+            replan.append(partly_applied(model, done.left_out, of_all=makes_room))
         if service.mode is Mode.APPROVE:
             said, states[model] = propose(decision, parts, done, counting, states[model], scene)
             decisions += said
@@ -184,29 +186,31 @@ def _carry_out(
             if done.started or done.going:
                 decisions.append(decision)
             elif answer.urgency is Urgency.FULL and models[model].ways.differ(ways):
-                because = _why(answer, pending, scene.views[model], "")
+                because = _reasons(answer, pending, scene.views[model], "")
                 why = Reason(ReasonCode.DIVIDED_ANEW, model, because=because)
-                decisions.append(hold(model, why, scene.now_ms))
+                decisions.append(notice(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
         if short > LEAST or done.unplaced or below_floor:
             runs = scene.views[model].groups  # a proposal that is open counts
             if done.change:
                 runs = len(counting) + sum(n for _, n in done.change)
-            said, states[model] = unmet(
+            said, states[model] = unmet_demand(
                 answer, short, sought[model], runs, states[model], service, scene
             )
             decisions += said
             if said and answer.urgency is Urgency.URGENT:
                 alone = Reason(ReasonCode.ADDITIONS_NOT_ENOUGH, model)
-                replan.append(left_out(model, alone, of_all=True))
+                replan.append(partly_applied(model, alone, of_all=True))
     made_ms = max((states[s.model].making_room_until_ms for s in order), default=0)
     for model in (s.model for s in order if makes_room and made_ms > scene.now_ms):
         if shortfall.get(model) or wanted.get(model) != asked.get(model):
             states[model] = replace(states[model], making_room_until_ms=made_ms)
-    return Carried(tuple(now.values()), site, states, tuple(decisions), tuple(replan), tuple(waits))
+    return AppliedPlan(
+        tuple(now.values()), site, states, tuple(decisions), tuple(replan), tuple(waits)
+    )
 
 
-def _is_nothing(done: Enacted) -> bool:
+def _is_empty(done: AppliedChange) -> bool:
     return not (done.started or done.going or done.unplaced or done.left_out is not None)
 
 
@@ -217,7 +221,7 @@ def _change(
     wanted: Counter[str],
     asked: Counter[str],
     short: float,
-    scene: Scene,
+    scene: ChangeContext,
 ) -> Change:
     """What the answer still means for the model as it is now."""
     view = scene.views[service.model]
@@ -231,7 +235,7 @@ def _change(
         moved_on = have != asked or view.frozen is not None
         if removes and moved_on and len(counting) >= service.min_instances:
             return Change(Counter(), Counter())  # a replacement of what is not so; asked again
-        if moved_on or keep_all(view, adds, removes, short, scene):
+        if moved_on or scale_in_veto(view, adds, removes, short, scene):
             removes = Counter()
         return Change(adds, removes if adds else Counter(), urgent=True)
     have = Counter(group.combo_id for group in counting)
@@ -240,14 +244,14 @@ def _change(
     adds, removes = difference(counting, wanted)
     if not removes:
         return Change(adds, removes)
-    why = keep_all(view, adds, removes, short, scene)
+    why = scale_in_veto(view, adds, removes, short, scene)
     if why is None:
         return Change(adds, removes)
     is_short = view.planned_req_per_s < view.state.target_req_per_s * (1 - LEAST)
     return Change(adds if is_short else Counter(), Counter(), why if is_short else None)
 
 
-def _kind(answer: PlanAnswer, state: ModelState, done: Enacted) -> str:
+def _kind(answer: PlanAnswer, state: ModelState, done: AppliedChange) -> str:
     # An urgent change is one of capacity, whatever it makes superfluous.
     outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
     kind = "scale_out" if outward else done.kind
@@ -258,12 +262,12 @@ def _parts(
     answer: PlanAnswer,
     pending: Pending,
     state: ModelState,
-    scene: Scene,
+    scene: ChangeContext,
     service: Service,
-    done: Enacted,
+    done: AppliedChange,
 ) -> tuple[Reason, ...]:
     """Why the change is made, its cost, and when and how it takes effect."""
-    why = _why(answer, pending, scene.views[service.model], _kind(answer, state, done))
+    why = _reasons(answer, pending, scene.views[service.model], _kind(answer, state, done))
     if done.started and not done.change:
         pools = tuple(sorted({p.pool for group in done.going for p in group.placed}))
         why = (Reason(ReasonCode.MOVED_TOGETHER, service.model, pools),)
@@ -282,16 +286,18 @@ def _decision(
     answer: PlanAnswer,
     parts: tuple[Reason, ...],
     state: ModelState,
-    scene: Scene,
+    scene: ChangeContext,
     service: Service,
-    done: Enacted,
+    done: AppliedChange,
 ) -> Decision:
     kind, delta_usd = _kind(answer, state, done), done.delta_usd_per_h
     over_ms = state.over_since_ms if kind in ("scale_out", "replace") else 0
     return scene.decision(service.model, kind, parts, state, True, delta_usd, over_ms, done.change)
 
 
-def _why(answer: PlanAnswer, pending: Pending, view: ModelView, kind: str) -> tuple[Reason, ...]:
+def _reasons(
+    answer: PlanAnswer, pending: Pending, view: ModelView, kind: str
+) -> tuple[Reason, ...]:
     state, model = view.state, view.service.model
     if answer.urgency is Urgency.FULL:
         replanned = Reason(ReasonCode.REPLANNED, model, because=pending.reasons)
@@ -315,7 +321,7 @@ def _recommend(
     pending: Pending,
     service: Service,
     wanted: Counter[str],
-    scene: Scene,
+    scene: ChangeContext,
     state: ModelState,
 ) -> tuple[list[Decision], ModelState]:
     """Say what would be done. What was recommended is what the next plan starts from."""
@@ -325,7 +331,7 @@ def _recommend(
     change = Counter({combo: n for combo, n in change.items() if n})
     view = scene.views[service.model]
     adds, removes = +change, -change
-    if removes and keep_all(view, adds, removes, 0.0, scene):
+    if removes and scale_in_veto(view, adds, removes, 0.0, scene):
         change = adds if view.planned_req_per_s < state.target_req_per_s else Counter()
         removes = Counter()
     short = dict(answer.shortfall_req_per_s).get(service.model, 0.0)
@@ -334,12 +340,12 @@ def _recommend(
         outward = bool(+change)
         kind = kind_of(outward, bool(removes))
         usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items() if i in scene.combos)
-        why = *_why(answer, pending, view, kind), Reason(ReasonCode.COST, quantities=(usd,))
+        why = *_reasons(answer, pending, view, kind), Reason(ReasonCode.COST, quantities=(usd,))
         over_ms = state.over_since_ms if outward else 0
         named = tuple(sorted(change.items()))
         said.append(scene.decision(service.model, kind, why, state, False, usd, over_ms, named))
         after = before + change if not removes else Counter(wanted)
-        net = raw_of(change, scene.combos)
+        net = raw_req_per_s_of(change, scene.combos)
         state = replace(
             after_change(state, net, outward and bool(removes), view),
             recommended=tuple(sorted((+after).items())),
@@ -348,7 +354,9 @@ def _recommend(
     runs = sum(n for _, n in state.recommended)
     if short > LEAST or (not +change and runs < service.min_instances):
         sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
-        more, state = unmet(answer, short, sought[service.model], runs, state, service, scene)
+        more, state = unmet_demand(
+            answer, short, sought[service.model], runs, state, service, scene
+        )
         said += more
     return said, state
 

@@ -19,7 +19,7 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.rollout.serving_group import FleetView, Group
 from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state.controller_state import ModelState
-from autoscaler.state.decision_record import hold
+from autoscaler.state.decision_record import notice
 from topics.decisions import Decision
 from topics.fleet import InstanceState
 from topics.hourly_rates import Learnt
@@ -30,7 +30,7 @@ _LEAST_STARTS = 3
 _SUSPECT_MS = 86_400_000
 
 
-def looked_at(
+def update_drift(
     state: ModelState,
     groups: Collection[Group],
     fleet: FleetView,
@@ -42,7 +42,7 @@ def looked_at(
 
     What was learnt is forgotten once something runs, and none of it is of the combos that it was
     learnt from: it says nothing of the others."""
-    took = _took(groups, fleet, combos, cluster)
+    took = _measured_start(groups, fleet, combos, cluster)
     learnt = state.learnt
     if groups and {*learnt.combos}.isdisjoint(group.combo_id for group in groups):
         learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
@@ -54,13 +54,13 @@ def looked_at(
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
         of = tuple(sorted({combo_id for combo_id, _, _ in took}))
         learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s, combos=of)
-    worse_ms = (learnt.worse_since_ms or now_ms) if _worse(learnt, state.derate) else 0
+    worse_ms = (learnt.worse_since_ms or now_ms) if _drift_reasons(learnt, state.derate) else 0
     off = bool(_capacity(state.derate) or _starts(learnt))
     learnt = replace(learnt, off=off, worse_since_ms=worse_ms)
     return state if learnt == state.learnt else replace(state, learnt=learnt)
 
 
-def starts_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[str, float]:
+def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[str, float]:
     """Seconds from launch to ready of each model's slowest combo."""
     found: dict[str, float] = {}
     for combo in combos:
@@ -88,12 +88,12 @@ def basis(service: Service, cluster: Cluster) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def uncertain(state: ModelState) -> tuple[Reason, ...]:
+def uncertainty(state: ModelState) -> tuple[Reason, ...]:
     """What is far from its prediction; empty where nothing is."""
     return (*_capacity(state.derate), *_starts(state.learnt))
 
 
-def barred(
+def drift_veto(
     state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float
 ) -> tuple[Reason, ...]:
     """Why nothing of the model may be taken away by itself; empty if that is no reason.
@@ -104,10 +104,10 @@ def barred(
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
         return ()
     shows = load_req_per_s >= LOADED * planned_req_per_s
-    return _worse(state.learnt, state.derate if shows else 1.0)
+    return _drift_reasons(state.learnt, state.derate if shows else 1.0)
 
 
-def said(
+def drift_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], now_ms: int
 ) -> Iterator[Decision]:
     """A decision for each model that became uncertain, or no longer is."""
@@ -116,15 +116,15 @@ def said(
         if was.off == now.off:
             continue
         if now.off:
-            why = Reason(ReasonCode.UNCERTAIN, model, because=uncertain(state))
+            why = Reason(ReasonCode.UNCERTAIN, model, because=uncertainty(state))
         elif was.combos and not now.combos:
             why = Reason(ReasonCode.NOT_MEASURED, model)
         else:
             why = Reason(ReasonCode.AS_PREDICTED, model)
-        yield hold(model, why, now_ms)
+        yield notice(model, why, now_ms)
 
 
-def _took(
+def _measured_start(
     groups: Iterable[Group], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
 ) -> list[tuple[str, float, float]]:
     """(combo, measured, predicted) seconds from launch to ready of each instance that serves. Left
@@ -150,7 +150,7 @@ def _took(
     return found
 
 
-def _worse(learnt: Learnt, derate: float) -> tuple[Reason, ...]:
+def _drift_reasons(learnt: Learnt, derate: float) -> tuple[Reason, ...]:
     late = learnt.start_s > learnt.predicted_s
     return (*_capacity(derate), *(_starts(learnt) if late else ()))
 

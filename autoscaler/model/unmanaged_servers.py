@@ -15,12 +15,12 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.rollout.serving_group import Group
 from autoscaler.state.controller_state import ModelState
-from autoscaler.state.decision_record import hold
+from autoscaler.state.decision_record import notice
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 
-def taken_in(
+def adopt_unmanaged(
     state: ModelState, service: Service, seen: int | None, own: Iterable[Group]
 ) -> ModelState:
     """`state` with what recommendations start from: `own` groups and `seen` servers (None: not
@@ -42,7 +42,7 @@ def taken_in(
     return replace(state, unmanaged=theirs, recommended=tuple(sorted(fleet.items())))
 
 
-def said(
+def unmanaged_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], cluster: Cluster, now_ms: int
 ) -> Iterator[Decision]:
     """A decision for each number that is news."""
@@ -53,4 +53,4 @@ def said(
             continue
         counts = (now,) if earlier is None else (now, earlier)
         why = Reason(ReasonCode.UNMANAGED, service.model, (service.unmanaged,), counts)
-        yield hold(service.model, why, now_ms)
+        yield notice(service.model, why, now_ms)

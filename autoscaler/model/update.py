@@ -21,16 +21,16 @@ from autoscaler.estimate.request_lengths import estimate
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
 from autoscaler.estimate.workload_mix import declared_mix, estimate_kinds, estimate_mix
-from autoscaler.model.prediction_drift import looked_at, starts_s
-from autoscaler.model.unmanaged_servers import taken_in
+from autoscaler.model.prediction_drift import start_times_s, update_drift
+from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.launch_failures import Faults
 from autoscaler.rollout.serving_group import Group, combo_id_of
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
-from autoscaler.state.decision_record import hold
-from autoscaler.state.model_view import ModelView, Routed
+from autoscaler.state.decision_record import notice
+from autoscaler.state.model_view import ModelView, RoutedTraffic
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -40,7 +40,7 @@ _CV_MATTERS = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class ModelUpdateInputs:
     """What views are made from; the same for all models of a tick. left_alone: models of which
     something runs although they are no longer declared, and Shoal changes nothing of it."""
 
@@ -50,11 +50,11 @@ class Inputs:
     combos: Mapping[str, Combo]
     now_ms: int
     frozen: Mapping[str, Reason] = field(default_factory=dict)
-    routed: Mapping[str, Routed] = field(default_factory=dict)
-    left_alone: frozenset[str] = frozenset()
+    routed: Mapping[str, RoutedTraffic] = field(default_factory=dict)
+    retained_models: frozenset[str] = frozenset()
 
 
-def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
+def update_models(inputs: ModelUpdateInputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
     """The state of every declared model, with measured lengths and capacity lost just now."""
     gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
     hit = {failure.group.model for failure in faults.failures}
@@ -64,16 +64,16 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
         if group.counts and any(placed.node in gone for placed in group.placed)
     }
     running = by_model(inputs.state.groups)
-    starts = starts_s(inputs.combos.values(), inputs.state.models)
+    starts = start_times_s(inputs.combos.values(), inputs.state.models)
     found = {}
     for service in inputs.cluster.services:
         state = inputs.state.models.get(service.model) or ModelState(service.lengths)
         seen = inputs.observation.unmanaged.get(service.model)
         own = running.get(service.model, ())
-        state = taken_in(state, service, seen, own)
-        if _is_turn(service, inputs):
+        state = adopt_unmanaged(state, service, seen, own)
+        if _is_due(service, inputs):
             fleet, cluster = sight.fleet, inputs.cluster
-            state = looked_at(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
+            state = update_drift(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)
@@ -81,11 +81,11 @@ def known(inputs: Inputs, faults: Faults, sight: Sight) -> dict[str, ModelState]
         if clumps is not state.clumps:
             state = replace(state, clumps=clumps)
         state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
-        found[service.model] = _with_outlook(state, service, inputs, starts)
+        found[service.model] = _with_forecast(state, service, inputs, starts)
     return found
 
 
-def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
+def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
     """The shares of the workload types, where plans divide the fleet by them; looked at as often
     as lengths are."""
     kinds: Sequence[WorkloadType | RequestType] = ()
@@ -97,7 +97,7 @@ def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState
         return replace(state, mix=()) if state.mix else state
     if [name for name, _ in state.mix] != [kind.name for kind in kinds]:
         return replace(state, mix=declared_mix(kinds))
-    if not _is_turn(service, inputs):
+    if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     significance = inputs.cluster.policy.significance
@@ -108,9 +108,9 @@ def _with_mix(state: ModelState, service: Service, inputs: Inputs) -> ModelState
     return state if mix == state.mix else replace(state, mix=mix)
 
 
-def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelState:
+def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
     """Measured lengths and burstiness: they move slowly."""
-    if not _is_turn(service, inputs):
+    if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
     short = state.lacks and inputs.now_ms < state.unmet_until_ms
@@ -123,39 +123,42 @@ def _with_lengths(state: ModelState, service: Service, inputs: Inputs) -> ModelS
     return replace(state, lengths=lengths, arrival_cv=cv)
 
 
-def _with_outlook(
-    state: ModelState, service: Service, inputs: Inputs, starts: Mapping[str, float]
+def _with_forecast(
+    state: ModelState, service: Service, inputs: ModelUpdateInputs, starts: Mapping[str, float]
 ) -> ModelState:
     """What is expected of the model once an instance that is started now would be ready."""
-    if not _is_turn(service, inputs):
+    if not _is_due(service, inputs):
         return state
     outlook = looked_ahead(
         state.outlook,
         inputs.observation.demand.get(service.model, UNKNOWN).blocks,
         inputs.cluster.policy,
         starts.get(service.model, 0.0),
-        _turn(service),
+        _stagger_slot(service),
         inputs.now_ms,
     )
     return state if outlook is state.outlook else replace(state, outlook=outlook)
 
 
-def _turn(service: Service) -> int:
+def _stagger_slot(service: Service) -> int:
     return sum(service.model.encode())
 
 
-def _is_turn(service: Service, inputs: Inputs) -> bool:
+def _is_due(service: Service, inputs: ModelUpdateInputs) -> bool:
     """Whether this model's second of ten has come since the last tick: models take turns, and
     ticks may be further apart than a second."""
     before_ms = inputs.state.ticked_ms or inputs.state.started_ms
-    own_ms = _turn(service) * 1000
+    own_ms = _stagger_slot(service) * 1000
     return (inputs.now_ms + own_ms) // _LENGTHS_EVERY_MS != (
         before_ms + own_ms
     ) // _LENGTHS_EVERY_MS
 
 
 def views(
-    inputs: Inputs, groups: Iterable[Group], models: Mapping[str, ModelState], sight: Sight
+    inputs: ModelUpdateInputs,
+    groups: Iterable[Group],
+    models: Mapping[str, ModelState],
+    sight: Sight,
 ) -> dict[str, ModelView]:
     """A view of every declared model."""
     of = by_model(groups)
@@ -165,9 +168,9 @@ def views(
     }
 
 
-def seen_again(
+def refresh_views(
     views_: Mapping[str, ModelView],
-    inputs: Inputs,
+    inputs: ModelUpdateInputs,
     before: tuple[Group, ...],
     after: tuple[Group, ...],
     models: Mapping[str, ModelState],
@@ -190,7 +193,11 @@ def seen_again(
 
 
 def _view(
-    inputs: Inputs, service: Service, state: ModelState, groups: list[Group], sight: Sight
+    inputs: ModelUpdateInputs,
+    service: Service,
+    state: ModelState,
+    groups: list[Group],
+    sight: Sight,
 ) -> ModelView:
     combos = inputs.combos
     counting = [group for group in groups if sight.counts(group)]
@@ -245,7 +252,7 @@ def with_states(
     }
 
 
-def silences(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:
+def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:
     """Mark models whose telemetry stopped; say so once it lasts."""
     models: dict[str, ModelState] = {}
     said = []
@@ -259,7 +266,7 @@ def silences(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], li
         told = state.said_no_data and silent
         if silent and not told and age_ms >= _SAY_SILENCE_MS:
             why = Reason(ReasonCode.NO_TELEMETRY, model, quantities=(age_ms / 1000,))
-            said.append(hold(model, why, view.now_ms))
+            said.append(notice(model, why, view.now_ms))
             told = True
         if (silent, told) != (state.no_data, state.said_no_data):
             state = replace(state, no_data=silent, said_no_data=told)
@@ -267,7 +274,7 @@ def silences(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], li
     return models, said
 
 
-def valued(
+def evaluated_combos(
     state: ControllerState, observation: Observation, cluster: Cluster
 ) -> tuple[dict[str, Combo], dict[str, Demand]]:
     """Combos as the planner last valued them, and the demand they are valued at, per model.
@@ -281,7 +288,7 @@ def valued(
         running |= {i for i, _ in model.recommended}
         running |= {i for i, _ in model.proposal.change} if model.proposal else set()
     combos = {i: combo for i, combo in state.combos.items() if i in running}
-    demands = {m: value for m, value in state.valued.items() if m in declared}
+    demands = {m: value for m, value in state.evaluated_at.items() if m in declared}
     for answer in observation.answers:
         pending = state.pending.get(answer.urgency)
         if pending is None or pending.request.number != answer.number:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.engine_view import EngineView
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 _NAMED = 3
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per firing alert, for the models it names."""
     known = {service.model for service in news.cluster.services}
     for alert in news.alerts:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """The offer of a pool appeared, ran out, or moved by more than `policy.ratio`."""
     ratio = news.cluster.policy.ratio
     for pool in news.cluster.pools:

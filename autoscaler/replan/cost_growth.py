@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """The nodes under what counts cost more, by over `policy.ratio`, than those that the last full
     plan was asked for with or led to. Both at today's prices, which have a trigger of their own."""
     planned = news.planned_nodes
@@ -22,7 +22,7 @@ def fire(news: News) -> Iterator[Trigger]:
         yield Trigger((), Reason(ReasonCode.BILL, "*", quantities=(now, before)))
 
 
-def _usd_per_h(nodes: Mapping[str, int], news: News) -> float:
+def _usd_per_h(nodes: Mapping[str, int], news: TriggerInputs) -> float:
     prices = news.supply.prices_usd_per_h()
     pools = (p for p in news.cluster.pools if p.market is not Market.OWNED)
     return sum(nodes.get(p.id, 0) * prices.get(p.id, p.price_usd_per_h) for p in pools)

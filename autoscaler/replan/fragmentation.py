@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from autoscaler.domain.cluster import Market
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One per rented pool in which a group gave its GPUs back in this tick; for the models there.
     Asked once per departure: where nothing can be moved, the period asks again."""
     stay = {group.name for group in news.groups}

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 _LEAST = 1.1
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Models whose lengths moved in opposite directions, by a tenth each, since the last full plan
     was asked for."""
     for model, view in news.views.items():

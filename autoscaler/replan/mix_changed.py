@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.workload_mix import MATTERS, apart
 from autoscaler.planning.planner_messages import Urgency
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 _MODELS = 2.0
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Models whose shares of types moved in this tick, and models that ask for another share of
     all requests than when they were planned."""
     for model, view in news.views.items():
@@ -32,7 +32,9 @@ def fire(news: News) -> Iterator[Trigger]:
             yield Trigger(() if news.cluster.policy.spends_budget else (model,), why)
     if not news.cluster.policy.spends_budget:
         return
-    planned = {m: demand.req_per_s for m, demand in news.state.valued.items() if m in news.views}
+    planned = {
+        m: demand.req_per_s for m, demand in news.state.evaluated_at.items() if m in news.views
+    }
     total = sum(planned.values())
     if Urgency.FULL in news.state.pending or len(planned) < 2 or total <= 0.0:
         return

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 _NAMED = 3
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Nodes lost and nodes back, since the last tick."""
     for nodes, code in (
         (news.lost - news.state.lost_nodes, ReasonCode.NODE_LOST),

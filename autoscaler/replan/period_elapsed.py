@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Every `policy.replan_every_s`, counted from when a full plan was last asked for: while one
     is being made, another is not due."""
     every_s = news.cluster.policy.replan_every_s

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaler.apply.model_change import may_shrink, room_to_switch
+from autoscaler.apply.model_change import room_to_switch, scale_in_allowed
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
@@ -34,7 +34,7 @@ _RATE_MATTERS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class PlanningContext:
     """What requests are made from: the loop's view of everything, after this tick's changes."""
 
     cluster: Cluster
@@ -48,7 +48,7 @@ class Ground:
     combos: Mapping[str, Combo] = field(default_factory=dict)
     routes: tuple[RouteAsk, ...] = ()
 
-    def shut(self) -> frozenset[str]:
+    def unusable_nodes(self) -> frozenset[str]:
         """Nodes that get no launch now."""
         return self.sight.unusable | resting_nodes(self.backoff, self.now_ms)
 
@@ -65,7 +65,7 @@ class Ground:
         return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
 
 
-def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...]:
+def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -> tuple[str, ...]:
     """Models that need more at once: below their target or floor, or of unknown capacity.
 
     Of those that are Shoal's to change, or if all is well with these, of the others. A model that
@@ -93,7 +93,7 @@ def short_models(ground: Ground, valued: Mapping[str, Demand]) -> tuple[str, ...
             (waiting if waits else found).append(service.model)
     if not found:
         return ()
-    alike = apart(found, ground, advise=False)
+    alike = managed_first(found, ground, advise=False)
     managed = ground.views[alike[0]].service.managed
     waiting = [model for model in waiting if ground.views[model].service.managed is managed]
     return tuple(sorted((*alike, *waiting)))
@@ -110,7 +110,7 @@ def _is_stale(valued: Demand | None, state: ModelState) -> bool:
     return high > _RATE_MATTERS * max(low, 1e-3)
 
 
-def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
+def urgent_request(number: int, ground: PlanningContext, scope: tuple[str, ...]) -> Pending:
     """A request for additions to the models in `scope`."""
     known = (ground.models[model].target_why for model in scope)
     reasons = tuple(why for why in known if why is not None)
@@ -118,8 +118,8 @@ def urgent(number: int, ground: Ground, scope: tuple[str, ...]) -> Pending:
     return Pending(request, reasons)
 
 
-def full(
-    number: int, ground: Ground, scope: tuple[str, ...], triggers: Iterable[Trigger]
+def full_request(
+    number: int, ground: PlanningContext, scope: tuple[str, ...], triggers: Iterable[Trigger]
 ) -> Pending:
     """A request to plan `scope` anew."""
     triggers = tuple(triggers)
@@ -127,22 +127,22 @@ def full(
     request = _request(number, Urgency.FULL, ground, scope)
     request = replace(
         request,
-        beside=_must_fit_beside(ground, triggers),
+        beside=_needs_surge_room(ground, triggers),
         keeps=_keeps(ground, scope),
         switchable=may_switch(ground, scope),
     )
     return Pending(request, reasons)
 
 
-def _keeps(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
+def _keeps(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
     """Models of `scope` that may not give capacity away now."""
     views = [ground.views[model] for model in scope]
     if ground.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
-    return tuple(view.service.model for view in views if not may_shrink(view, ground.now_ms))
+    return tuple(view.service.model for view in views if not scale_in_allowed(view, ground.now_ms))
 
 
-def may_switch(ground: Ground, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
+def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
     """Running combos of the models in `scope` that may take other roles now, with how many."""
     if not scope or not ground.cluster.policy.switches_roles:
         return ()
@@ -160,7 +160,7 @@ def may_switch(ground: Ground, scope: Collection[str]) -> tuple[tuple[str, int],
     return tuple(sorted(found.items()))
 
 
-def _fixed(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
+def _fixed(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
     """Models of `scope` of which nothing leaves, whatever comes beside it: an urgent answer only
     adds to them."""
     views = [ground.views[model] for model in scope]
@@ -168,7 +168,7 @@ def _fixed(ground: Ground, scope: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(view.service.model for view in fixed)
 
 
-def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:
+def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) -> bool:
     """Whether an exchange of what serves enough is planned again only because it found no room:
     the same plan would find none either."""
     return all(
@@ -179,7 +179,7 @@ def _must_fit_beside(ground: Ground, triggers: tuple[Trigger, ...]) -> bool:
     )
 
 
-def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pending]:
+def within_deadline(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pending]:
     """Requests that may still be answered."""
     return {
         urgency: one
@@ -188,7 +188,7 @@ def alive(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pend
     }
 
 
-def apart(scope: Collection[str], ground: Ground, advise: bool) -> tuple[str, ...]:
+def managed_first(scope: Collection[str], ground: PlanningContext, advise: bool) -> tuple[str, ...]:
     """The models of `scope` that are planned together: those that are Shoal's to change, or with
     `advise` the others, wherever there are any. Recommendations are made beside what the plan for
     the former comes to, for what is only recommended must take nothing from what serves."""
@@ -197,7 +197,9 @@ def apart(scope: Collection[str], ground: Ground, advise: bool) -> tuple[str, ..
     return tuple(service.model for service in some or asked)
 
 
-def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ...]) -> PlanRequest:
+def _request(
+    number: int, urgency: Urgency, ground: PlanningContext, scope: tuple[str, ...]
+) -> PlanRequest:
     demands = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
@@ -224,7 +226,7 @@ def _request(number: int, urgency: Urgency, ground: Ground, scope: tuple[str, ..
     )
 
 
-def _fleet(ground: Ground, scope: tuple[str, ...]) -> Counter[str]:
+def _fleet(ground: PlanningContext, scope: tuple[str, ...]) -> Counter[str]:
     """What a plan for `scope` starts from: what runs, and of models that somebody else changes what
     was recommended, where it is they that are planned for."""
     others = {s.model: s for s in ground.cluster.services if not s.managed}
@@ -236,19 +238,21 @@ def _fleet(ground: Ground, scope: tuple[str, ...]) -> Counter[str]:
     )
     for model, service in others.items():
         state = ground.models[model]
-        fleet.update(dict(state.recommended) if model in recommended else _theirs(service, state))
+        fleet.update(
+            dict(state.recommended) if model in recommended else _unmanaged_counts(service, state)
+        )
     return fleet
 
 
-def _theirs(service: Service, state: ModelState) -> dict[str, int]:
+def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
     """Servers that run and that Shoal did not start."""
     return {service.unmanaged: state.unmanaged} if service.unmanaged and state.unmanaged else {}
 
 
-def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
+def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
     """Nodes that are paid for, but for those that get no launch and carry nothing that counts; with
     those of servers that Shoal did not start."""
-    shut = ground.shut()
+    shut = ground.unusable_nodes()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
     rented = Counter(
@@ -258,20 +262,20 @@ def _rented(ground: Ground) -> tuple[tuple[str, int], ...]:
     )
     theirs = Counter[str]()
     for service in ground.cluster.services:
-        theirs.update(_theirs(service, ground.models[service.model]))
+        theirs.update(_unmanaged_counts(service, ground.models[service.model]))
     for pool, nodes in planned_nodes(theirs, ground.combos, ground.cluster).items():
         if pool not in owned:
             rented[pool] += nodes
     return tuple(sorted(rented.items()))
 
 
-def _leaving_gpus(ground: Ground) -> tuple[tuple[str, int], ...]:
+def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
     """GPUs, on nodes that are usable or carry something that counts, of groups that do not."""
     leaving = [group for group in ground.groups if not ground.sight.counts(group)]
     if not leaving:
         return ()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
-    shut = ground.shut()
+    shut = ground.unusable_nodes()
     found: Counter[str] = Counter()
     for placed in (placed for group in leaving for placed in group.placed):
         if placed.node in carrying or placed.node not in shut:
@@ -279,10 +283,10 @@ def _leaving_gpus(ground: Ground) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items()))
 
 
-def _unusable(ground: Ground) -> tuple[tuple[str, int], ...]:
+def _unusable(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
     """Declared nodes that get no launch and carry nothing that counts, per pool."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
-    shut = ground.shut()
+    shut = ground.unusable_nodes()
     found: list[tuple[str, int]] = []
     for pool in ground.cluster.pools:
         if pool.id in ground.sight.shut_pools:

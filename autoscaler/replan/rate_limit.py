@@ -10,7 +10,7 @@ WITHIN_MS = 60_000
 _THRESHOLDS_REST_MS = 600_000
 
 
-def allowed(asked_ms: tuple[int, ...], now_ms: int) -> bool:
+def plan_allowed(asked_ms: tuple[int, ...], now_ms: int) -> bool:
     """Whether a full plan may be asked for now: at most MOST in a minute."""
     return sum(now_ms - at_ms < WITHIN_MS for at_ms in asked_ms) < MOST
 

@@ -9,12 +9,12 @@ from autoscaler.estimate.model_demand import UNKNOWN
 from autoscaler.estimate.score_drift import has_drifted
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.rate_limit import thresholds_may_move
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Models of services whose requests moved between score classes since their last plan, or that
     had none."""
     if Urgency.FULL in news.state.pending:

@@ -7,12 +7,12 @@ from dataclasses import fields
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """What is declared now against what was declared at the last tick."""
     before = news.state.services
     if not before:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.sizing.capacity_derating import share_attained
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Models whose capacity was derated further in this tick."""
     for model, view in news.views.items():
         before = news.state.models.get(model)

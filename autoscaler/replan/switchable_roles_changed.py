@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """Models of which more combos may switch than at the last full plan that concerned them, or may
     again after a switch: a plan has no more of them than may go at a time."""
     planned = news.state.full.switchable
@@ -27,7 +27,7 @@ def fire(news: News) -> Iterator[Trigger]:
         yield Trigger((model,), Reason(ReasonCode.ROLES, model))
 
 
-def known_to_switch(
+def remember_switchable(
     planned: Mapping[str, int], now: Mapping[str, int], scope: Collection[str]
 ) -> dict[str, int]:
     """What a full plan for the models in `scope` knew, with what those before it did of others."""

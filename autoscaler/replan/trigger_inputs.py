@@ -22,7 +22,7 @@ from topics.alerts import Alert
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class TriggerInputs:
     """One tick's news.
 
     state: as the tick found it. cluster: as declared now. supply: after the latest records.

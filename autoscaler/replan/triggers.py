@@ -28,11 +28,11 @@ from autoscaler.replan import (
     switchable_roles_changed,
     unapplied_plan,
 )
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
-Rule = Callable[[News], Iterator[Trigger]]
+Rule = Callable[[TriggerInputs], Iterator[Trigger]]
 
 TRIGGERS: tuple[Rule, ...] = (
     period_elapsed.fire,
@@ -57,7 +57,7 @@ _MOST_DUE = 50
 _MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # in place of those beyond
 
 
-def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
     """What waits, and what this tick's news adds to it; each (code, scope) once, with its latest
     figures."""
     found = {(trigger.why.code, trigger.scope): trigger for trigger in due}
@@ -71,7 +71,7 @@ def collect(news: News, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
     return (*kept[:_MOST_DUE], _MORE)
 
 
-def of_declared(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:
+def declared_only(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:
     """`triggers` without what concerns models that are not among `models` any more."""
     kept = (replace(t, scope=tuple(m for m in t.scope if m in models)) for t in triggers)
     return tuple(now for t, now in zip(triggers, kept, strict=True) if now.scope or not t.scope)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.combo import Combo
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.rollout.serving_group import Group
 from autoscaler.state.controller_state import FullPlans
 from autoscaler.state.replan_trigger import Trigger
@@ -14,7 +14,7 @@ from autoscaler.state.replan_trigger import Trigger
 _AGAIN_MS = 30_000
 
 
-def fire(news: News) -> Iterator[Trigger]:
+def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per part that was left out."""
     yield from news.replan
 
@@ -33,16 +33,18 @@ def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[st
     )
 
 
-def in_vain(trigger: Trigger, memory: FullPlans, groups: Iterable[Group], now_ms: int) -> bool:
+def already_tried(
+    trigger: Trigger, memory: FullPlans, groups: Iterable[Group], now_ms: int
+) -> bool:
     """Whether the last plan was asked for because of the same, a moment ago, and nothing has moved
     since then."""
     if not trigger.is_left_out or trigger.why.kind not in memory.tried:
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
         return False
-    return memory.stood == how_they_stand(groups)
+    return memory.stood == group_positions(groups)
 
 
-def how_they_stand(groups: Iterable[Group]) -> frozenset[tuple[str, str]]:
+def group_positions(groups: Iterable[Group]) -> frozenset[tuple[str, str]]:
     """Every group with where it is in its life."""
     return frozenset((group.name, group.life) for group in groups)

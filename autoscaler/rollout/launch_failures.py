@@ -41,7 +41,7 @@ class Faults:
     lost: tuple[Group, ...]
 
 
-def notice(
+def detect_faults(
     groups: Iterable[Group],
     sight: Sight,
     backoff: Mapping[str, Backoff],

@@ -11,18 +11,20 @@ from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import Blocks, begun
 from autoscaler.estimate.memoize import remembered
 from autoscaler.estimate.overdispersion import burst_req_per_s
-from autoscaler.state.model_view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _MATTERS = 1.05
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """The rate of the bursts around the mean of the long window."""
     mean, rate = mean_and_burst(view)
     if rate <= _MATTERS * mean or rate <= view.state.target_req_per_s:
         return None
-    return Proposal(rate, Reason(ReasonCode.BURST, view.service.model, quantities=(rate, mean)))
+    return TargetProposal(
+        rate, Reason(ReasonCode.BURST, view.service.model, quantities=(rate, mean))
+    )
 
 
 def mean_and_burst(view: ModelView) -> tuple[float, float]:

@@ -6,14 +6,14 @@ Without it a model would start with its floor and meet its first minutes short.
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
-from autoscaler.state.model_view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """The declared rate of a model that is not informed yet."""
     declared = view.service.req_per_s
     if view.state.informed or declared <= 0.0:
         return None
     why = Reason(ReasonCode.DECLARED, view.service.model, quantities=(declared,))
-    return Proposal(declared, why)
+    return TargetProposal(declared, why)

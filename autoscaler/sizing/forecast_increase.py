@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.forecast.forecast_state import Climb, Expected
-from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
+from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """The expected rate, where it exceeds the target and what is planned."""
     found = _expected(view)
     if found is None:
@@ -24,7 +24,7 @@ def propose(view: ModelView) -> Proposal | None:
     if rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
         return None
     in_s = max(0, found.at_ms - view.now_ms) / 1000.0
-    return Proposal(rate, _why(view.service.model, found, rate, in_s))
+    return TargetProposal(rate, _why(view.service.model, found, rate, in_s))
 
 
 def expected_req_per_s(view: ModelView) -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.queue_model import overload
 from autoscaler.sizing.sizing_rate import sustained
-from autoscaler.state.model_view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 REMEMBER_MS = 20_000
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """The rate that the requests in flight show, capped by what arrivals allow."""
     if not view.settled or not view.ready or drains(view):
         return None
@@ -27,7 +27,7 @@ def propose(view: ModelView) -> Proposal | None:
         return None
     seen = found.in_flight, recent, found.expected, view.raw_req_per_s
     why = Reason(ReasonCode.BACKLOG, view.service.model, quantities=seen)
-    return Proposal(found.req_per_s, why)
+    return TargetProposal(found.req_per_s, why)
 
 
 def drains(view: ModelView) -> bool:

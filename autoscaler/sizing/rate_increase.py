@@ -21,7 +21,7 @@ from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import beyond_chance
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.sizing_rate import LASTS_S, sustained
-from autoscaler.state.model_view import SLIVER, ModelView, Proposal
+from autoscaler.state.model_view import SLIVER, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _LONGER = 1.5
@@ -29,7 +29,7 @@ _AT_ONCE = 1.03, 1.1
 _EVIDENT = 2.0
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """The present rate, where arrivals prove that it exceeds what is planned."""
     demand, policy = view.demand, view.policy
     seen = demand.local
@@ -40,16 +40,16 @@ def propose(view: ModelView) -> Proposal | None:
     if not proving and view.is_surging:
         likely = sustained(demand, policy).likely_req_per_s
         size = _beyond_a_sliver(likely, planned) if _goes_on(view) else min(likely, planned)
-        return Proposal(size, _why(view, size), followed=True)
+        return TargetProposal(size, _why(view, size), followed=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = Reason(ReasonCode.SURGE, view.service.model, quantities=(seen.req_per_s,))
-        return Proposal(seen.req_per_s, why, evident=False)
+        return TargetProposal(seen.req_per_s, why, evident=False)
     likely = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
     size = max(likely, _at_once(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    return Proposal(size, _why(view, size), since_ms)
+    return TargetProposal(size, _why(view, size), since_ms)
 
 
 def _why(view: ModelView, size: float) -> Reason:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S
 from autoscaler.sizing.scale_in import lasting_blocks
-from autoscaler.state.model_view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """What the capacity taken over is good for, for as long as an excess must last."""
     if not view.state.inherited:
         return None
     waits_ms = lasting_blocks(view) * BLOCK_S * 1000
     if view.now_ms - view.started_ms >= waits_ms:
         return None
-    return Proposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))
+    return TargetProposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))

@@ -23,10 +23,10 @@ from autoscaler.sizing import (
     scale_in,
 )
 from autoscaler.state.controller_state import ModelState
-from autoscaler.state.model_view import ModelView, Proposal
+from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
-Rule = Callable[[ModelView], Proposal | None]
+Rule = Callable[[ModelView], TargetProposal | None]
 
 RAISING: tuple[Rule, ...] = (
     declared_workload.propose,
@@ -75,7 +75,7 @@ def retarget(view: ModelView) -> ModelState:
     return state
 
 
-def _raised(view: ModelView, proposal: Proposal) -> ModelState:
+def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:
     state, planned = view.state, view.planned_req_per_s
     rate = _worth(proposal, planned)
     over_ms = state.over_since_ms
@@ -88,17 +88,17 @@ def _raised(view: ModelView, proposal: Proposal) -> ModelState:
     return replace(state, target_req_per_s=rate, target_why=why, over_since_ms=over_ms)
 
 
-def _is_proven_surge(proposal: Proposal) -> bool:
+def _is_proven_surge(proposal: TargetProposal) -> bool:
     proven = proposal.evident and not proposal.followed
     return proven and proposal.why.code is ReasonCode.SURGE
 
 
-def _is_inherited_still(proposal: Proposal, state: ModelState) -> bool:
+def _is_inherited_still(proposal: TargetProposal, state: ModelState) -> bool:
     """Whether the target is, and stays, that of capacity taken over at its full worth."""
     return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target_why
 
 
-def _worth(proposal: Proposal, planned_req_per_s: float) -> float:
+def _worth(proposal: TargetProposal, planned_req_per_s: float) -> float:
     """What a proposal is good for: without proof, no more than is planned anyway."""
     if proposal.evident:
         return proposal.req_per_s

@@ -5,13 +5,13 @@ from __future__ import annotations
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.poisson_tests import lower_rate
 from autoscaler.estimate.windows import Stats
-from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
+from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _SURELY = 0.05
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """What the arrivals so far prove: two of them do not establish 2 req/s."""
     seen = view.demand.local
     if view.groups or view.raw_req_per_s > 0.0 or not isinstance(seen, Stats):
@@ -20,4 +20,4 @@ def propose(view: ModelView) -> Proposal | None:
     if not arrived:
         return None
     rate = max(LEAST_REQ_PER_S, lower_rate(arrived, seen.covered_s, _SURELY))
-    return Proposal(rate, Reason(ReasonCode.WAKE, view.service.model))
+    return TargetProposal(rate, Reason(ReasonCode.WAKE, view.service.model))

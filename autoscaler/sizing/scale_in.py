@@ -20,7 +20,7 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.rollout.reversal_limit import Turns, returned, turned_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
-from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, Proposal
+from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _COVERED = 0.9
@@ -34,7 +34,7 @@ _CHANCE = 1.0  # standard deviations that the highest of several windows lies ab
 _UNKNOWN = 27  # blocks that show nothing yet of how clumped arrivals are
 
 
-def propose(view: ModelView) -> Proposal | None:
+def propose(view: ModelView) -> TargetProposal | None:
     """A lower target: the most that the whole time of an excess speaks for."""
     seen = view.demand.local
     if not view.state.informed or doubt(view) or not isinstance(seen, Stats):
@@ -60,7 +60,7 @@ def propose(view: ModelView) -> Proposal | None:
     return _lower(view, rate, Reason(ReasonCode.LOWER_DEMAND, view.service.model, quantities=known))
 
 
-def _idle(view: ModelView, must_s: float) -> Proposal | None:
+def _idle(view: ModelView, must_s: float) -> TargetProposal | None:
     """Nobody asks for the model. Where its floor is 0 the last combo goes, but only after the idle
     time declared for that, of which every block was reported as empty."""
     idle_s = max(must_s, view.service.zero_after_s)
@@ -138,7 +138,7 @@ def doubt(view: ModelView) -> Reason | None:
     return objection(view.demand, view.policy, view.route_generation, view.held)
 
 
-def _lower(view: ModelView, rate: float, why: Reason) -> Proposal | None:
+def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
     added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
     turns = view.state.turns.last == "out" and since_ms < _TURNS_FREELY_MS
@@ -150,4 +150,4 @@ def _lower(view: ModelView, rate: float, why: Reason) -> Proposal | None:
         rate = max(rate, planned)
     if rate >= _MATTERS * view.state.target_req_per_s:
         return None
-    return Proposal(rate, why)
+    return TargetProposal(rate, why)

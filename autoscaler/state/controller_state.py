@@ -64,7 +64,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class PendingApproval:
     """A change that waits for a person's word, in mode approve.
 
     number: of its decision. change: combos to add (+) and remove (-), from a fleet of `base`.
@@ -142,7 +142,7 @@ class ModelState:
     promise_told: tuple[ReasonCode, ...] = ()
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
-    proposal: Proposal | None = None
+    proposal: PendingApproval | None = None
     outlook: Outlook = field(default_factory=Outlook)
     unmanaged: int | None = None
     learnt: Learnt = field(default_factory=Learnt)
@@ -231,7 +231,7 @@ class ControllerState:
     routes: Mapping[str, Routes] = field(default_factory=dict)
     models: Mapping[str, ModelState] = field(default_factory=dict)
     combos: Mapping[str, Combo] = field(default_factory=dict)
-    valued: Mapping[str, Demand] = field(default_factory=dict)
+    evaluated_at: Mapping[str, Demand] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     supply: Supply = field(default_factory=Supply)
     backoff: Mapping[str, Backoff] = field(default_factory=dict)
@@ -244,8 +244,8 @@ class ControllerState:
     decision_number: int = 0
     plan_number: int = 0
     announce: Reason | None = None
-    held: Mapping[str, Reason] = field(default_factory=dict)
-    strays: frozenset[str] = frozenset()
+    active_controls: Mapping[str, Reason] = field(default_factory=dict)
+    unassigned: frozenset[str] = frozenset()
     splits: Mapping[str, SplitState] = field(default_factory=dict)
     ticked_ms: int = 0
     listens_since_ms: int = 0

@@ -9,7 +9,7 @@ from topics.decisions import Decision
 SAY_AGAIN_MS = 600_000  # what lasts is said so often
 
 
-def hold(model: str, why: Reason, at_ms: int, *, kind: str = "hold") -> Decision:
+def notice(model: str, why: Reason, at_ms: int, *, kind: str = "hold") -> Decision:
     """Something worth saying that changes nothing. model: a name or "*"."""
     return Decision(
         number=0,

@@ -21,7 +21,7 @@ LEAST_REQ_PER_S = 1e-3  # what is planned for where next to nothing arrives
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedTraffic:
     """Requests that come to a model by way of a service that stands for several. by: its name.
 
     sure_req_per_s: the least that it sends here, beyond doubt. planned_req_per_s: what the model
@@ -57,7 +57,7 @@ class ModelView:
     held: int = 0
     route_generation: int = 0
     frozen: Reason | None = None
-    routed: Routed | None = None
+    routed: RoutedTraffic | None = None
 
     @property
     def is_surging(self) -> bool:
@@ -82,7 +82,7 @@ class ModelView:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class TargetProposal:
     """Plan for this demand. why: its code says which rule asks for it; since_ms: of the evidence,
     0 = now.
 

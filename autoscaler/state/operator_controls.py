@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.state import reader_lag
-from autoscaler.state.decision_record import hold
+from autoscaler.state.decision_record import notice
 from topics.controls import EVERYTHING, Control
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -30,7 +30,7 @@ _NO_LAG: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
+class ActiveControls:
     """cluster: as it may be acted upon now. frozen: why nothing of a model may be removed now.
     held: what is in force, by scope and kind ("chat/pause"), to be said when it changes.
     stopped: scopes that are paused or released. advised: models declared in mode recommend.
@@ -38,7 +38,7 @@ class Guards:
 
     cluster: Cluster
     frozen: Mapping[str, Reason] = field(default_factory=dict)
-    held: Mapping[str, Reason] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
     advised: frozenset[str] = frozenset()
 
@@ -47,12 +47,12 @@ class Guards:
         return EVERYTHING in self.stopped or model in self.stopped
 
 
-def guards(
+def active_controls(
     cluster: Cluster,
     controls: Mapping[str, Control],
     now_ms: int,
     lag_ms: Mapping[str, int] = _NO_LAG,
-) -> Guards:
+) -> ActiveControls:
     """What holds at `now_ms`. lag_ms: as in an observation."""
     held: dict[str, Reason] = {}
     behind = reader_lag.behind(lag_ms)
@@ -83,10 +83,10 @@ def guards(
     else:
         allowed = cluster
     advised = frozenset(service.model for service in cluster.services if not service.managed)
-    return Guards(allowed, frozen, held, frozenset(stopped), advised)
+    return ActiveControls(allowed, frozen, held, frozenset(stopped), advised)
 
 
-def left_alone(models: Collection[str], guarded: Guards) -> dict[str, Reason]:
+def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[str, Reason]:
     """What to say of models that run although they are declared no longer, as `Guards.held`."""
     codes = {
         model: ReasonCode.HELD_RUNNING if guarded.stops(model) else ReasonCode.LEFT_RUNNING
@@ -95,19 +95,21 @@ def left_alone(models: Collection[str], guarded: Guards) -> dict[str, Reason]:
     return {f"{model}/undeclared": Reason(code, model) for model, code in codes.items()}
 
 
-def said(before: Mapping[str, Reason], now: Mapping[str, Reason], now_ms: int) -> list[Decision]:
+def control_notices(
+    before: Mapping[str, Reason], now: Mapping[str, Reason], now_ms: int
+) -> list[Decision]:
     """What began and what ended, each once."""
     found = []
     for name, why in now.items():
         if before.get(name) != why:
-            found.append(hold(name.rsplit("/", 1)[0], why, now_ms))
+            found.append(notice(name.rsplit("/", 1)[0], why, now_ms))
     for name in before:
         if name not in now:
             scope, kind = name.rsplit("/", 1)
             lifted = _LIFTED.get(kind)
             names = () if lifted else (kind,)
             why = Reason(lifted or ReasonCode.WINDOW_OVER, scope, names)
-            found.append(hold(scope, why, now_ms))
+            found.append(notice(scope, why, now_ms))
     return found
 
 

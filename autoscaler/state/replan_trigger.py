@@ -21,7 +21,7 @@ class Trigger:
         return self.why.code is ReasonCode.LEFT_OUT
 
 
-def left_out(model: str, *why: Reason, of_all: bool = False) -> Trigger:
+def partly_applied(model: str, *why: Reason, of_all: bool = False) -> Trigger:
     """A part of the last plan for `model` was left out because of `why`. of_all: every model is
     planned again for it."""
     scope = () if of_all else (model,)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autoscaler.apply.model_change import unproven
-from autoscaler.model.update import Inputs
+from autoscaler.apply.model_change import insufficient_evidence
+from autoscaler.model.update import ModelUpdateInputs
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
@@ -22,9 +22,9 @@ from autoscaler.state.model_view import LEAST, ModelView
 from autoscaler.state.reader_lag import topics_behind
 
 
-def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:
+def retire_undeclared(groups: tuple[Group, ...], inputs: ModelUpdateInputs) -> tuple[Group, ...]:
     """Groups of models that are no longer declared leave, unless Shoal must leave them alone."""
-    stay = {service.model for service in inputs.cluster.services} | inputs.left_alone
+    stay = {service.model for service in inputs.cluster.services} | inputs.retained_models
     return tuple(
         group
         if group.model in stay or group.life is not Life.ACTIVE
@@ -33,17 +33,20 @@ def withdraw(groups: tuple[Group, ...], inputs: Inputs) -> tuple[Group, ...]:
     )
 
 
-def waves(
-    groups: tuple[Group, ...], views: Mapping[str, ModelView], sight: Sight, inputs: Inputs
+def advance_waves(
+    groups: tuple[Group, ...],
+    views: Mapping[str, ModelView],
+    sight: Sight,
+    inputs: ModelUpdateInputs,
 ) -> tuple[Group, ...]:
     """One step of every model's waves."""
-    if all(_rests(group) for group in groups):
+    if all(_is_idle(group) for group in groups):
         return groups
     moved: list[Group] = []
     for model, own in by_model(groups).items():
         view = views.get(model)
-        idle = all(_rests(group) for group in own)
-        theirs = model in inputs.left_alone or (view is not None and not view.service.managed)
+        idle = all(_is_idle(group) for group in own)
+        theirs = model in inputs.retained_models or (view is not None and not view.service.managed)
         if idle or theirs:
             moved += own
             continue
@@ -51,12 +54,12 @@ def waves(
     return tuple(moved)
 
 
-def _rests(group: Group) -> bool:
+def _is_idle(group: Group) -> bool:
     return group.life is Life.ACTIVE and group.switch is None and not waits(group)
 
 
 def _wave_inputs(
-    own: list[Group], view: ModelView | None, sight: Sight, inputs: Inputs
+    own: list[Group], view: ModelView | None, sight: Sight, inputs: ModelUpdateInputs
 ) -> WaveInputs:
     needed, floor, disruption, proven = 0.0, 0, 1.0, math.inf
     gateways = view.demand.speaking if view is not None else ()
@@ -66,7 +69,7 @@ def _wave_inputs(
         # What is wanted may be less than demand: the plan yields to others, or makes room first.
         # A group on a node that is taken away would be wanted: it serves on while it can.
         wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
-        if not (view.frozen or unproven(view, inputs.now_ms)):
+        if not (view.frozen or insufficient_evidence(view, inputs.now_ms)):
             proven = needed
         needed = min(needed, raw_req_per_s(wanted, inputs.combos))
         floor = min(service.min_instances, len(wanted))
@@ -95,7 +98,7 @@ def _wave_inputs(
     )
 
 
-def _drain_timeout_ms(own: list[Group], view: ModelView | None, inputs: Inputs) -> int:
+def _drain_timeout_ms(own: list[Group], view: ModelView | None, inputs: ModelUpdateInputs) -> int:
     """Of the model; of one that is no longer declared, as its nodes were told."""
     if view is not None:
         return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
@@ -104,7 +107,7 @@ def _drain_timeout_ms(own: list[Group], view: ModelView | None, inputs: Inputs) 
     return max([int(1000 * LEAST_DRAIN_S), *(one.drain_timeout_ms for one in told)])
 
 
-def revive(
+def keep_needed(
     groups: tuple[Group, ...], views: Mapping[str, ModelView], sight: Sight, now_ms: int
 ) -> tuple[Group, ...]:
     """Where a model is short, pending removals are cancelled: nothing serves sooner."""

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
-from autoscaler.model.update import Inputs, valued
+from autoscaler.model.update import ModelUpdateInputs, evaluated_combos
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.fleet_snapshot import Sight, look_at
-from autoscaler.rollout.launch_failures import Failure, Faults, notice
+from autoscaler.rollout.launch_failures import Failure, Faults, detect_faults
 from autoscaler.rollout.supply import Supply
 from autoscaler.rollout.supply import fold as fold_supply
 from autoscaler.rollout.supply import said as supply_said
 from autoscaler.rollout.unassigned_instances import strays
 from autoscaler.state.controller_state import ControllerState, Observation
-from autoscaler.state.decision_record import hold
-from autoscaler.state.operator_controls import Guards
-from autoscaler.tick.quality_thresholds import routed
+from autoscaler.state.decision_record import notice
+from autoscaler.state.operator_controls import ActiveControls
+from autoscaler.tick.quality_thresholds import routed_traffic
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS
@@ -31,7 +31,7 @@ _LOOK_FOR_STRAYS_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ObservedTick:
     """What a tick starts from.
 
     inputs: of views; their cluster has the prices of this moment, `cluster` those declared. worth:
@@ -40,28 +40,32 @@ class Found:
     """
 
     cluster: Cluster
-    inputs: Inputs
+    inputs: ModelUpdateInputs
     supply: Supply
-    worth: Mapping[str, Demand]
+    evaluated_at: Mapping[str, Demand]
     sight: Sight
     faults: Faults
-    strays: frozenset[str]
+    unassigned: frozenset[str]
     listens_since_ms: int
     decisions: tuple[Decision, ...]
 
 
-def look(state: ControllerState, observation: Observation, guarded: Guards, now_ms: int) -> Found:
+def observe(
+    state: ControllerState, observation: Observation, guarded: ActiveControls, now_ms: int
+) -> ObservedTick:
     """Everything as it is at `now_ms`."""
     cluster = guarded.cluster
     supply = fold_supply(
         state.supply, cluster, observation.prices, observation.availability, now_ms
     )
-    decisions = [hold("*", why, now_ms) for why in supply_said(state.supply, supply)]
+    decisions = [notice("*", why, now_ms) for why in supply_said(state.supply, supply)]
     priced = with_prices(cluster, supply.prices_usd_per_h())
-    combos, worth = valued(state, observation, cluster)
-    sent = routed(cluster, state.splits, observation.demand)
-    alone = _left_alone(state, guarded)
-    inputs = Inputs(state, observation, priced, combos, now_ms, guarded.frozen, sent, alone)
+    combos, worth = evaluated_combos(state, observation, cluster)
+    sent = routed_traffic(cluster, state.splits, observation.demand)
+    alone = _retained_models(state, guarded)
+    inputs = ModelUpdateInputs(
+        state, observation, priced, combos, now_ms, guarded.frozen, sent, alone
+    )
 
     gap_ms = now_ms - (state.ticked_ms or state.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
@@ -69,10 +73,10 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
     sight = look_at(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed} | alone
-    faults = notice(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
+    faults = detect_faults(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failed(failure, now_ms) for failure in faults.failures]
 
-    stray = state.strays
+    stray = state.unassigned
     before_ms = state.ticked_ms or state.started_ms  # ticks may be further apart than a second
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = strays(sight.fleet.running, state.assignments)
@@ -80,10 +84,12 @@ def look(state: ControllerState, observation: Observation, guarded: Guards, now_
             _stray(name, *by_hand[name], now_ms) for name in sorted(by_hand.keys() - stray)
         ]
         stray = frozenset(by_hand)
-    return Found(cluster, inputs, supply, worth, sight, faults, stray, listens_ms, tuple(decisions))
+    return ObservedTick(
+        cluster, inputs, supply, worth, sight, faults, stray, listens_ms, tuple(decisions)
+    )
 
 
-def _left_alone(state: ControllerState, guarded: Guards) -> frozenset[str]:
+def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozenset[str]:
     """What was removed from the declaration while Shoal might not change it."""
     declared = {service.model for service in guarded.cluster.services}
     declared |= {route.name for route in guarded.cluster.routes}
@@ -94,11 +100,11 @@ def _left_alone(state: ControllerState, guarded: Guards) -> frozenset[str]:
 
 
 def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:
-    return hold(model, Reason(ReasonCode.STRAY, instance, (node,)), now_ms)
+    return notice(model, Reason(ReasonCode.STRAY, instance, (node,)), now_ms)
 
 
 def _failed(failure: Failure, now_ms: int) -> Decision:
     name, node, wait = failure.group.name, (failure.node,), (failure.wait_s,)
     why = Reason(ReasonCode.BACKING_OFF, name, node, wait, because=(failure.why,))
-    said = hold(failure.group.model, why, now_ms)
+    said = notice(failure.group.model, why, now_ms)
     return replace(said, change=((failure.group.combo_id, -1),))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.model.prediction_drift import basis, starts_s
+from autoscaler.model.prediction_drift import basis, start_times_s
 from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.assignments import (
     changed_assignments,
@@ -43,15 +43,15 @@ _SAY_RATES = 10  # minutes
 
 
 @dataclass(frozen=True, slots=True)
-class Stands:
+class FrozenRoutes:
     """Models whose routes stand. advised: declared in mode recommend; left_alone: declared no
     longer, while Shoal may not change them."""
 
     advised: Collection[str] = ()
-    left_alone: Collection[str] = ()
+    retained_models: Collection[str] = ()
 
 
-NOTHING_STANDS = Stands()
+NOTHING_STANDS = FrozenRoutes()
 
 
 def publish(
@@ -61,7 +61,7 @@ def publish(
     cluster: Cluster,
     decisions: Iterable[Decision],
     now_ms: int,
-    stands: Stands = NOTHING_STANDS,
+    stands: FrozenRoutes = NOTHING_STANDS,
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """`after` with what is published now, and the effects: decisions, routes, assignments, plan.
 
@@ -73,7 +73,7 @@ def publish(
             decision,
             number=before.decision_number + 1 + index,
             leader_token=token,
-            applied=decision.applied and _acts(cluster, decision.model),
+            applied=decision.applied and _is_applied(cluster, decision.model),
         )
         for index, decision in enumerate(decisions)
     ]
@@ -81,10 +81,10 @@ def publish(
     routes = dict(after.routes)
     of = by_model(after.groups)
     told: dict[str, int] = {}
-    starts = starts_s(after.combos.values(), after.models)
+    starts = start_times_s(after.combos.values(), after.models)
     for service in cluster.services:
         own, last = of.get(service.model, []), routes.get(service.model)
-        if not service.managed and not _were_emptied(last, own):
+        if not service.managed and not _became_empty(last, own):
             advised = service.model in stands.advised
             if last is not None and last.advised is not advised:
                 routes[service.model] = marked(last, advised, token, now_ms)
@@ -106,7 +106,7 @@ def publish(
             routes[service.model] = record
             effects.append(PublishRoutes(record))
         told[service.model] = routes[service.model].generation
-    known = {*told, *stands.left_alone, *(s.model for s in cluster.services)}
+    known = {*told, *stands.retained_models, *(s.model for s in cluster.services)}
     for model in sorted(routes.keys() - known - {route.name for route in cluster.routes}):
         if routes[model].groups or routes[model].split:
             routes[model] = without_groups(routes[model], token, now_ms)
@@ -151,7 +151,7 @@ def publish(
     )
 
 
-def _were_emptied(routes: Routes | None, groups: Iterable[Group]) -> bool:
+def _became_empty(routes: Routes | None, groups: Iterable[Group]) -> bool:
     """Whether a model was removed, and declared again before what it has was told to drain."""
     active = any(group.life is Life.ACTIVE for group in groups)
     return routes is not None and not routes.groups and active
@@ -184,7 +184,7 @@ def _rates(
     return found
 
 
-def _acts(cluster: Cluster, model: str) -> bool:
+def _is_applied(cluster: Cluster, model: str) -> bool:
     return all(s.managed for s in cluster.services if s.model == model)
 
 

@@ -20,8 +20,8 @@ from autoscaler.estimate.score_drift import has_drifted, present_mix
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.controller_state import ModelState, SplitState
-from autoscaler.state.decision_record import hold
-from autoscaler.state.model_view import SLIVER, ModelView, Routed
+from autoscaler.state.decision_record import notice
+from autoscaler.state.model_view import SLIVER, ModelView, RoutedTraffic
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes
@@ -33,7 +33,7 @@ _NOWHERE = SplitState()
 _SURELY = 2.4  # times as far below the mean as the bound of 95%: four standard deviations
 
 
-def route_asks(
+def route_requests(
     cluster: Cluster,
     splits: Splits,
     demands: Demands,
@@ -57,12 +57,12 @@ def route_asks(
                        cluster.policy)  # fmt: skip
             held += max(0.0, models[model].target_req_per_s - own)
         rate_asked = min(max(held, rate.low), rate.high)
-        rests = _rests(route, known, demand, cluster.policy, now_ms)
+        rests = _is_unchanged(route, known, demand, cluster.policy, now_ms)
         found.append(RouteAsk(route.name, rate_asked, mix, known.wanted, rests))
     return tuple(found)
 
 
-def _rests(
+def _is_unchanged(
     route: QualityRoute, known: SplitState, demand: ModelDemand, policy: Policy, now_ms: int
 ) -> bool:
     """Whether its thresholds moved too recently to move again for a lower bill."""
@@ -83,7 +83,7 @@ def _own(
     return max(0.0, seen.low - routed_req_per_s)
 
 
-def routed(cluster: Cluster, splits: Splits, demands: Demands) -> dict[str, Routed]:
+def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[str, RoutedTraffic]:
     """By model, what services send it now, and what they shall."""
     found = {}
     for route in cluster.routes:
@@ -96,11 +96,11 @@ def routed(cluster: Cluster, splits: Splits, demands: Demands) -> dict[str, Rout
         parts = route.fractions(known.cuts, present_mix(route, demand))
         for model, part in zip(route.models, parts, strict=True):
             changing = planned.get(model, 0.0) if known.cuts != known.wanted else 0.0
-            found[model] = Routed(route.name, sure * part, changing)
+            found[model] = RoutedTraffic(route.name, sure * part, changing)
     return found
 
 
-def adopted(
+def adopt_answer(
     splits: Splits, answer: PlanAnswer, request: PlanRequest, cluster: Cluster, now_ms: int
 ) -> tuple[dict[str, SplitState], list[Decision]]:
     """`splits` with the thresholds that `answer` chose, and what is worth saying of them. The first
@@ -125,7 +125,7 @@ def adopted(
     return found, said
 
 
-def in_force(
+def advance_splits(
     splits: Splits, views: Mapping[str, ModelView], cluster: Cluster, now_ms: int
 ) -> tuple[Splits, list[Decision]]:
     """`splits` with thresholds that wait no longer: the capacity they need is ready, or did not
@@ -145,7 +145,7 @@ def in_force(
         marks = tuple(route.thresholds(known.wanted))
         because = (Reason(ReasonCode.FLEET_NOT_READY, route.name),) if late else ()
         code = ReasonCode.THRESHOLDS_IN_FORCE
-        said.append(hold(route.name, Reason(code, route.name, (), marks, "", because), now_ms))
+        said.append(notice(route.name, Reason(code, route.name, (), marks, "", because), now_ms))
     return (found if said else splits), said
 
 
@@ -194,7 +194,7 @@ def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms
     why = Reason(
         ReasonCode.THRESHOLDS_CHOSEN, route.name, route.models, figures, because=(chosen.bound_by,)
     )
-    said = hold(route.name, why, now_ms, kind="replan")
+    said = notice(route.name, why, now_ms, kind="replan")
     return replace(said, applied=is_managed(route, cluster))
 
 

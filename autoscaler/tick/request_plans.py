@@ -13,18 +13,25 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.planner_messages import Outcome, Urgency
-from autoscaler.replan.plan_request import Ground, apart, full, may_switch, short_models, urgent
-from autoscaler.replan.rate_limit import allowed
-from autoscaler.replan.switchable_roles_changed import known_to_switch
-from autoscaler.replan.trigger_inputs import News
-from autoscaler.replan.triggers import collect, limited_to, of_declared, scope_of
-from autoscaler.replan.unapplied_plan import how_they_stand, in_vain, waits_for_room
+from autoscaler.replan.plan_request import (
+    PlanningContext,
+    full_request,
+    managed_first,
+    may_switch,
+    models_below_target,
+    urgent_request,
+)
+from autoscaler.replan.rate_limit import plan_allowed
+from autoscaler.replan.switchable_roles_changed import remember_switchable
+from autoscaler.replan.trigger_inputs import TriggerInputs
+from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
+from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
 from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.state.controller_state import FullPlans, Pending
-from autoscaler.state.decision_record import SAY_AGAIN_MS, hold
-from autoscaler.tick.apply_plans import Done
-from autoscaler.tick.observe import Found
-from autoscaler.tick.quality_thresholds import route_asks
+from autoscaler.state.decision_record import SAY_AGAIN_MS, notice
+from autoscaler.tick.apply_plans import AppliedPlans
+from autoscaler.tick.observe import ObservedTick
+from autoscaler.tick.quality_thresholds import route_requests
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -33,7 +40,7 @@ _AFTER_FAILURE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanRequests:
     """Requests that go out, at most one per urgency. number: of the last one."""
 
     requests: tuple[Pending, ...]
@@ -42,46 +49,48 @@ class Asked:
     decisions: tuple[Decision, ...]
 
 
-def ask(found: Found, done: Done) -> Asked:
+def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
     """What is asked now that `done` is done."""
     ground, number = done.ground, found.inputs.state.request_number
     asks: list[Pending] = []
-    needy = short_models(ground, found.worth)
+    needy = models_below_target(ground, found.evaluated_at)
     if needy and Urgency.URGENT not in done.pending:
         number += 1
-        asks.append(urgent(number, ground, needy))
-    memory, decisions = _told(found, _of_declared(done.full, ground))
-    news = _news(found, done)
+        asks.append(urgent_request(number, ground, needy))
+    memory, decisions = _report_failure(found, _declared_only(done.full, ground))
+    news = _trigger_inputs(found, done)
     memory = replace(memory, nodes=news.planned_nodes)
     now_ms, services, routed = ground.now_ms, tuple(ground.views), found.inputs.observation.demand
 
     waiting = (*memory.due, *done.again)
-    due = collect(news, of_declared(waiting, services))
+    due = collect(news, declared_only(waiting, services))
     late = tuple(
         trigger
         for trigger in due
         if waits_for_room(trigger, ground.groups, ground.combos)
-        or in_vain(trigger, memory, ground.groups, now_ms)
+        or already_tried(trigger, memory, ground.groups, now_ms)
     )
     ripe = tuple(t for t in due if t not in late)
     concerned = scope_of(ripe, services)
-    scope = _turn(concerned, memory, ground)
-    if scope and Urgency.FULL not in done.pending and allowed(memory.asked_ms, now_ms):
+    scope = _next_scope(concerned, memory, ground)
+    if scope and Urgency.FULL not in done.pending and plan_allowed(memory.asked_ms, now_ms):
         number += 1
         rest = [model for model in concerned if model not in scope]
-        asked_routes = route_asks(found.cluster, done.splits, routed, ground.models, now_ms)
+        asked_routes = route_requests(found.cluster, done.splits, routed, ground.models, now_ms)
         why = limited_to(scope, ripe) if rest else ripe
-        asks.append(full(number, replace(ground, routes=asked_routes), scope, why))
-        memory = _asked(memory, news, scope, ground)
+        asks.append(full_request(number, replace(ground, routes=asked_routes), scope, why))
+        memory = _remember_request(memory, news, scope, ground)
         left_out = tuple(trigger.why.kind for trigger in why if trigger.is_left_out)
-        stood = how_they_stand(ground.groups) if left_out else frozenset()
+        stood = group_positions(ground.groups) if left_out else frozenset()
         memory = replace(memory, tried=left_out, stood=stood)
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=due)
-    return Asked(tuple(asks), number, memory, decisions)
+    return PlanRequests(tuple(asks), number, memory, decisions)
 
 
-def _turn(concerned: Collection[str], memory: FullPlans, ground: Ground) -> tuple[str, ...]:
+def _next_scope(
+    concerned: Collection[str], memory: FullPlans, ground: PlanningContext
+) -> tuple[str, ...]:
     """The models to be planned now, of those that triggers concern. What is Shoal's to change and
     what it only recommends take turns where both are due; what a plan failed for rests."""
     concerned = [
@@ -89,25 +98,27 @@ def _turn(concerned: Collection[str], memory: FullPlans, ground: Ground) -> tupl
         for model in concerned
         if ground.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
     ]
-    scope = apart(concerned, ground, advise=memory.acted)
+    scope = managed_first(concerned, ground, advise=memory.acted)
     if not scope or not ground.cluster.policy.spends_budget:
         return scope
     managed = ground.views[scope[0]].service.managed
-    return apart(ground.views, ground, advise=not managed)  # they share what it buys
+    return managed_first(ground.views, ground, advise=not managed)  # they share what it buys
 
 
-def _of_declared(memory: FullPlans, ground: Ground) -> FullPlans:
+def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
     """`memory` without models that were removed: declared again, one is new."""
     gone = (memory.lengths.keys() | memory.failed_ms.keys()) - ground.views.keys()
     if not gone:
         return memory
     lengths = {model: known for model, known in memory.lengths.items() if model not in gone}
     failed_ms = {model: at_ms for model, at_ms in memory.failed_ms.items() if model not in gone}
-    switchable = known_to_switch(memory.switchable, {}, gone)
+    switchable = remember_switchable(memory.switchable, {}, gone)
     return replace(memory, lengths=lengths, failed_ms=failed_ms, switchable=switchable)
 
 
-def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, ...]]:
+def _report_failure(
+    found: ObservedTick, memory: FullPlans
+) -> tuple[FullPlans, tuple[Decision, ...]]:
     """Say that no plan came, now and then while it lasts."""
     now_ms, told_ms = found.inputs.now_ms, memory.told_ms
     failed = now_ms in memory.failed_ms.values()
@@ -120,18 +131,18 @@ def _told(found: Found, memory: FullPlans) -> tuple[FullPlans, tuple[Decision, .
         for note in answer.notes
     )
     why = next(notes, Reason(ReasonCode.NO_ANSWER))
-    said = hold("*", Reason(ReasonCode.NO_NEW_PLAN, "*", because=(why,)), now_ms)
+    said = notice("*", Reason(ReasonCode.NO_NEW_PLAN, "*", because=(why,)), now_ms)
     return replace(memory, told_ms=now_ms), (said,)
 
 
-def _news(found: Found, done: Done) -> News:
+def _trigger_inputs(found: ObservedTick, done: AppliedPlans) -> TriggerInputs:
     """What may call for a full plan."""
     ground, observation = done.ground, found.inputs.observation
     views, now_ms = ground.views, ground.now_ms
     short = [m for m, view in views.items() if not view.covers and view.service.managed]
     standing = (group for group in ground.groups if ground.sight.counts(group))
     nodes = Counter(nodes_of(standing).values())
-    return News(
+    return TriggerInputs(
         now_ms=now_ms,
         state=found.inputs.state,
         cluster=found.cluster,
@@ -150,7 +161,9 @@ def _news(found: Found, done: Done) -> News:
     )
 
 
-def _asked(memory: FullPlans, news: News, scope: tuple[str, ...], ground: Ground) -> FullPlans:
+def _remember_request(
+    memory: FullPlans, news: TriggerInputs, scope: tuple[str, ...], ground: PlanningContext
+) -> FullPlans:
     """What is remembered of a full plan that was asked for now, for the models in `scope`."""
     now_ms = news.now_ms
     recent = (at_ms for at_ms in memory.asked_ms if now_ms - at_ms < _REMEMBER_MS)
@@ -162,5 +175,5 @@ def _asked(memory: FullPlans, news: News, scope: tuple[str, ...], ground: Ground
         lengths={**memory.lengths, **lengths},
         nodes=news.nodes,
         acted=any(ground.views[model].service.managed for model in scope),
-        switchable=known_to_switch(memory.switchable, news.switchable, scope),
+        switchable=remember_switchable(memory.switchable, news.switchable, scope),
     )

@@ -35,7 +35,7 @@ Told = TypeVar("Told", Assignment, Routes)
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
-def rebuild(
+def restore(
     cluster: Cluster,
     assignments: Mapping[str, Assignment],
     routes: Mapping[str, Routes],

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoscaler.model.prediction_drift import said as uncertain_said
-from autoscaler.model.unmanaged_servers import said as unmanaged_said
-from autoscaler.model.update import known, seen_again, silences, views, with_states
+from autoscaler.model.prediction_drift import drift_notices as uncertain_said
+from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_said
+from autoscaler.model.update import data_notices, refresh_views, update_models, views, with_states
 from autoscaler.rollout.fleet_snapshot import Sight
 from autoscaler.rollout.serving_group import Group
 from autoscaler.sizing.rules import retarget
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.tick.advance_rollout import revive, waves, withdraw
-from autoscaler.tick.observe import Found
+from autoscaler.tick.advance_rollout import advance_waves, keep_needed, retire_undeclared
+from autoscaler.tick.observe import ObservedTick
 from topics.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SizedTick:
     """Every model with its target, and the fleet after what was under way has moved on."""
 
     groups: tuple[Group, ...]
@@ -32,23 +32,23 @@ class Wanted:
     decisions: tuple[Decision, ...]
 
 
-def want(found: Found) -> Wanted:
+def size(found: ObservedTick) -> SizedTick:
     """Targets of all models, and the next step of what is under way."""
     inputs, sight = found.inputs, found.sight
     now_ms, before = inputs.now_ms, inputs.state.models
-    models = known(inputs, found.faults, sight)
+    models = update_models(inputs, found.faults, sight)
     decisions = [
         *unmanaged_said(before, models, found.cluster, now_ms),
         *uncertain_said(before, models, now_ms),
     ]
-    groups = withdraw(found.faults.groups, inputs)
+    groups = retire_undeclared(found.faults.groups, inputs)
     seen = views(inputs, groups, models, sight)
     seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})
-    models, said = silences(seen)
+    models, said = data_notices(seen)
     decisions += said
     seen = with_states(seen, models)
 
-    moved = waves(revive(groups, seen, sight, now_ms), seen, sight, inputs)
+    moved = advance_waves(keep_needed(groups, seen, sight, now_ms), seen, sight, inputs)
     sight = sight.with_undone(groups, moved)
-    seen = seen_again(seen, inputs, groups, moved, models, sight)
-    return Wanted(moved, models, seen, sight, tuple(decisions))
+    seen = refresh_views(seen, inputs, groups, moved, models, sight)
+    return SizedTick(moved, models, seen, sight, tuple(decisions))

@@ -16,7 +16,7 @@ from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
 from autoscaler.explain.event_texts import control_text
 from autoscaler.explain.text import text, texts
-from autoscaler.model.prediction_drift import uncertain
+from autoscaler.model.prediction_drift import uncertainty
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
@@ -31,7 +31,7 @@ Desired = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelStanding:
+class ModelStatus:
     """One model now.
 
     mode: as declared. held: why Shoal changes nothing of it, "" where it may; for people, as are
@@ -76,16 +76,16 @@ class ModelStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FleetStatus:
     """Everything now. usd_per_h: of billed nodes, as they run."""
 
-    models: tuple[ModelStanding, ...]
+    models: tuple[ModelStatus, ...]
     usd_per_h: float
 
 
-def standing(
+def fleet_status(
     state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
-) -> Standing:
+) -> FleetStatus:
     """How things stand after a tick at `now_ms` that ended in `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
@@ -94,16 +94,16 @@ def standing(
     )
     groups, unpaid = by_model(state.groups), sight.unpaid(state.groups)
     models = tuple(
-        _of(service, state.models[service.model], groups.get(service.model, []), sight, unpaid,
-            state, observation, now_ms)
+        _model_status(service, state.models[service.model], groups.get(service.model, []), sight,
+            unpaid, state, observation, now_ms)
         for service in cluster.services
         if service.model in state.models
     )  # fmt: skip
     bill = billed_usd_per_h(state.groups, sight, priced.prices_usd_per_h())
-    return Standing(models, bill)
+    return FleetStatus(models, bill)
 
 
-def _of(
+def _model_status(
     service: Service,
     state: ModelState,
     groups: list[Group],
@@ -112,7 +112,7 @@ def _of(
     whole: ControllerState,
     observation: Observation,
     now_ms: int,
-) -> ModelStanding:
+) -> ModelStatus:
     demand = observation.demand.get(service.model, UNKNOWN)
     local, long = demand.local, demand.long
     counting = [group for group in groups if sight.counts(group)]
@@ -134,8 +134,8 @@ def _of(
     if theirs:
         stands[service.unmanaged] += theirs
     each = combos[service.unmanaged].req_per_s if service.unmanaged in combos else 0.0
-    proposal, held = state.proposal, _held(service.model, whole.held)
-    made = ModelStanding(
+    proposal, held = state.proposal, _active_control(service.model, whole.active_controls)
+    made = ModelStatus(
         model=service.model,
         mode=str(service.mode),
         held=text(held) if held is not None else "",
@@ -156,13 +156,13 @@ def _of(
         telemetry_age_s=None if seen_ms is None else max(0, now_ms - seen_ms) / 1000.0,
         usd_per_h=sum(combos[i].usd_per_h * n for i, n in stands.items() if i in combos),
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
-        planned=service.model in whole.valued,
+        planned=service.model in whole.evaluated_at,
         word="",
         unmanaged=observation.unmanaged.get(service.model),
-        uncertain=", ".join(texts(uncertain(state))),
+        uncertain=", ".join(texts(uncertainty(state))),
     )
     # A schedule may hold a higher floor than the declared one.
-    return _with_word(made, held, whole.services.get(service.model, service), state)
+    return _with_condition(made, held, whole.services.get(service.model, service), state)
 
 
 def _attained(long: object) -> float | None:
@@ -172,7 +172,7 @@ def _attained(long: object) -> float | None:
     return long.attained / ended if ended else None
 
 
-def _held(model: str, held: Mapping[str, Reason]) -> Reason | None:
+def _active_control(model: str, held: Mapping[str, Reason]) -> Reason | None:
     for scope in (model, "*"):
         for kind in ("release", "pause"):
             why = held.get(f"{scope}/{kind}")
@@ -193,9 +193,9 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
     return tuple((*key, count) for key, count in sorted(found.items()))
 
 
-def _with_word(
-    made: ModelStanding, held: Reason | None, service: Service, state: ModelState
-) -> ModelStanding:
+def _with_condition(
+    made: ModelStatus, held: Reason | None, service: Service, state: ModelState
+) -> ModelStatus:
     planned = made.wanted_req_per_s * service.utilization * state.derate
     starting = made.wanted - made.ready
     unserved = state.target_req_per_s - planned

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.serving_group import Life
-from autoscaler.tick.restore import rebuild
+from autoscaler.tick.restore import restore
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.controller.control_state import Latest
@@ -45,7 +45,7 @@ def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
     except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
         raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
     now_ms = time.time_ns() // 1_000_000
-    state = rebuild(
+    state = restore(
         cluster, latest.assignments, latest.routes, latest.statuses, latest.decisions, now_ms
     )
     counts: Counter[str] = Counter(

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from dataclasses import replace
 
-from autoscaler.decide import Observation, decide, rebuild
+from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.validation import InvalidValue
 from streams.controller.control_state import Latest
@@ -90,5 +90,5 @@ class Declared:
 def try_out(cluster: Cluster, now_ms: int) -> None:
     """Decide once for `cluster` as a controller does that has just started and heard nothing;
     raises what that raises."""
-    state = rebuild(cluster, {}, {}, {}, (), now_ms)
+    state = restore(cluster, {}, {}, {}, (), now_ms)
     decide(state, Observation(), cluster, now_ms)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from aiokafka.errors import KafkaError
 
-from autoscaler.decide import rebuild
+from autoscaler.decide import restore
 from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import Fenced, LeaderProducer
 from streams.controller.leadership import Seat
@@ -99,7 +99,7 @@ class Terms:
         latest.take_alerts()  # of the past: whatever they were about, the first plan sees it
         self._before()
         loop.begin(
-            rebuild(
+            restore(
                 loop.declared(),
                 latest.assignments,
                 latest.routes,

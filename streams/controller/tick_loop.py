@@ -141,7 +141,7 @@ class Loop:
         of other names it would only be said again and again."""
         state = self.state
         scopes = {EVERYTHING, *models, *state.routes, *(group.model for group in state.groups)}
-        scopes.update(name.rsplit("/", 1)[0] for name in state.held)
+        scopes.update(name.rsplit("/", 1)[0] for name in state.active_controls)
         return {key: one for key, one in self.latest.controls.items() if one.scope in scopes}
 
     def _lag_ms(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import present_rate
 from autoscaler.explain.text import text, texts
-from autoscaler.model.prediction_drift import barred
+from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import may_go_in
 from autoscaler.sizing.scale_in import lasting_s
@@ -27,7 +27,7 @@ from autoscaler.state.effects import (
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.tick.status import ModelStanding, Standing, standing
+from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
 from streams.controller.tick_loop import Loop, TickDone
 from streams.health.exposure import OpenPoint
 from streams.health.multi_node_status import gang_facts
@@ -71,7 +71,7 @@ class Facts:
         default_factory=lambda: deque(maxlen=20)
     )
     asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    _cached: tuple[TickDone, Standing] | None = None
+    _cached: tuple[TickDone, FleetStatus] | None = None
 
     def __post_init__(self) -> None:
         self.began_s = self.loop.clock.now_s()
@@ -109,13 +109,13 @@ class Facts:
             return None
         return self.last
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> FleetStatus | None:
         """How things stand after the last tick, see `leading`."""
         done = self.leading()
         if done is None:
             return None
         if self._cached is None or self._cached[0] is not done:
-            made = standing(done.after, done.observation, done.cluster, done.now_ms)
+            made = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
             self._cached = done, made
         return self._cached[1]
 
@@ -152,7 +152,9 @@ class Facts:
             "writes": self.writes,
             "config": done.cluster.content_hash if done else "",
             "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
-            "held": {name: text(why) for name, why in done.after.held.items()} if done else {},
+            "held": {name: text(why) for name, why in done.after.active_controls.items()}
+            if done
+            else {},
             "lag_ms": dict(done.observation.lag_ms) if done else {},
             "refused": dict(self.loop.latest.refused),
             "undeclared": dict(self.loop.latest.undeclared),
@@ -213,16 +215,16 @@ class Facts:
         }
 
 
-def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
+def guards_of(done: TickDone, found: ModelStatus) -> list[str]:
     """What holds changes of the model back now, in words."""
     state, now_ms = done.after, done.now_ms
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)
     said = [found.held] if found.is_held else []
-    behind = state.held.get(f"*/{reader_lag.KIND}")
+    behind = state.active_controls.get(f"*/{reader_lag.KIND}")
     if behind is not None:
         said.append(text(behind))
-    freeze = state.held.get(f"{found.model}/freeze")
+    freeze = state.active_controls.get(f"{found.model}/freeze")
     if freeze is not None:
         said.append(text(freeze))
     since_s = (now_ms - model.last_out_ms) / 1000.0
@@ -233,7 +235,7 @@ def guards_of(done: TickDone, found: ModelStanding) -> list[str]:
     if model.no_data:
         said.append("scale-in paused: no telemetry")
     planned = found.wanted_req_per_s * service.utilization * model.derate
-    suspect = barred(model, now_ms, found.demand_req_per_s or 0.0, planned)
+    suspect = drift_veto(model, now_ms, found.demand_req_per_s or 0.0, planned)
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {', '.join(texts(suspect))}")
     if not said:

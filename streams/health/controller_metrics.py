@@ -170,7 +170,9 @@ class Metrics(Collector):
         )
         declared = {model.model for model in models}
         for series in self._desired:
-            if series[0] not in declared and not _is_left_alone(series[0], done.after.held):
+            if series[0] not in declared and not _is_left_alone(
+                series[0], done.after.active_controls
+            ):
                 self._desired[series] = 0
         for model in models:
             if not model.planned or model.is_held:

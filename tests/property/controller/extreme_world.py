@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from autoscaler.decide import ControllerState, rebuild
+from autoscaler.decide import ControllerState, restore
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.node_names import node_ids
 from autoscaler.estimate.windows import TelemetryWindows
@@ -254,7 +254,7 @@ class Controller:
         latest = self.latest
         latest.take_alerts()
         self.loop.begin(
-            rebuild(
+            restore(
                 self.declared(),
                 latest.assignments,
                 latest.routes,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.apply.context import Scene
-from autoscaler.apply.plan_answer import Carried, carry_out
+from autoscaler.apply.context import ChangeContext
+from autoscaler.apply.plan_answer import AppliedPlan, apply_answer
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
@@ -82,7 +82,7 @@ class Case:
     answer: PlanAnswer
     pending: Pending
 
-    def scene(self, groups: tuple[Group, ...], now_ms: int = NOW) -> Scene:
+    def scene(self, groups: tuple[Group, ...], now_ms: int = NOW) -> ChangeContext:
         ups = {g.name: GroupView(((g.placed[0], "h:1"),), True, "", False) for g in groups}
         sight = Sight(FleetView({}, {}), ups, frozenset(), frozenset(), frozenset(), frozenset())
         views = {}
@@ -101,13 +101,13 @@ class Case:
                 ready=tuple(COMBOS[g.combo_id] for g in own),
                 settled=True,
             )
-        return Scene(self.cluster, sight, COMBOS, views, now_ms)
+        return ChangeContext(self.cluster, sight, COMBOS, views, now_ms)
 
-    def carry(self, groups: tuple[Group, ...], pending: Pending) -> Carried:
+    def carry(self, groups: tuple[Group, ...], pending: Pending) -> AppliedPlan:
         scene = self.scene(groups)
         site = Site(self.cluster, used_gpus(groups), {}, (), 1000)
         states = {model: view.state for model, view in scene.views.items()}
-        return carry_out(self.answer, pending, groups, site, states, scene)
+        return apply_answer(self.answer, pending, groups, site, states, scene)
 
 
 counts = st.dictionaries(st.sampled_from(sorted(COMBOS)), st.integers(0, 3), max_size=5)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from autoscaler.decide import ControllerState, Effect, Observation, decide, rebuild
+from autoscaler.decide import ControllerState, Effect, Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import observe
@@ -102,7 +102,7 @@ class World:
         self.reasons: dict[int, tuple[Reason, ...]] = {}
         self.sequence = 0
         self.carry: dict[str, float] = {}
-        self.state: ControllerState = rebuild(self.cluster, {}, {}, {}, [], T0, leader_token=1)
+        self.state: ControllerState = restore(self.cluster, {}, {}, {}, [], T0, leader_token=1)
 
     @property
     def now_ms(self) -> int:
@@ -140,7 +140,7 @@ class World:
 
     def restart_controller(self) -> None:
         """The controller dies and comes back; windows are replayed, open questions are lost."""
-        self.state = rebuild(
+        self.state = restore(
             self.cluster,
             dict(self.applied),
             dict(self.routes),

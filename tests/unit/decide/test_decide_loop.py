@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from autoscaler.decide import Observation, decide, rebuild
+from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Mode
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.state.effects import PublishAssignment, PublishRates, SolveRequested
@@ -249,7 +249,7 @@ def test_the_serial_of_a_group_that_is_gone_is_not_used_again_after_a_restart() 
 def test_rebuilding_from_nothing_is_a_first_start() -> None:
     """Empty topics: no announcement, nothing wanted."""
     w = world(1.0)
-    state = rebuild(w.cluster, {}, {}, {}, [], T0)
+    state = restore(w.cluster, {}, {}, {}, [], T0)
     assert state.groups == () and state.announce == "" and state.next_serial == 1
 
 

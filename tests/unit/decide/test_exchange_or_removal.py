@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import cast
 
-from autoscaler.apply.context import Scene
-from autoscaler.apply.model_change import keep_all
+from autoscaler.apply.context import ChangeContext
+from autoscaler.apply.model_change import scale_in_veto
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
@@ -36,7 +36,7 @@ VIEW = ModelView(
 
 
 def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode, ...]:
-    scene = Scene(
+    scene = ChangeContext(
         Cluster((POOL,), (VIEW.service,), VIEW.policy),
         cast(Sight, None),
         {OLD.id: OLD, NEW.id: NEW},
@@ -44,7 +44,7 @@ def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode
         NOW,
     )
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
-    kept = keep_all(replace(VIEW, demand=demand), +added, removed, 0.0, scene)
+    kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, scene)
     return codes_of([kept]) if kept is not None else ()
 
 

@@ -9,11 +9,18 @@ import pytest
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.reason import Reason
-from autoscaler.model.prediction_drift import barred, basis, expected_s, looked_at, said, uncertain
+from autoscaler.model.prediction_drift import (
+    basis,
+    drift_notices,
+    drift_veto,
+    expected_s,
+    uncertainty,
+    update_drift,
+)
 from autoscaler.rollout.serving_group import FleetView, Group
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import ModelState, Observation
-from autoscaler.tick.status import standing
+from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from topics.hourly_rates import Learnt, RateHour
@@ -30,7 +37,7 @@ def starting_in(start_s: int, mode: Mode = Mode.ACT) -> World:
     return w
 
 
-def uncertainty(w: World) -> list[tuple[str, ...]]:
+def uncertainty_codes(w: World) -> list[tuple[str, ...]]:
     """The codes of what was said of predictions, in order."""
     said = {ReasonCode.UNCERTAIN, ReasonCode.AS_PREDICTED}
     return [d.codes for d in w.decisions if said.intersection(d.codes)]
@@ -41,7 +48,7 @@ def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) 
     w = starting_in(start_s).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 60.0
     assert w.routes["chat"].start_s == 60.0
-    assert uncertainty(w) == []
+    assert uncertainty_codes(w) == []
 
 
 def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
@@ -49,9 +56,9 @@ def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
     w = starting_in(120).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 120.0
     assert w.routes["chat"].start_s == 120.0
-    assert uncertainty(w) == [(ReasonCode.UNCERTAIN, ReasonCode.START_TIMES)]
+    assert uncertainty_codes(w) == [(ReasonCode.UNCERTAIN, ReasonCode.START_TIMES)]
     seen = Observation(statuses=dict(w.statuses))
-    shown = standing(w.state, seen, w.cluster, w.now_ms).models[0]
+    shown = fleet_status(w.state, seen, w.cluster, w.now_ms).models[0]
     assert shown.uncertain == "instances start in ~2 min instead of ~60 s"
     w.rate = lambda _m, _t: 70.0
     w.run(60)
@@ -90,7 +97,7 @@ def test_no_start_is_expected_in_no_time_or_before_its_launch(
 ) -> None:
     """Others were four minutes sooner than predicted: one of a minute is a fifth of that."""
     chat = in_a_minute_instead_of_five().state.models["chat"]
-    assert uncertain(chat) == "instances start in ~60 s instead of ~5 min"
+    assert [reason.code for reason in uncertainty(chat)] == [ReasonCode.START_TIMES]
     assert expected_s(chat, predicted_s) == pytest.approx(then_s)
 
 
@@ -100,12 +107,12 @@ def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
     chat, own = w.state.models["chat"], w.state.groups
 
     def after(groups: tuple[Group, ...]) -> ModelState:
-        return looked_at(chat, groups, FleetView({}, {}), w.state.combos, w.cluster, w.now_ms)
+        return update_drift(chat, groups, FleetView({}, {}), w.state.combos, w.cluster, w.now_ms)
 
     elsewhere = (replace(own[0], combo_id="chat:a1@other"),)
-    assert uncertain(after(())) and uncertain(after(own[:1]))
-    assert uncertain(after(elsewhere)) == ""
-    (told,) = said({"chat": chat}, {"chat": after(elsewhere)}, w.now_ms)
+    assert uncertainty(after(())) and uncertainty(after(own[:1]))
+    assert uncertainty(after(elsewhere)) == ()
+    (told,) = drift_notices({"chat": chat}, {"chat": after(elsewhere)}, w.now_ms)
     assert told.codes == (ReasonCode.NOT_MEASURED,)
     assert expected_s(after(elsewhere), 60.0) == 60.0
 
@@ -115,8 +122,8 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
     w.run(60)
     later_ms = w.now_ms + 2 * DAY_S * 1000
     chat = w.state.models["chat"]
-    assert uncertain(chat) and not barred(chat, later_ms, 38.0, 40.0)
-    lower = looked_at(
+    assert uncertainty(chat) and not drift_veto(chat, later_ms, 38.0, 40.0)
+    lower = update_drift(
         replace(chat, derate=0.5),
         w.state.groups,
         FleetView({}, {}),
@@ -124,7 +131,7 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
         w.cluster,
         w.now_ms,
     )
-    assert barred(lower, later_ms, 38.0, 40.0) == (
+    assert drift_veto(lower, later_ms, 38.0, 40.0) == (
         Reason(ReasonCode.LESS_CAPACITY, quantities=(0.5,)),
     )
 
@@ -148,14 +155,14 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
     proposed = [d for d in w.decisions if d.expires_ms]
     assert bool(proposed) == (mode is Mode.APPROVE)
     model = w.state.models["chat"]
-    assert uncertain(model)
+    assert uncertainty(model)
     if mode is Mode.ACT:
         w.statuses.clear()
         w.start_s = 60
         w.launched = {name: at - 60_000 for name, at in w.launched.items()}
         w.run(1200)
-        assert not uncertain(w.state.models["chat"])
-        assert uncertainty(w)[-1] == (ReasonCode.AS_PREDICTED,)
+        assert not uncertainty(w.state.models["chat"])
+        assert uncertainty_codes(w)[-1] == (ReasonCode.AS_PREDICTED,)
 
 
 @pytest.mark.parametrize(("load", "shrinks"), [(30.0, False), (2.0, True)])
@@ -179,7 +186,7 @@ def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
     model = replace(w.state.models["chat"], derate=0.72, derated_ms=w.now_ms)
     w.state = replace(w.state, models={"chat": model})
     w.run(30)
-    assert uncertainty(w) == [(ReasonCode.UNCERTAIN, ReasonCode.LESS_CAPACITY)]
+    assert uncertainty_codes(w) == [(ReasonCode.UNCERTAIN, ReasonCode.LESS_CAPACITY)]
 
 
 def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
@@ -189,13 +196,13 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
     model = replace(w.state.models["chat"], derate=0.9, derated_ms=w.now_ms)
     w.state = replace(w.state, models={"chat": model})
     w.run(610)
-    before, told = w.state.models["chat"], uncertainty(w)
+    before, told = w.state.models["chat"], uncertainty_codes(w)
     w.restart_controller()
     w.run(5)
     after = w.state.models["chat"]
     assert (after.derate, after.learnt) == (before.derate, before.learnt)
-    assert after.derate < 1.0 and barred(after, w.now_ms, 38.0, 40.0)
-    assert uncertainty(w) == told
+    assert after.derate < 1.0 and drift_veto(after, w.now_ms, 38.0, 40.0)
+    assert uncertainty_codes(w) == told
 
 
 @pytest.mark.parametrize("changed", ["measurements", "weights", "engine", "nothing"])

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autoscaler.decide import Observation, decide, rebuild
+from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Lengths, Slo
@@ -123,7 +123,7 @@ def test_a_service_that_is_removed_chooses_no_more() -> None:
     t0 = 1_700_000_000_000
     for paused in (True, False):
         said = Control("*", "pause", paused, "ann", "", t0)
-        state = rebuild(left, {}, {"auto": routed}, {}, [], t0, leader_token=2)
+        state = restore(left, {}, {"auto": routed}, {}, [], t0, leader_token=2)
         seen = Observation(controls={said.key: said})
         state, effects = decide(state, seen, left, t0 + 1000)
         assert (state.routes["auto"].split is not None) is paused

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Market
 from autoscaler.state.controller_state import Observation
-from autoscaler.tick.status import standing
+from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import world
 from topics.fleet import InstanceState
@@ -38,7 +38,7 @@ def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
             w.reclaimed[min(w.rented(SPOT.id))] = w.now_ms + 120_000
         w.tick()
         seen = Observation(statuses=dict(w.statuses))
-        reported += standing(w.state, seen, w.cluster, w.now_ms).usd_per_h / 3600.0
+        reported += fleet_status(w.state, seen, w.cluster, w.now_ms).usd_per_h / 3600.0
         billed += sum(
             usd[status.pool] / 3600.0
             for status in w.statuses.values()
@@ -61,7 +61,7 @@ def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -
     assert started.kind == "scale_out" and "+3.00/h" in started.reason
     assert w.plans[-1].cost_usd_per_h == 3.0
     seen = Observation(statuses=dict(w.statuses))
-    assert standing(w.state, seen, w.cluster, w.now_ms).usd_per_h == 3.0
+    assert fleet_status(w.state, seen, w.cluster, w.now_ms).usd_per_h == 3.0
 
 
 def test_a_lost_node_is_in_neither_the_price_of_its_model_nor_the_bill() -> None:
@@ -69,5 +69,5 @@ def test_a_lost_node_is_in_neither_the_price_of_its_model_nor_the_bill() -> None
     w.cut.add(min(node for node, desired in w.applied.items() if desired.instances))
     for _ in range(120):
         w.tick()
-        now = standing(w.state, Observation(statuses=dict(w.statuses)), w.cluster, w.now_ms)
+        now = fleet_status(w.state, Observation(statuses=dict(w.statuses)), w.cluster, w.now_ms)
         assert now.models[0].usd_per_h == now.usd_per_h > 0.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.decide import rebuild
+from autoscaler.decide import restore
 from autoscaler.domain.cluster import Cluster, Policy, Service
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue
@@ -262,7 +262,7 @@ def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
         if any(group.switch for group in w.state.groups):
             break
     assert any(group.switch and not group.switch.asked for group in w.state.groups)
-    found = rebuild(w.cluster, w.applied, w.routes, w.statuses, [], w.now_ms, leader_token=2)
+    found = restore(w.cluster, w.applied, w.routes, w.statuses, [], w.now_ms, leader_token=2)
     known = {replace(group, since_ms=0, created_ms=0).combo_id for group in found.groups}
     assert known == {combos(*catalogue(1.0, 1.0)["chat"])[0].id}
 

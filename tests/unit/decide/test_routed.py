@@ -19,17 +19,17 @@ from autoscaler.planning.planner_messages import (
     Urgency,
 )
 from autoscaler.replan.scores_changed import fire
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.rollout.supply import Supply
 from autoscaler.sizing import routed_traffic as rule
 from autoscaler.state.controller_state import ControllerState, ModelState, SplitState
-from autoscaler.state.model_view import ModelView, Routed
+from autoscaler.state.model_view import ModelView, RoutedTraffic
 from autoscaler.tick.quality_thresholds import (
-    adopted,
+    adopt_answer,
+    advance_splits,
     from_routes,
-    in_force,
-    route_asks,
-    routed,
+    route_requests,
+    routed_traffic,
     split_routes,
 )
 from tests.unit.decide.decide_catalogue import pool, service
@@ -58,10 +58,10 @@ def chosen(cut: int) -> ChosenSplit:
 def answered(
     cut: int, splits: dict[str, SplitState]
 ) -> tuple[dict[str, SplitState], list[Decision]]:
-    asks = route_asks(CLUSTER, splits, {}, MODELS, NOW)
+    asks = route_requests(CLUSTER, splits, {}, MODELS, NOW)
     request = PlanRequest(1, Urgency.FULL, NOW, (), routes=asks)
     made = PlanAnswer(1, Urgency.FULL, Outcome.PLANNED, splits=(chosen(cut),))
-    found, said = adopted(splits, made, request, CLUSTER, NOW)
+    found, said = adopt_answer(splits, made, request, CLUSTER, NOW)
     return found, said
 
 
@@ -79,7 +79,7 @@ def seen(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDem
 
 
 def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> None:
-    asks = route_asks(CLUSTER, {}, {}, MODELS, NOW)
+    asks = route_requests(CLUSTER, {}, {}, MODELS, NOW)
     assert asks == (RouteAsk("auto", 10.0, ROUTE.sample, ()),)
     splits, said = answered(12, {})
     assert said[0].codes == (ReasonCode.THRESHOLDS_CHOSEN, ReasonCode.QUALITY_COSTS_NOTHING)
@@ -87,11 +87,11 @@ def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> 
     (record,) = split_routes(CLUSTER, splits, {}, 7, NOW)
     assert record.split is not None
     assert (record.split.cuts, record.split.shares) == ((12,), (0.6, 0.4))
-    assert routed(CLUSTER, splits, {})["small"].sure_req_per_s == 6.0
+    assert routed_traffic(CLUSTER, splits, {})["small"].sure_req_per_s == 6.0
     assert list(split_routes(CLUSTER, splits, {"auto": record}, 7, NOW)) == []
     taken_over = from_routes(CLUSTER, {"auto": record}, NOW + 1000)
     assert (taken_over["auto"].cuts, taken_over["auto"].changed_ms) == ((12,), NOW)
-    (asked,) = route_asks(CLUSTER, taken_over, {}, MODELS, NOW + 1000)
+    (asked,) = route_requests(CLUSTER, taken_over, {}, MODELS, NOW + 1000)
     assert asked.rests
 
 
@@ -101,13 +101,13 @@ def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
     assert said
     assert splits["auto"].cuts == (12,)
     views = {"small": view("small", 6.0), "large": view("large", 6.0)}  # nothing of it is ready
-    same, said_now = in_force(splits, views, CLUSTER, NOW + 1000)
+    same, said_now = advance_splits(splits, views, CLUSTER, NOW + 1000)
     assert (same["auto"].cuts, said_now) == ((12,), [])
-    late, words = in_force(splits, views, CLUSTER, NOW + 601_000)
+    late, words = advance_splits(splits, views, CLUSTER, NOW + 601_000)
     assert late["auto"].cuts == (8,)
     assert ReasonCode.FLEET_NOT_READY in words[0].codes
     enough = {"small": view("small", 0.0), "large": view("large", 0.0)}
-    ready, words = in_force(splits, enough, CLUSTER, NOW + 1000)
+    ready, words = advance_splits(splits, enough, CLUSTER, NOW + 1000)
     assert ready["auto"].cuts == (8,)
     assert ReasonCode.THRESHOLDS_IN_FORCE in words[0].codes
 
@@ -121,12 +121,12 @@ def test_nobody_is_told_of_thresholds_of_models_that_are_not_managed() -> None:
 
 
 def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
-    moving = replace(view("large", 2.0), routed=Routed("auto", 1.0, 6.0))
+    moving = replace(view("large", 2.0), routed=RoutedTraffic("auto", 1.0, 6.0))
     proposal = rule.propose(moving)
     assert proposal is not None
     assert proposal.req_per_s == 6.0
     assert proposal.evident
-    assert rule.propose(replace(view("large", 8.0), routed=Routed("auto", 1.0, 6.0))) is None
+    assert rule.propose(replace(view("large", 8.0), routed=RoutedTraffic("auto", 1.0, 6.0))) is None
     assert rule.propose(view("large", 2.0)) is None
 
 
@@ -136,7 +136,7 @@ def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
     ) -> list[Reason]:
         state = ControllerState(NOW, splits=splits)
         demand = {"auto": seen(counts)}
-        news = News(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
+        news = TriggerInputs(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
         return [trigger.why for trigger in fire(news)]
 
     usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
@@ -152,7 +152,7 @@ def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
 
     def rests(after_s: int, counts: dict[int, int]) -> bool:
         demand = {"auto": seen(counts)}
-        (ask,) = route_asks(CLUSTER, splits, demand, MODELS, NOW + after_s * 1000)
+        (ask,) = route_requests(CLUSTER, splits, demand, MODELS, NOW + after_s * 1000)
         return ask.rests
 
     usual, shifted = dict.fromkeys(range(20), 20), {19: 400}

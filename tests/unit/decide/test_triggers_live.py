@@ -12,7 +12,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.schedule import Weekly
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.rollout.serving_group import Life
-from autoscaler.state.replan_trigger import Trigger, left_out
+from autoscaler.state.replan_trigger import Trigger, partly_applied
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world
@@ -205,7 +205,7 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
     assert Urgency.FULL in w.state.pending
     missed = Reason(ReasonCode.SLO_MISSED, "chat", quantities=(0.5, 100))
-    due = left_out("code", Reason(ReasonCode.NO_ROOM)), Trigger(("chat", "code"), missed)
+    due = partly_applied("code", Reason(ReasonCode.NO_ROOM)), Trigger(("chat", "code"), missed)
     w.state = replace(w.state, full=replace(w.state.full, due=due))
     w.cluster = replace(w.cluster, services=(service("chat"),))
     w.run(1)
@@ -258,7 +258,7 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     catalogue = {"chat": simple("chat", NEAR), "code": simple("code", where)}
     w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
     leaves = next(g for g in w.state.groups if g.model == "code")
-    no_room = left_out("chat", Reason(ReasonCode.NO_ROOM))
+    no_room = partly_applied("chat", Reason(ReasonCode.NO_ROOM))
     gone = replace(leaves, life=Life.DRAINING, since_ms=w.now_ms, yields=True)
     w.state = replace(
         w.state,

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.state.controller_state import Observation
-from autoscaler.tick.status import ModelStanding, standing
+from autoscaler.tick.status import ModelStatus, fleet_status
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.decisions import Decision
@@ -27,9 +27,9 @@ def beside(servers: int, req_per_s: float) -> World:
     return w
 
 
-def now(w: World) -> ModelStanding:
+def now(w: World) -> ModelStatus:
     seen = Observation(unmanaged=dict(w.unmanaged))
-    return standing(w.state, seen, w.cluster, w.now_ms).models[0]
+    return fleet_status(w.state, seen, w.cluster, w.now_ms).models[0]
 
 
 def recommended(w: World) -> list[Decision]:

@@ -10,7 +10,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from autoscaler.state.controller_state import Observation
-from autoscaler.tick.status import standing
+from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import Planner, World, world
 from topics.decisions import Decision
@@ -65,7 +65,7 @@ def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
     for urgency in Urgency:
         assert len(floor.requests(urgency)) <= len(demand.requests(urgency)) + 1
     words = [
-        standing(w.state, Observation(statuses=w.statuses), w.cluster, w.now_ms).models[0].word
+        fleet_status(w.state, Observation(statuses=w.statuses), w.cluster, w.now_ms).models[0].word
         for w in (floor, demand)
     ]
     assert words[0] == "short of its floor: 2 of 4"

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.decide import rebuild
+from autoscaler.decide import restore
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Slo
@@ -111,7 +111,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
     latest, sent = Latest(), Sent()
     cluster = Cluster((POOL,), (TINY,))
     loop = Loop(
-        rebuild(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
+        restore(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
         lambda: held.cluster,
         TelemetryWindows(),
         latest,
@@ -269,7 +269,7 @@ async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.token = 9
-    made.loop.begin(rebuild(made.cluster, {}, {}, {}, (), NOW_MS, leader_token=9))
+    made.loop.begin(restore(made.cluster, {}, {}, {}, (), NOW_MS, leader_token=9))
     made.loop.latest.take(Control("tiny", "pause", True, "ann", "why", NOW_MS), 0)
     made.run(6, 8)
     assert await desired(made) == []

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.rollout.reversal_limit import Turns
 from autoscaler.state.controller_state import Learnt, Observation
-from autoscaler.tick.status import standing
+from autoscaler.tick.status import fleet_status
 from streams.controller.tick_loop import TickDone
 from streams.health.controller_facts import guards_of
 from tests.unit.decide.decide_world import World, world
@@ -37,5 +37,5 @@ def _said(w: World, **changed: object) -> list[str]:
     model = replace(w.state.models["chat"], **changed)  # type: ignore[arg-type]
     state = replace(w.state, models={"chat": model})
     done = TickDone(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)
-    found = standing(state, Observation(), w.cluster, w.now_ms).models[0]
+    found = fleet_status(state, Observation(), w.cluster, w.now_ms).models[0]
     return guards_of(done, replace(found, held="", is_held=False))

@@ -11,15 +11,15 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.replan.rate_limit import MOST, WITHIN_MS, allowed
-from autoscaler.replan.switchable_roles_changed import known_to_switch
-from autoscaler.replan.trigger_inputs import News
+from autoscaler.replan.rate_limit import MOST, WITHIN_MS, plan_allowed
+from autoscaler.replan.switchable_roles_changed import remember_switchable
+from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Group, Placed
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
-from autoscaler.state.replan_trigger import Trigger, left_out
+from autoscaler.state.replan_trigger import Trigger, partly_applied
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.alerts import Alert
 from topics.reason_codes import ReasonCode
@@ -31,10 +31,10 @@ CLUSTER = Cluster((POOL,), (service("chat"), service("code")), Policy())
 STATE = ControllerState(
     started_ms=NOW, services={s.model: s for s in CLUSTER.services}, full=FullPlans(asked_ms=(NOW,))
 )
-NEWS = News(NOW + 1000, STATE, CLUSTER, Supply(), {})
+NEWS = TriggerInputs(NOW + 1000, STATE, CLUSTER, Supply(), {})
 
 
-def names(news: News) -> list[str]:
+def names(news: TriggerInputs) -> list[str]:
     return [trigger.why.code for trigger in collect(news, ())]
 
 
@@ -45,7 +45,7 @@ def test_no_news_is_no_trigger() -> None:
 def test_a_price_counts_against_what_was_planned_with() -> None:
     """19% more is left alone, 21% is not; neither is what the last plan knew already."""
 
-    def priced(usd: float, planned: float = 8.0) -> News:
+    def priced(usd: float, planned: float = 8.0) -> TriggerInputs:
         supply = Supply(prices={POOL.id: GoodPrice(usd, NOW)})
         known = replace(STATE, full=FullPlans(usd_per_h={POOL.id: planned}))
         return replace(NEWS, supply=supply, state=known)
@@ -56,7 +56,7 @@ def test_a_price_counts_against_what_was_planned_with() -> None:
 
 
 def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
-    def offered(before: int, now: int) -> News:
+    def offered(before: int, now: int) -> TriggerInputs:
         old = replace(STATE, supply=Supply(offers={POOL.id: Offer(before, NOW)}))
         return replace(NEWS, state=old, supply=Supply(offers={POOL.id: Offer(now, NOW + 1)}))
 
@@ -101,18 +101,18 @@ def test_a_thing_that_waits_is_kept_once_with_its_latest_figures() -> None:
 
 
 def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
-    waiting = tuple(left_out(f"m{k}") for k in range(80))
+    waiting = tuple(partly_applied(f"m{k}") for k in range(80))
     kept = collect(NEWS, waiting)
     assert len(kept) == 51 and kept[-1].why.code is ReasonCode.MORE
     assert collect(NEWS, kept) == kept, "while they wait it stays as it is"
-    assert collect(NEWS, (*kept, left_out("other"))) == kept
+    assert collect(NEWS, (*kept, partly_applied("other"))) == kept
 
 
 def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
     """Prompts shorter and answers longer than at the last full plan, in one tick or in several;
     not where both grow, or one alone, or both by little."""
 
-    def moved(input_tokens: float, output_tokens: float) -> News:
+    def moved(input_tokens: float, output_tokens: float) -> TriggerInputs:
         now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
         known = replace(STATE, full=FullPlans(lengths={"chat": Lengths(6000.0, 150.0)}))
         return replace(NEWS, state=known, views={"chat": cast(ModelView, now)})
@@ -135,17 +135,17 @@ def test_roles_that_may_change_now_are_looked_at_once() -> None:
     assert may(1, {pair: 1}) == may(1, {pair: 2}) == []
     assert [(t.why.code, t.scope) for t in may(1, {})] == [(ReasonCode.ROLES, ("chat",))]
     assert [t.why.code for t in may(2, {pair: 1, other: 9})] == [ReasonCode.ROLES]
-    assert known_to_switch({pair: 2, other: 1}, {pair: 1, other: 3}, ["chat"]) == {
+    assert remember_switchable({pair: 2, other: 1}, {pair: 1, other: 3}, ["chat"]) == {
         pair: 1,
         other: 1,
     }
-    assert known_to_switch({pair: 2}, {}, ["chat"]) == {}
+    assert remember_switchable({pair: 2}, {}, ["chat"]) == {}
 
 
 def test_at_most_six_full_plans_in_any_minute() -> None:
     asked = tuple(NOW + k for k in range(MOST))
-    assert allowed(asked[:-1], NOW + 10) and not allowed(asked, NOW + 10)
-    assert not allowed(asked, NOW + WITHIN_MS - 1) and allowed(asked, NOW + WITHIN_MS)
+    assert plan_allowed(asked[:-1], NOW + 10) and not plan_allowed(asked, NOW + 10)
+    assert not plan_allowed(asked, NOW + WITHIN_MS - 1) and plan_allowed(asked, NOW + WITHIN_MS)
 
 
 def test_the_scope_is_what_all_reasons_concern_together() -> None:
@@ -160,7 +160,7 @@ def test_the_scope_is_what_all_reasons_concern_together() -> None:
 def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
     """Counted from the last full plan; where none was made yet there is nothing to compare."""
 
-    def rents(now: int, then: int | None) -> News:
+    def rents(now: int, then: int | None) -> TriggerInputs:
         planned = None if then is None else {POOL.id: then}
         return replace(NEWS, nodes={POOL.id: now}, planned_nodes=planned)
 
@@ -176,7 +176,7 @@ def test_room_that_something_left_on_a_rented_node_may_let_others_move_together(
         placed = Placed(name, Phase.AGGREGATED, node, POOL.id, (gpu,))
         return Group(name, model, f"{model}:x", "", (placed,), 1)
 
-    def left(before: tuple[Group, ...], after: tuple[Group, ...]) -> News:
+    def left(before: tuple[Group, ...], after: tuple[Group, ...]) -> TriggerInputs:
         return replace(NEWS, cluster=cluster, state=replace(STATE, groups=before), groups=after)
 
     cluster = replace(CLUSTER, pools=(replace(POOL, per_node=2),))

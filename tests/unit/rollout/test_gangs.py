@@ -11,7 +11,7 @@ from autoscaler.rollout.assignments import changed_assignments, route_groups
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.rollout.launch_failures import notice
+from autoscaler.rollout.launch_failures import detect_faults
 from autoscaler.rollout.multi_node import met
 from autoscaler.rollout.serving_group import (
     FleetView,
@@ -22,7 +22,7 @@ from autoscaler.rollout.serving_group import (
     ready_req_per_s,
 )
 from autoscaler.rollout.waves import WaveInputs, step
-from autoscaler.tick.restore import rebuild
+from autoscaler.tick.restore import restore
 from tests.unit.planning.planning_clusters import pool, service
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
@@ -146,7 +146,7 @@ def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
     one = group(created_ms=NOW - 60_000)
     view = fleet(one, READY, InstanceState.FAILED)
     sight = Sight(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
-    faults = notice([one], sight, {}, lambda _: True, NOW)
+    faults = detect_faults([one], sight, {}, lambda _: True, NOW)
     assert [f.node for f in faults.failures] == [one.placed[1].node]
     (after,) = wave(faults.groups[0], view, told(one))
     assert after.life is Life.DRAINING
@@ -162,7 +162,7 @@ def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -
         node = one.placed[1].node
         view.statuses[node] = replace(view.statuses[node], at_ms=NOW - 60_000)  # type: ignore[index]
         sight = Sight(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
-        faults = notice([one], sight, {}, lambda _: True, NOW)
+        faults = detect_faults([one], sight, {}, lambda _: True, NOW)
         assert (len(faults.lost), len(faults.failures)) == (lost, failed)
 
 
@@ -190,11 +190,11 @@ def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
 def test_a_controller_that_starts_again_finds_the_gang() -> None:
     """Ranks, stages and rendezvous, from assignments alone; a drain half-way goes on."""
     one = group(placed=met(group(), fleet(group(), STARTING, None)).placed)
-    state = rebuild(CLUSTER, told(one), {}, {}, (), NOW)
+    state = restore(CLUSTER, told(one), {}, {}, (), NOW)
     (found,) = state.groups
     assert found.placed == one.placed
     assert found.life is Life.ACTIVE
     last = replace(one, life=Life.DRAINING, placed=one.placed[1:])
-    (found,) = rebuild(CLUSTER, told(last), {}, {}, (), NOW).groups
+    (found,) = restore(CLUSTER, told(last), {}, {}, (), NOW).groups
     assert found.life is Life.DRAINING
     assert [i.drain for a in told(found).values() for i in a.instances] == [True]

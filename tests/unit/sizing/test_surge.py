@@ -13,7 +13,7 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.explain.text import text
 from autoscaler.sizing.rate_increase import propose
 from autoscaler.sizing.rules import retarget
-from autoscaler.state.model_view import Proposal
+from autoscaler.state.model_view import TargetProposal
 from tests.unit.estimate.counted import demand_at
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -21,7 +21,7 @@ from topics.reason_codes import ReasonCode
 DAY_S = 86_400
 
 
-def proven(demand: ModelDemand, planned: float) -> Proposal | None:
+def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
     found = propose(view(demand, planned))
     return found if found is not None and found.evident else None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoscaler.decide import rebuild
+from autoscaler.decide import restore
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.estimate.windows import TelemetryWindows
@@ -109,7 +109,7 @@ def make_loop(
         solver,  # type: ignore[arg-type]
     )
     loop = Loop(
-        rebuild(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
+        restore(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
         declared,
         TelemetryWindows(),
         latest,
@@ -333,5 +333,5 @@ def test_controls_of_names_that_nobody_declared_are_not_decided_upon() -> None:
         loop.latest.take(Control(f"m{number}", "pause", True, "ann", "", NOW_MS), number)
     loop.latest.take(Control("tiny", "pause", True, "ann", "", NOW_MS), 1)
     loop.tick(NOW_MS + 1000)
-    assert [one for one in loop.state.held if "pause" in one] == ["tiny/pause"]
+    assert [one for one in loop.state.active_controls if "pause" in one] == ["tiny/pause"]
     assert len(records.of(Decision)) < 10
