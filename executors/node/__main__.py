@@ -1,9 +1,10 @@
-"""`python -m executors.node --config NODE.json`: the executor of one node, or of virtual ones.
+"""`python -m executors.node --config NODE.json`: the executor of one node, or of several virtual
+ones.
 
-The composition root: configuration, the state folder, Kafka, one worker per node. With the broker
-away it goes on with what it last knew; killed and started again it takes its engines over.
-Supervised it ends its engines with itself; without a supervisor they serve on, and the next
-executor adopts them.
+The composition root: configuration, the state folder, Kafka, one worker per node. Without a broker
+the executor continues with its last assignment. After a kill and restart it adopts its engines.
+Under a supervisor it stops its engines when it stops; without one the engines continue to serve,
+and the next executor adopts them.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from executors.kafka_client import KafkaClient
 from executors.key_files import read_keys
 from executors.logs import add_log_level, log_to_stderr
 from executors.node import executor_metrics as metrics_server
-from executors.node.engine_ports import Ports
-from executors.node.engine_probes import Patience
-from executors.node.engine_processes import EnginesHere
+from executors.node.engine_ports import EnginePorts
+from executors.node.engine_probes import ProbeTimeouts
+from executors.node.engine_processes import EngineProcesses
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, load_config
 from executors.node.executor_metrics import Metrics
 from executors.node.load_publisher import LoadPublisher
-from executors.node.node_lock import Occupancy
-from executors.node.node_worker import NodeWorker, rules_at
-from executors.node.probe_schedule import Asking
-from executors.node.state_store import StateFolderUnusable, Store
+from executors.node.node_lock import NodeLock
+from executors.node.node_worker import NodeWorker, rules_for
+from executors.node.probe_schedule import ProbeSchedule
+from executors.node.state_store import StateFolderUnusable, StateStore
 from executors.supervision import end_event, supervision_fds
 from topics.checks import InvalidRecord
 from topics.fleet import Status
@@ -41,14 +42,14 @@ from topics.topic_table import ASSIGNMENTS, STATUS
 
 
 async def run(
-    config: ExecutorConfig, keys: Keys, store: Store, patience: Patience | None = None
+    config: ExecutorConfig, keys: Keys, store: StateStore, timeouts: ProbeTimeouts | None = None
 ) -> None:
-    """Run until SIGTERM or until the supervisor is gone."""
+    """Run until SIGTERM or until the supervisor exits."""
     end = end_event(asyncio.get_running_loop())
-    metrics, ports = Metrics(), Ports(config.bind)
+    metrics, ports = Metrics(), EnginePorts(config.bind)
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
-    timeout = aiohttp.ClientTimeout(total=None)  # every question has a deadline of its own
+    timeout = aiohttp.ClientTimeout(total=None)  # each request has its own deadline
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout) as client,
         KafkaClient(config.broker, config.executor, config.prefix, keys) as kafka,
@@ -57,26 +58,28 @@ async def run(
         async def publish(status: Status) -> bool:
             return await kafka.publish(STATUS.name, status.node, status)
 
-        rules = rules_at(config)
+        rules = rules_for(config)
         workers: dict[str, NodeWorker] = {}
         loads = LoadPublisher(
             config.engines,
             client,
             config.engine_host,
-            lambda: [item for worker in workers.values() for item in worker.state.held],
+            lambda: [item for worker in workers.values() for item in worker.state.instances],
         )
         load_feed = loads.open(config.bind, config.advertise)
         for node in config.nodes:
-            asking = Asking(config.engines, client, config.engine_host, patience or Patience())
-            engines = EnginesHere(node, config, ports, store, asking, metrics, keys.engine)
-            occupancy = Occupancy(node.node, boot, store.place, config.time_base.speed)
+            schedule = ProbeSchedule(
+                config.engines, client, config.engine_host, timeouts or ProbeTimeouts()
+            )
+            engines = EngineProcesses(node, config, ports, store, schedule, metrics, keys.engine)
+            node_lock = NodeLock(node.node, boot, store.place, config.time_base.speed)
             workers[node.node] = NodeWorker(
-                node, config, engines, store, occupancy, metrics, publish, rules, load_feed
+                node, config, engines, store, node_lock, metrics, publish, rules, load_feed
             )
         executor = Executor(config, kafka, workers, metrics, store)
         executor.restore()
         topics = (ASSIGNMENTS.name, STATUS.name)
-        kafka.follow(topics, executor.on_record, executor.on_gone, only=workers)
+        kafka.follow(topics, executor.on_record, executor.on_tombstone, only=workers)
         kafka.follow_leadership(executor.on_leadership)
         try:
             server = await metrics_server.serve(metrics, config.metrics_port)
@@ -99,12 +102,12 @@ async def run(
             loads.close()
             await server.cleanup()
             ports.close()
-            # A fault of ours must not take the engines along: our next life adopts them.
+            # After a fault of the executor the engines keep running: its next start adopts them.
             await executor.close(end_engines=end.is_set() and bool(supervision_fds()))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0, or 2 for bad input and for a state folder that cannot be used."""
+    """Run the executor. Returns 0, or 2 for bad input or an unusable state folder."""
     parser = argparse.ArgumentParser(prog="python -m executors.node", description=__doc__)
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
     add_log_level(parser)
@@ -112,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     log_to_stderr(arguments.log_level)
     try:
         config, keys = load_config(arguments.config), read_keys()
-        store = Store(config.state_dir)
+        store = StateStore(config.state_dir)
         store.open()
     except (InvalidRecord, StateFolderUnusable) as error:
         print(f"executor: {error}", file=sys.stderr)

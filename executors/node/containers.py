@@ -1,8 +1,9 @@
-"""Engines in containers: the launch line around an engine's own, and the end of a container.
+"""Engines in containers: the command line that starts one, and the removal of a container.
 
-Owns the command lines of docker and podman. The runtime's client stays in the foreground as the
-engine's leading process: it passes SIGTERM on and ends with the container. SIGKILL reaches only the
-client, so a container is removed by name, and its GPUs are free only when the runtime says so.
+Builds the command lines of docker and podman. The runtime's client stays in the foreground as the
+engine's leading process: it forwards SIGTERM and exits with the container. SIGKILL reaches only the
+client, so a container is removed by name, and its GPUs count as free only after the runtime
+confirms the removal.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from pathlib import Path
 from executors.engines.engine_protocol import LaunchLine
 
 RUNTIMES = ("docker", "podman")
-VARIABLE = "SHOAL_CONTAINER"
-"""What names an engine's runtime and container in its environment: "docker shoal-1f0c"."""
+CONTAINER_VARIABLE = "SHOAL_CONTAINER"
+"""Variable in an engine's environment that names its runtime and container: "docker shoal-1f0c"."""
 
-_LIMIT_S, _AGAIN_S = 60.0, 5.0
-_HOSTS_OWN = frozenset(
+_REMOVAL_TIMEOUT_S, _REMOVAL_RETRY_S = 60.0, 5.0
+_HOST_ONLY = frozenset(
     {
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV",
         "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "CUDA_HOME", "CUDA_PATH",
@@ -33,7 +34,7 @@ _HOSTS_OWN = frozenset(
 )  # fmt: skip
 
 
-def contained(
+def container_line(
     line: LaunchLine,
     runtime: str,
     image: str,
@@ -42,9 +43,12 @@ def contained(
     weights: str,
     variables: Collection[str],
 ) -> LaunchLine:
-    """`line` inside `image`. launch: names the container. gpus: indices on the node, which the
-    engine sees as 0, 1, ... weights: a folder of the host is mounted, read-only. variables: names
-    of those that go in; their values are read by the runtime and stand in no argument.
+    """The launch line that runs `line` inside `image`.
+
+    launch: the launch's id, which names the container. gpus: indices on the node; the engine sees
+    them as 0, 1, ... weights: an absolute path is mounted read-only. variables: names of the
+    environment variables to pass in; the runtime reads their values, so no value appears in an
+    argument.
     """
     name = f"shoal-{launch}"
     options = [f"--name={name}", "--rm", "--init", "--network=host", "--ipc=host"]
@@ -54,36 +58,37 @@ def contained(
         options.append(f'--gpus="device={",".join(map(str, gpus))}"')
     if Path(weights).is_absolute():
         options.append(f"--volume={weights}:{weights}:ro")
-    names = sorted({*variables, VARIABLE} - _HOSTS_OWN)
+    names = sorted({*variables, CONTAINER_VARIABLE} - _HOST_ONLY)
     options += [f"--env={variable}" for variable in names]
     options.append(f"--env=CUDA_VISIBLE_DEVICES={','.join(str(n) for n in range(len(gpus)))}")
     program, *words = line.argv
     argv = (runtime, "run", *options, f"--entrypoint={program}", image, *words)
-    return LaunchLine(argv, (*line.env, (VARIABLE, f"{runtime} {name}")))
+    return LaunchLine(argv, (*line.env, (CONTAINER_VARIABLE, f"{runtime} {name}")))
 
 
 @dataclass(slots=True)
 class Container:
-    """One engine's container, as it is removed."""
+    """The container of one engine."""
 
     runtime: str
     name: str
     _removal: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _asked_s: float = 0.0
+    _removal_started_s: float = 0.0
 
     @classmethod
-    def named(cls, variable: str) -> Container | None:
-        """The container that an engine's environment names; None for engines without one."""
+    def from_variable(cls, variable: str) -> Container | None:
+        """The container that `CONTAINER_VARIABLE` names; None if it is empty or malformed."""
         runtime, _, name = variable.partition(" ")
         return cls(runtime, name) if runtime in RUNTIMES and name else None
 
     def remove(self) -> bool:
-        """Kill and remove it, and whether that is done. Never waits: call it again."""
+        """Kill and remove the container; returns whether it is gone. Never waits: call
+        periodically."""
         now_s = time.monotonic()
         if self._removal is None:
-            if self._asked_s and now_s - self._asked_s < _AGAIN_S:
+            if self._removal_started_s and now_s - self._removal_started_s < _REMOVAL_RETRY_S:
                 return False
-            self._asked_s = now_s
+            self._removal_started_s = now_s
             with contextlib.suppress(OSError):
                 self._removal = subprocess.Popen(
                     (self.runtime, "rm", "--force", self.name),
@@ -95,12 +100,12 @@ class Container:
             return False
         code = self._removal.poll()
         if code is None:
-            if now_s - self._asked_s > _LIMIT_S:
+            if now_s - self._removal_started_s > _REMOVAL_TIMEOUT_S:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._removal.pid, signal.SIGKILL)
             return False
         removal, self._removal = self._removal, None
-        assert removal.stderr is not None  # noqa: S101  a pipe was asked for
+        assert removal.stderr is not None  # noqa: S101  opened with a pipe
         with removal.stderr as stream:
-            said = stream.read(4000).decode(errors="replace").lower()
-        return code == 0 or "no such container" in said or "no container with" in said
+            output = stream.read(4000).decode(errors="replace").lower()
+        return code == 0 or "no such container" in output or "no container with" in output

@@ -1,7 +1,7 @@
-"""The closed environment of an engine, and the tag by which its processes are found again.
+"""The closed environment of an engine, and the launch tag that identifies its processes later.
 
-Holds the list of variables that engines may inherit. Secrets of the executor (Kafka passwords, keys
-of signatures, proxies with passwords in them) never reach an engine unless the operator names them.
+Lists the variables that engines may inherit. Secrets of the executor (Kafka passwords, signing
+keys, proxies with passwords) reach an engine only if the operator names them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _STATE, _NODE, _LAUNCH = "SHOAL_STATE_DIR", "SHOAL_NODE", "SHOAL_LAUNCH"
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
-    """What the processes of one launch carry in their environment.
+class LaunchTag:
+    """The identity of a launch, which all its processes carry in their environment.
 
-    launch: an id that no other launch has. ports: that it listens on. launched_ms: domain time.
+    launch: a unique id. ports: that the engine listens on. launched_ms: domain time.
     """
 
     launch: str
@@ -49,12 +49,13 @@ class Tag:
 
 def engine_environment(
     line: LaunchLine,
-    tag: Tag,
+    tag: LaunchTag,
     state_dir: str,
     passed: Collection[str] = (),
     ours: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """All variables of one engine. passed: names that the operator lets through as well."""
+    """All environment variables of one engine. passed: further names that the operator lets
+    through."""
     kept = {
         name: value
         for name, value in ours.items()
@@ -65,7 +66,9 @@ def engine_environment(
     }  # fmt: skip
     return {
         **kept,
-        "CUDA_VISIBLE_DEVICES": _visible(tag.desired.gpus, ours.get("CUDA_VISIBLE_DEVICES", "")),
+        "CUDA_VISIBLE_DEVICES": _visible_devices(
+            tag.desired.gpus, ours.get("CUDA_VISIBLE_DEVICES", "")
+        ),
         # Engines rename their processes; without this the new name overwrites the variables below.
         "SPT_NOENV": "1",
         **dict(line.env),
@@ -75,9 +78,11 @@ def engine_environment(
     }
 
 
-def tag_of(pid: int, state_dir: str) -> Tag | str | None:
-    """The tag of a process of this state folder; the node's name alone where the rest cannot be
-    read; None for everybody else's processes."""
+def read_tag(pid: int, state_dir: str) -> LaunchTag | str | None:
+    """The launch tag of a process that this state folder's executor started.
+
+    The node's name alone if the rest is unreadable; None for any other process.
+    """
     variables = procfs.environment(pid)
     if variables.get(_STATE) != state_dir or not variables.get(_NODE):
         return None
@@ -86,12 +91,12 @@ def tag_of(pid: int, state_dir: str) -> Tag | str | None:
         raw = orjson.loads(variables[_LAUNCH])
         desired = read_value(DesiredInstance, raw["desired"])
         ports = tuple(int(port) for port in raw["ports"])
-        return Tag(str(raw["launch"]), node, desired, ports, int(raw["at"]))
+        return LaunchTag(str(raw["launch"]), node, desired, ports, int(raw["at"]))
     except (KeyError, TypeError, ValueError, InvalidRecord):
         return node
 
 
-def _visible(gpus: tuple[int, ...], ours: str) -> str:
-    """Indices of the node as this machine counts them: a container may see GPUs 4-7 only."""
+def _visible_devices(gpus: tuple[int, ...], ours: str) -> str:
+    """CUDA device names for node indices `gpus`: a container may see only GPUs 4-7, for example."""
     names = [name.strip() for name in ours.split(",") if name.strip()]
     return ",".join(names[gpu] if gpu < len(names) else str(gpu) for gpu in gpus)

@@ -1,7 +1,7 @@
-"""What engines say: one file per start, bounded in size and in number.
+"""Log files of engines: one file per start, bounded in size and in number.
 
-Holds names, cutting and forgetting. A file belongs to one launch and is never written again by
-another; a long-lived engine's file is cut in half when it grows too large, keeping its end.
+A file belongs to one launch and is never reused. When the file of a long-running engine grows too
+large, its older half is dropped.
 """
 
 from __future__ import annotations
@@ -16,63 +16,69 @@ from executors.private_files import private_folder
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 _PER_INSTANCE = 5
-_MOST_FILES = 100
+_MAX_FILES = 100
 
 
 @dataclass(slots=True)
 class EngineLogs:
-    """The files of one executor under `folder`."""
+    """The log files of one executor, in `folder`."""
 
     folder: Path
 
     def path(self, instance: str, launched_ms: int) -> Path:
-        """The file of a new start."""
+        """The log file of one launch."""
         return self.folder / f"{file_name(instance)}.{launched_ms}.log"
 
     def open_new(self, instance: str, launched_ms: int) -> Path:
-        """The file of a new start; makes room for it. Faults are the writer's to notice."""
+        """The log file of a new launch, after old files are deleted to make room.
+
+        I/O errors are only logged here: opening the file for writing raises them again.
+        """
         path = self.path(instance, launched_ms)
         try:
             private_folder(self.folder)
-            self._forget(file_name(instance))
+            self._delete_old(file_name(instance))
         except OSError as error:
             log.warning("%s: %s", self.folder, error)
         return path
 
-    def cut(self, live: Collection[Path]) -> None:
-        """Keep the files of living engines within their bound. They append, so their next line goes
-        to the new end; what they write while we copy is lost."""
+    def truncate(self, live: Collection[Path]) -> None:
+        """Truncate the files of running engines that exceed MAX_BYTES.
+
+        Engines append, so their next line goes to the new end. Lines written during the copy are
+        lost.
+        """
         for path in live:
             try:
                 size = path.stat().st_size
-                if size <= MOST_BYTES:
+                if size <= MAX_BYTES:
                     continue
                 with path.open("r+b") as file:
-                    file.seek(size - MOST_BYTES // 2)
-                    kept = file.read(MOST_BYTES // 2)
+                    file.seek(size - MAX_BYTES // 2)
+                    kept = file.read(MAX_BYTES // 2)
                     file.seek(0)
                     file.write(kept)
                     file.truncate()
             except OSError as error:
                 log.warning("%s: %s", path, error)
 
-    def _forget(self, name: str) -> None:
-        files = sorted(self.folder.glob("*.log"), key=lambda path: _started(path))
+    def _delete_old(self, name: str) -> None:
+        files = sorted(self.folder.glob("*.log"), key=lambda path: _start_ms(path))
         same = [path for path in files if path.name.rpartition(".")[0].rpartition(".")[0] == name]
         old = same[: max(0, len(same) - _PER_INSTANCE + 1)]
-        old += [path for path in files if path not in old][: max(0, len(files) - _MOST_FILES)]
+        old += [path for path in files if path not in old][: max(0, len(files) - _MAX_FILES)]
         for path in old:
             path.unlink(missing_ok=True)
 
 
 def file_name(identity: str) -> str:
-    """A file name for an id, which may hold characters that a file name must not."""
+    """A safe file name for an id that may hold other characters."""
     readable = "".join(c if c.isalnum() else "-" for c in identity)[:60]
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
-def _started(path: Path) -> int:
+def _start_ms(path: Path) -> int:
     tail = path.name.split(".")[-2] if path.name.count(".") >= 2 else ""
     return int(tail) if tail.isdigit() else 0

@@ -1,21 +1,22 @@
-"""Ports that engines listen on: a block of its own for each executor of a machine."""
+"""Ports that engines listen on: one block of ports per executor process on a machine."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Collection
 
-# Below the range that systems hand out by themselves, so no client socket takes a port between
-# our choice and the engine's listening, which comes only after its start-up time.
+# Below the ephemeral port range, so that no client socket takes a port between its choice here
+# and the moment at which the engine listens, after its start-up time.
 _FIRST_PORT, _BLOCK, _BLOCKS = 20_000, 200, 60
 
 
-class NoPort(OSError):
+class NoFreePort(OSError):
     """Every block of ports is taken."""
 
 
-class Ports:
-    """A block of ports of this executor's own; holding the block's first port is the lock."""
+class EnginePorts:
+    """The block of ports of this executor. A listening socket on the block's first port is the
+    lock."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -24,13 +25,13 @@ class Ports:
         self._next = 1
 
     def close(self) -> None:
-        """Give the block back."""
+        """Release the block."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def take(self, used: Collection[int], count: int = 1) -> tuple[int, ...]:
-        """`count` consecutive ports that nobody listens on and that are not in `used`."""
+        """`count` consecutive free ports that are not in `used`; NoFreePort if there are none."""
         if self._lock is None:
             self._lock = self._lock_block()
         for offset in range(_BLOCK - 1):
@@ -38,10 +39,10 @@ class Ports:
             ports = tuple(range(self._first + 1 + at, self._first + 1 + at + count))
             inside = ports[-1] < self._first + _BLOCK
             if inside and all(port not in used and _is_free(self._host, port) for port in ports):
-                # Go round the block: a port just left may still be known to a late client.
+                # Rotate through the block: clients may still send to a port that was just freed.
                 self._next = at + 1 + count
                 return ports
-        raise NoPort(f"no free port from {self._first} to {self._first + _BLOCK - 1}")
+        raise NoFreePort(f"no free port from {self._first} to {self._first + _BLOCK - 1}")
 
     def _lock_block(self) -> socket.socket:
         for block in range(_BLOCKS):
@@ -55,7 +56,7 @@ class Ports:
                 continue
             self._first = first
             return lock
-        raise NoPort("every block of ports for engines is taken")
+        raise NoFreePort("every block of ports for engines is taken")
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -1,9 +1,8 @@
-"""Asking engines how they are, as seldom as that takes.
+"""Probes of one engine: readiness, liveness and load, with as few costly requests as possible.
 
-Holds what counts as a sign of life and when the costly question is asked. An engine whose tokens
-grow is alive, however slowly its HTTP side answers; only one that shows no progress is asked to
-generate a token, and only that answer, not /health, says that its core works. Knows no assignment
-and no process.
+An engine whose token counters grow is alive, however slowly it answers HTTP. Only an engine without
+progress is probed with a request for one token. That request, not /health, proves that the engine's
+core works.
 """
 
 from __future__ import annotations
@@ -19,89 +18,96 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Real seconds. ready_s, load_s: for these answers. first_token_s: the first request of an
-    engine may compile. quiet_s: without progress for so long, it is asked for a token; hangs_s: a
-    token that takes longer counts as a miss, and as a sign of life whenever it comes."""
+class ProbeTimeouts:
+    """Timeouts in real seconds.
 
-    ready_s: float = 2.0
-    load_s: float = 10.0
-    first_token_s: float = 60.0
-    quiet_s: float = 5.0
-    hangs_s: float = 5.0
+    ready_timeout_s, load_timeout_s: of these requests. first_token_timeout_s: of the first token
+    request, during which an engine may compile. no_progress_s: after this time without progress the
+    engine is asked for a token. token_timeout_s: a token that takes longer counts as a failed
+    probe, but still as a sign of life when it arrives.
+    """
+
+    ready_timeout_s: float = 2.0
+    load_timeout_s: float = 10.0
+    first_token_timeout_s: float = 60.0
+    no_progress_s: float = 5.0
+    token_timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """healthy: it showed that it can serve, or did not; None = nothing is known either way.
-    load: None when it was not told. asleep: it was told to sleep, and does."""
+class ProbeResult:
+    """The result of one probe.
+
+    healthy: whether the engine can serve; None = unknown. load: None if the engine did not report
+    it. asleep: the engine confirmed that it sleeps.
+    """
 
     healthy: bool | None
     load: Load | None = None
     asleep: bool = False
 
 
-class Watch:
-    """One process of one engine."""
+class EngineProbe:
+    """The probe of one engine process."""
 
-    def __init__(self, kind: EngineKind, engine: Contact, patience: Patience) -> None:
+    def __init__(self, kind: EngineKind, engine: Contact, timeouts: ProbeTimeouts) -> None:
         self._kind = kind
         self._engine = engine
-        self._patience = patience
+        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._tokens = -1.0
         self._alive_s = self._loop.time()
-        self._asked_s = 0.0
-        self._asking: asyncio.Task[bool] | None = None
+        self._token_asked_s = 0.0
+        self._token_task: asyncio.Task[bool] | None = None
 
-    async def first(self) -> Answered:
-        """Of an engine that starts or has changed its role: whether it generates."""
-        if not await _within(self._patience.ready_s, self._kind.ready(self._engine)):
-            return Answered(None)
-        if not await _within(self._patience.first_token_s, self._kind.alive(self._engine)):
-            return Answered(None)
+    async def check_ready(self) -> ProbeResult:
+        """Probe an engine that starts or has changed its role: healthy if it generates a token."""
+        if not await _within(self._timeouts.ready_timeout_s, self._kind.ready(self._engine)):
+            return ProbeResult(None)
+        if not await _within(self._timeouts.first_token_timeout_s, self._kind.alive(self._engine)):
+            return ProbeResult(None)
         self._alive_s = self._loop.time()
-        return Answered(True)
+        return ProbeResult(True)
 
-    async def again(self) -> Answered:
-        """Of an engine that serves: its load, and whether it shows life."""
+    async def check_live(self) -> ProbeResult:
+        """Probe a serving engine: its load, and whether it makes progress."""
         load = await self.load()
         now_s = self._loop.time()
-        if self._asking is not None and self._asking.done():
-            asked, self._asking = self._asking, None
+        if self._token_task is not None and self._token_task.done():
+            asked, self._token_task = self._token_task, None
             if asked.cancelled() or not asked.result():
-                return Answered(False, load)
+                return ProbeResult(False, load)
             self._alive_s = now_s
-        if now_s - self._alive_s < self._patience.quiet_s:
-            return Answered(True, load)
-        if self._asking is None:
-            self._asked_s = now_s
-            self._asking = asyncio.create_task(self._alive())
-        hangs = now_s - self._asked_s >= self._patience.hangs_s
-        return Answered(False if hangs else None, load)
+        if now_s - self._alive_s < self._timeouts.no_progress_s:
+            return ProbeResult(True, load)
+        if self._token_task is None:
+            self._token_asked_s = now_s
+            self._token_task = asyncio.create_task(self._alive())
+        hangs = now_s - self._token_asked_s >= self._timeouts.token_timeout_s
+        return ProbeResult(False if hangs else None, load)
 
-    async def asleep(self) -> Answered:
-        """Of an engine that is to sleep: whether it does."""
-        done = await _within(self._patience.first_token_s, self._kind.sleep(self._engine))
-        return Answered(None, None if done else await self.load(), bool(done))
+    async def put_to_sleep(self) -> ProbeResult:
+        """Put the engine to sleep; the result says whether it sleeps."""
+        done = await _within(self._timeouts.first_token_timeout_s, self._kind.sleep(self._engine))
+        return ProbeResult(None, None if done else await self.load(), bool(done))
 
-    async def woken(self) -> Answered:
-        """Of an engine that is to wake: whether it generates again."""
-        if not await _within(self._patience.first_token_s, self._kind.wake(self._engine)):
-            return Answered(None)
-        return await self.first()
+    async def wake_up(self) -> ProbeResult:
+        """Wake the engine; healthy if it generates a token again."""
+        if not await _within(self._timeouts.first_token_timeout_s, self._kind.wake(self._engine)):
+            return ProbeResult(None)
+        return await self.check_ready()
 
     async def load(self) -> Load | None:
-        """What it holds; progress that it shows is a sign of life."""
-        found = await _within(self._patience.load_s, self._kind.load(self._engine))
+        """The engine's load. Progress in its token counters counts as a sign of life."""
+        found = await _within(self._timeouts.load_timeout_s, self._kind.load(self._engine))
         if found is not None and found.tokens != self._tokens:
             self._tokens, self._alive_s = found.tokens, self._loop.time()
         return found
 
     def close(self) -> None:
-        """Ask nothing any more."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """Cancel a pending token request."""
+        if self._token_task is not None:
+            self._token_task.cancel()
 
     async def _alive(self) -> bool:
         return await self._kind.alive(self._engine)

@@ -1,7 +1,4 @@
-"""The configuration of one executor process: which nodes it manages and what may run there.
-
-Owns reading and refusing it. Knows nothing of assignments.
-"""
+"""The configuration of one executor process: its nodes, and the models and engines they may run."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node: its pool id, its GPU type and how many.
+    """One node. pool: its pool id. gpu: GPU type. gpus: number of GPUs.
 
-    kv_gb_s, provision_s: of a node that is only simulated: how fast KV moves to it from others, in
-    1e9 bytes/s (0 = as usual), and domain s until a machine that nothing ran on is there.
+    For simulated nodes only: kv_gb_s, the rate at which KV moves to this node in 1e9 bytes/s (0 =
+    default); provision_s, domain s until a machine without engines is provisioned.
     """
 
     node: str
@@ -40,9 +37,9 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What a model's name stands for. max_len: tokens of one request.
+    """A model by its name in the catalogue. max_len: tokens of one request.
 
-    weights: what engines load, a path or a repository, "" = source.
+    weights: path or repository that engines load, "" = source.
     """
 
     source: str
@@ -52,13 +49,13 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorConfig:
-    """Everything one executor process was told.
+    """The configuration of one executor process.
 
     bind: address that engines listen on; advertise: the one under which gateways reach them.
     metrics_port: of this executor's own /metrics on loopback, 0 = any free one. engine_env: names
-    of variables that engines get beyond the usual ones. drain_timeout_s, start_timeout_s: domain s,
-    where the assignment says nothing. reclaim_command: see `reclaim_hook`; for one node.
-    containers: the runtime that starts engines with an image, "" = the executor runs inside it.
+    of further variables that engines inherit. drain_timeout_s, start_timeout_s: domain s, if the
+    assignment sets none. reclaim_command: see `reclaim_hook`; it serves one node. containers: the
+    runtime that starts engines with an image, "" = the executor itself runs inside the image.
     """
 
     executor: str
@@ -86,7 +83,7 @@ class ExecutorConfig:
 
 
 def load_config(path: Path) -> ExecutorConfig:
-    """The configuration in the JSON file `path`; InvalidRecord names what is wrong with it."""
+    """Load the JSON file `path`. InvalidRecord names the offending field."""
     try:
         raw = orjson.loads(path.read_bytes())
     except OSError as error:
@@ -97,7 +94,7 @@ def load_config(path: Path) -> ExecutorConfig:
 
 
 def parse_config(raw: Any) -> ExecutorConfig:
-    """The same from its JSON value. Unknown keys are refused."""
+    """Parse the configuration from its JSON value. Unknown keys are refused."""
     keys = ("executor", "region", "broker", "state_dir", "time_base", "nodes", "models", "engines")
     optional = {
         "prefix": "shoal.", "bind": "127.0.0.1", "advertise": "", "metrics_port": 0,

@@ -1,4 +1,4 @@
-"""What an executor counts, and its /metrics on loopback."""
+"""Metrics of an executor, and its /metrics endpoint on loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONG_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
 class Metrics:
-    """All series of one executor."""
+    """All metrics of one executor."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -42,7 +42,7 @@ class Metrics:
         )
         self.orphans = Counter(
             "shoal_executor_orphans",
-            "Engine processes found that no record names: adopted or killed",
+            "Engine processes without a record that were adopted or killed",
             ("done",),
             registry=self.registry,
         )
@@ -51,14 +51,14 @@ class Metrics:
         )
         self.switches = Histogram(
             "shoal_role_switch_seconds",
-            "Domain seconds from the wish for another phase until it was served or given up",
+            "Domain seconds from the request for another phase until served or given up",
             ("engine", "strategy", "outcome"),
             buckets=_LONG_S,
             registry=self.registry,
         )
         self.wakes = Histogram(
             "shoal_executor_wake_seconds",
-            "Domain seconds from the wish to wake a standby until it generated or was started anew",
+            "Domain seconds from the request to wake a standby until it generates or is restarted",
             ("engine", "outcome"),
             buckets=_LONG_S,
             registry=self.registry,
@@ -71,12 +71,13 @@ class Metrics:
             registry=self.registry,
         )
         self.faults = Gauge(
-            "shoal_executor_faults", "Faults told in the status now", registry=self.registry
+            "shoal_executor_faults", "Faults in the current status", registry=self.registry
         )
 
 
 async def serve(metrics: Metrics, port: int) -> web.AppRunner:
-    """Listen on loopback; OSError when the port is taken. `runner.addresses` tells where."""
+    """Serve /metrics on loopback. OSError if the port is taken. `runner.addresses` has the
+    address."""
 
     async def show(_: web.Request) -> web.Response:
         body = generate_latest(metrics.registry)
@@ -94,7 +95,7 @@ async def serve(metrics: Metrics, port: int) -> web.AppRunner:
 async def _for_this_host(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Refuse names that a stranger points at this host."""
+    """Refuse other host names, so that a web page cannot read metrics through DNS rebinding."""
     if not HostRule(_HOST).allows(request.headers.get("Host", "")):
         return web.Response(status=421, text="this host name is not one of the executor's\n")
     return await handler(request)

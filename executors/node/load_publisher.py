@@ -1,7 +1,7 @@
-"""Tells gateways how busy this executor's engines are, while anybody listens.
+"""Publishes the load of this executor's engines to gateways while any gateway subscribes.
 
-Owns the socket and how often engines are asked: four times a second, or as seldom as keeps the
-asking to a twentieth of the time. A round that fails is left out; gateways then go by weights.
+Engines are read four times a second, or less often if reading would take over a twentieth of the
+time. A failed read is left out; gateways then balance by weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zmq.asyncio
 
 from executors.engines.engine_protocol import Contact, EngineKind
 from executors.load_feed import EngineLoad, encode, feed_text
-from executors.node.node_state import Held
+from executors.node.node_state import InstanceRecord
 from topics.fleet import InstanceState
 
 log = logging.getLogger(__name__)
@@ -25,30 +25,31 @@ log = logging.getLogger(__name__)
 _EVERY_S = 0.25
 _SHARE = 0.05
 _LIMIT_S = 1.0
-_BACKLOG = 16  # messages for a gateway that does not keep up; older ones are worth nothing
+_BACKLOG = 16  # messages queued for a slow gateway; old loads are useless
 _ASKED = (InstanceState.READY, InstanceState.DRAINING)
 
 
 class LoadPublisher:
-    """The feed of one executor process. host: where the engines answer it; held: all of them."""
+    """The load feed of one executor. host: address of the engines; records: all instances."""
 
     def __init__(
         self,
         kinds: Mapping[str, EngineKind],
         client: aiohttp.ClientSession,
         host: str,
-        held: Callable[[], list[Held]],
+        records: Callable[[], list[InstanceRecord]],
     ) -> None:
         self._kinds = kinds
         self._client = client
         self._host = host
-        self._held = held
+        self._records = records
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.XPUB)
         self._listeners = 0
 
     def open(self, bind: str, advertise: str) -> str:
-        """Listen on a free port of `bind`; the feed's address for records, "" if there is none."""
+        """Listen on a free port of `bind`. Returns the feed's address for records, "" on
+        failure."""
         public, secret = zmq.curve_keypair()
         socket = self._socket
         socket.setsockopt(zmq.LINGER, 0)
@@ -66,7 +67,7 @@ class LoadPublisher:
         return feed_text(advertise, port, public)
 
     async def run(self) -> None:
-        """Ask and publish for ever."""
+        """Read and publish loads until cancelled."""
         listening = asyncio.create_task(self._count_listeners())
         loop = asyncio.get_running_loop()
         try:
@@ -83,7 +84,7 @@ class LoadPublisher:
             await asyncio.gather(listening, return_exceptions=True)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket."""
         self._context.destroy(linger=0)
 
     async def _count_listeners(self) -> None:
@@ -93,13 +94,13 @@ class LoadPublisher:
 
     async def _loads(self) -> list[EngineLoad]:
         questions: list[Coroutine[Any, Any, EngineLoad | None]] = []
-        for item in self._held():
+        for item in self._records():
             kind = self._kinds.get(item.desired.engine)
             if kind is not None and item.state in _ASKED and item.ports and item.endpoint:
-                questions.append(self._ask(item, kind))
+                questions.append(self._read_load(item, kind))
         return [load for load in await asyncio.gather(*questions) if load is not None]
 
-    async def _ask(self, item: Held, kind: EngineKind) -> EngineLoad | None:
+    async def _read_load(self, item: InstanceRecord, kind: EngineKind) -> EngineLoad | None:
         contact = Contact(self._client, f"{self._host}:{item.ports[0]}", item.desired.model)
         try:
             load = await asyncio.wait_for(kind.load(contact), _LIMIT_S)

@@ -1,9 +1,10 @@
-"""Whose node it is: two executors of one node must not both start engines. Pure.
+"""Mutual exclusion of executors on a node: two executors must not both start engines. Pure.
 
-On one host the lock in the state folder decides. Across hosts the status topic does: an executor
-that hears another one alive stays silent and starts nothing; one that hears nobody says its status
-and starts nothing from an assignment before it has read that status back. The topic has one order,
-so of two that begin at the same time only one reads itself first.
+On one host the lock file in the state folder decides. Across hosts the status topic does. An
+executor that reads statuses of another live executor publishes nothing and starts nothing.
+Otherwise it publishes its status, and starts nothing from an assignment until it has read that
+status back. The topic is ordered, so of two executors that start at the same time only one reads
+its own status first.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ _LONG_AGO = 10
 
 
 @dataclass(slots=True)
-class Occupancy:
-    """One node, as seen by the executor with this boot and place, at the time base's speed. Times
-    are domain ms, append times the broker's."""
+class NodeLock:
+    """The lock on one node, as seen by the executor with this `boot` and `place`.
+
+    speed: of the time base. claimed: this executor holds the node. other: the last status of
+    another executor; it counts until other_until_ms (domain ms); other_append_ms: its append time
+    (broker's clock).
+    """
 
     node: str
     boot: str
@@ -31,40 +36,41 @@ class Occupancy:
     other_append_ms: int = -(10**15)
 
     @property
-    def silent_ms(self) -> int:
-        """Without a word for as long another executor no longer holds a node: three times the
-        heartbeat of an idle one."""
+    def silence_limit_ms(self) -> int:
+        """Domain ms without a status after which an executor no longer holds its node: three
+        heartbeats of an idle node."""
         return int(1000 * max(_SILENT_S, _SILENT_REAL_S * self.speed))
 
-    def heard(self, status: Status, append_ms: int, now_ms: int, live: bool) -> None:
-        """A status of this node was read from the topic. live: it was written while we listened."""
+    def on_status(self, status: Status, append_ms: int, now_ms: int, live: bool) -> None:
+        """Read a status of this node. live: it was appended after this executor had caught up."""
         if status.boot == self.boot:
-            # Only the broker knows how long the other has been silent; clocks of hosts differ.
-            apart_ms = abs(append_ms - self.other_append_ms) * self.speed
-            if not self.claimed and apart_ms < self.silent_ms:
-                self.other_until_ms = max(self.other_until_ms, now_ms + self.silent_ms)
+            # Append times measure the other's silence, because the clocks of hosts differ.
+            silence_ms = abs(append_ms - self.other_append_ms) * self.speed
+            if not self.claimed and silence_ms < self.silence_limit_ms:
+                self.other_until_ms = max(self.other_until_ms, now_ms + self.silence_limit_ms)
             self.claimed = self.claimed or not self.contested(now_ms)
             return
         if status.place == self.place or not status.boot:
-            return  # an earlier life of ours: the lock says that it is over
+            return  # an earlier process of this executor: the lock file proves that it exited
         self.other, self.other_append_ms = status, append_ms
-        # Before we have said anything, nobody is waited for whose own clock says "long ago".
-        if live or abs(now_ms - status.at_ms) <= _LONG_AGO * self.silent_ms:
-            self.other_until_ms = now_ms + self.silent_ms
+        # An old status read during catch-up counts only if its own timestamp is recent enough.
+        if live or abs(now_ms - status.at_ms) <= _LONG_AGO * self.silence_limit_ms:
+            self.other_until_ms = now_ms + self.silence_limit_ms
 
-    def lapsed(self) -> None:
-        """We could not say a word for a while: whoever spoke meanwhile may hold the node."""
+    def drop_claim(self) -> None:
+        """Give up the claim: this executor published nothing for a while, so another may hold the
+        node."""
         self.claimed = False
 
     def contested(self, now_ms: int) -> bool:
-        """Whether another executor holds it."""
+        """Whether another executor holds the node."""
         return not self.claimed and now_ms < self.other_until_ms
 
     def fault(self, now_ms: int) -> str:
-        """What to tell people, "" where nobody else is heard."""
+        """The conflict as text for operators; "" without one."""
         if self.other is None or now_ms >= self.other_until_ms:
             return ""
         who = f"executor {self.other.executor} ({self.other.place or 'unknown place'})"
         if self.contested(now_ms):
-            return f"{self.node} is run by {who}; nothing is started here"
-        return f"{who} claims {self.node} too"
+            return f"{who} holds {self.node}; this executor starts nothing"
+        return f"{who} also claims {self.node}"

@@ -1,7 +1,6 @@
-"""What an executor knows of one node: values only.
+"""State of one node, the observations that change it, and the commands that result. Values only.
 
-Holds `NodeState`, the observations that enter it and the commands that leave it. Knows no process
-and no clock; all times are domain ms.
+All times are domain ms.
 """
 
 from __future__ import annotations
@@ -13,26 +12,31 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InstanceRecord:
     """One instance of the node.
 
-    desired: as the assignment in force wants it. phase: the one its process serves, or will when
-    it is started. process: a process of it is believed to live. endpoint: "host:port" under which
-    that process is reached; ports: on which it listens. answered: it was ready once.
-    failures: starts in a row that did not last; retry_ms: not launched before. drain_ms,
-    terminated_ms, killed_ms: when that was begun, 0 = not. sick_ms: since when a ready engine
-    shows no sign of life, 0 = it does. switch_ms: when a role switch was begun, 0 = none is under
-    way; from_phase: to go back to if it fails; refused_phase: a switch to it failed and is not
-    tried again before another one is wanted. sleep_ms: when it was told to sleep, or to wake where
-    it is starting; 0 = it was not. in_flight, held_kv: as last seen.
+    desired: its entry in the assignment in force. since_ms: when it entered `state`. phase: the one
+    that its process serves, or will serve once launched. has_process: a process is believed to
+    live. was_ready: it was ready once since that launch. endpoint: "host:port" of the process;
+    ports: that it listens on.
+
+    failures: consecutive starts that failed or did not last; retry_ms: earliest next launch.
+    restarts: launches after the first. drain_ms, terminated_ms, killed_ms: when draining, SIGTERM
+    and SIGKILL began, 0 = not. unhealthy_since_ms: since when a ready engine fails its probes, 0 =
+    healthy.
+
+    switch_ms: when a role switch began, 0 = none in progress; from_phase: the phase to return to if
+    it fails; refused_phase: a switch to it failed and is not retried until another phase is wanted.
+    sleep_ms: when it was asked to sleep or, if it is starting, to wake; 0 = neither. in_flight,
+    held_kv: as last observed.
     """
 
     desired: DesiredInstance
     state: InstanceState
     since_ms: int
     phase: str = ""
-    process: bool = False
-    answered: bool = False
+    has_process: bool = False
+    was_ready: bool = False
     endpoint: str = ""
     ports: tuple[int, ...] = ()
     launched_ms: int = 0
@@ -42,7 +46,7 @@ class Held:
     drain_ms: int = 0
     terminated_ms: int = 0
     killed_ms: int = 0
-    sick_ms: int = 0
+    unhealthy_since_ms: int = 0
     switch_ms: int = 0
     from_phase: str = ""
     refused_phase: str = ""
@@ -53,33 +57,33 @@ class Held:
 
     @property
     def instance(self) -> str:
-        """Its id."""
+        """The instance's id."""
         return self.desired.instance
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node: the assignment in force (None: never seen one) and its instances by id.
+    """One node: the assignment in force (None = none received yet) and its instances.
 
-    expires_ms: when it stops being in force, by this executor's own clock; 0 = never.
-    refused: assignments refused, by reason ("leader token", "generation", "node", ...).
+    expires_ms: when the assignment expires, by this executor's clock; 0 = never. refused: number of
+    refused assignments by reason ("leader token", "generation", "node", ...).
     """
 
     node: str
     pool: str
     assignment: Assignment | None = None
-    held: tuple[Held, ...] = ()
+    instances: tuple[InstanceRecord, ...] = ()
     refused: Mapping[str, int] = field(default_factory=dict)
     expires_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen of an instance's process since the last step.
+class ProcessObservation:
+    """An instance's process as observed since the last step.
 
-    alive: it runs. healthy: it showed that it can serve (True), or was asked and did not (False);
-    None = not asked. in_flight: None = not known. probed_ms: when it was asked. note: why it ended,
-    where that is known. asleep: it was told to sleep, and does.
+    alive: it runs. healthy: whether a probe showed that it can serve; None = not probed. in_flight:
+    None = unknown. probed_ms: when the probe began. end_reason: why the process ended, if known.
+    asleep: the engine confirmed that it sleeps.
     """
 
     alive: bool
@@ -87,41 +91,41 @@ class Seen:
     in_flight: int | None = None
     held_kv: int = 0
     probed_ms: int = 0
-    note: str = ""
+    end_reason: str = ""
     asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Deadlines and bounds, in domain ms (the runner stretches those of real processes).
+    """Deadlines and limits, in domain ms (`rules_for` extends them for real processes).
 
-    drain_timeout_ms: where the assignment names none. stop_ms: from SIGTERM to SIGKILL, by engine;
-    kill_after_ms: of engines not named there, and between two SIGKILLs. max_attempts: launches in a
-    row that may fail before the instance is given up; switch_attempts: before a switch is rolled
-    back. stable_ms: an instance that was ready so long begins to count failures anew. routing:
-    engines whose instances switch roles without a restart. sleeping: engines whose instances sleep
-    instead of being stopped, where the node stays. leave_by_ms: when drains must be over
-    because the node is taken away, 0 = it is not.
+    drain_timeout_ms: if the assignment sets none. stop_ms: from SIGTERM to SIGKILL, by engine;
+    kill_after_ms: the same for other engines, and between two SIGKILLs. max_attempts: consecutive
+    failed launches before the instance is given up; switch_attempts: before a switch is rolled
+    back. stable_ms: an instance that was ready this long starts with no failures again.
+    live_switch_engines: engines that switch roles without a restart. standby_engines: engines that
+    sleep instead of being stopped if the node stays. drain_by_ms: deadline of all drains because
+    the node is reclaimed, 0 = none.
     """
 
     start_timeout_ms: int = 600_000
     drain_timeout_ms: int = 120_000
     kill_after_ms: int = 15_000
-    sick_after_ms: int = 30_000
+    unhealthy_after_ms: int = 30_000
     backoff_ms: int = 5_000
     max_backoff_ms: int = 60_000
     max_attempts: int = 3
     switch_attempts: int = 2
     stable_ms: int = 300_000
     stop_ms: Mapping[str, int] = field(default_factory=dict)
-    routing: frozenset[str] = frozenset()
-    sleeping: frozenset[str] = frozenset()
-    leave_by_ms: int = 0
+    live_switch_engines: frozenset[str] = frozenset()
+    standby_engines: frozenset[str] = frozenset()
+    drain_by_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a process for this instance, in this phase."""
+    """Start a process for this instance in `phase`."""
 
     desired: DesiredInstance
     phase: str
@@ -129,7 +133,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The process of `sleeper` is that of `instance` from now on, and shall wake."""
+    """Assign the process of `sleeper` to `instance` and wake it."""
 
     sleeper: str
     instance: str
@@ -137,14 +141,14 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """SIGTERM: it may finish what it has."""
+    """Send SIGTERM: requests in flight may finish."""
 
     instance: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL to it and everything it started."""
+    """Send SIGKILL to the process and all its descendants."""
 
     instance: str
 

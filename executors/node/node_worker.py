@@ -1,7 +1,6 @@
-"""One node of an executor: carries out what the reconciler says, and tells what it sees.
+"""One node of an executor: executes the reconciler's commands and publishes the node's status.
 
-Holds the node's state between steps and its status record. Knows no Kafka: what it publishes goes
-through a function, and assignments are handed to it.
+Holds the node's state between steps. Kafka is behind a publish function and method calls.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from dataclasses import replace
 
 from executors.engines.engine_protocol import RoleSwitch
 from executors.node import reconcile
-from executors.node.engine_processes import SHUTDOWN_TIMEOUT_S, EnginesHere
+from executors.node.engine_processes import SHUTDOWN_TIMEOUT_S, EngineProcesses
 from executors.node.executor_config import ExecutorConfig, NodeConfig
 from executors.node.executor_metrics import Metrics
-from executors.node.node_lock import Occupancy
-from executors.node.node_state import Command, Held, Kill, Launch, NodeState, Rules, Wake
-from executors.node.state_store import Store
+from executors.node.node_lock import NodeLock
+from executors.node.node_state import Command, InstanceRecord, Kill, Launch, NodeState, Rules, Wake
+from executors.node.state_store import StateStore
 from topics.checks import InvalidRecord
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 
@@ -29,32 +28,32 @@ log = logging.getLogger(__name__)
 Publish = Callable[[Status], Awaitable[bool]]
 
 _SAME_NOTICE_S = 5.0
-_SAVE_AGAIN_S = 5.0  # real s until what could not be written is tried again
+_SAVE_RETRY_S = 5.0  # real s between a failed write and its retry
 _MIN_CHANGE_S = 0.2  # real s between two statuses of a node that changes
-_TELL_AGAIN_S = 1.0  # real s until what the broker did not take is told again
+_PUBLISH_RETRY_S = 1.0  # real s between a failed publication and its retry
 _HEARTBEAT_S, _IDLE_HEARTBEAT_S = 2.0, 10.0
-# In real time, too: at high speed a controller lets a node be silent for 5 real s, three times
-# that if it runs nothing.
+# Lower bounds in real time: at high speed a controller tolerates a silence of 5 real s, three
+# times that for an idle node.
 _MIN_HEARTBEAT_S, _MIN_IDLE_HEARTBEAT_S = 0.6, 2.0
 _EXPIRY_STEP_MS = 60_000
-_WOKEN = {InstanceState.READY: "woken", InstanceState.STARTING: "started anew"}
+_WAKE_OUTCOMES = {InstanceState.READY: "woken", InstanceState.STARTING: "restarted"}
 _REAL_FLOORS_MS = {
-    # Processes start and end in real time, however fast domain time runs.
+    # Processes start and stop in real time, however fast domain time runs.
     "start_timeout_ms": 15_000,
     "kill_after_ms": 2_000,
-    "sick_after_ms": 5_000,
+    "unhealthy_after_ms": 5_000,
 }
 
 
-def rules_at(config: ExecutorConfig) -> Rules:
-    """The rules of this executor, with deadlines that leave real processes their real time."""
+def rules_for(config: ExecutorConfig) -> Rules:
+    """The rules of this executor, with deadlines extended to the real time that processes need."""
     base = Rules(
         start_timeout_ms=int(config.start_timeout_s * 1000),
         drain_timeout_ms=int(config.drain_timeout_s * 1000),
-        routing=frozenset(
+        live_switch_engines=frozenset(
             name for name, kind in config.engines.items() if kind.role_switch is RoleSwitch.ROUTING
         ),
-        sleeping=frozenset(name for name, kind in config.engines.items() if kind.sleeps),
+        standby_engines=frozenset(name for name, kind in config.engines.items() if kind.sleeps),
     )
     speed = config.time_base.speed
     floors = {k: max(getattr(base, k), int(v * speed)) for k, v in _REAL_FLOORS_MS.items()}
@@ -62,22 +61,22 @@ def rules_at(config: ExecutorConfig) -> Rules:
 
 
 def heartbeat_s(idle: bool, speed: float) -> float:
-    """Real seconds between two statuses of a node of which nothing changes."""
+    """Real seconds between two statuses of a node without changes."""
     if idle:
         return max(_IDLE_HEARTBEAT_S / speed, _MIN_IDLE_HEARTBEAT_S)
     return max(_HEARTBEAT_S / speed, _MIN_HEARTBEAT_S)
 
 
 class NodeWorker:
-    """One node. `step` is called some ten times a second and never waits."""
+    """One node. Call `step` about ten times a second; it never waits."""
 
     def __init__(
         self,
         node: NodeConfig,
         config: ExecutorConfig,
-        engines: EnginesHere,
-        store: Store,
-        occupancy: Occupancy,
+        engines: EngineProcesses,
+        store: StateStore,
+        node_lock: NodeLock,
         metrics: Metrics,
         publish: Publish,
         rules: Rules,
@@ -87,87 +86,88 @@ class NodeWorker:
         self._config = config
         self.engines = engines
         self._store = store
-        self.occupancy = occupancy
+        self.node_lock = node_lock
         self._metrics = metrics
         self._publish = publish
         self._rules = rules
         self._load_feed = load_feed
         self._state = NodeState(node.node, node.pool)
         self._publishing: asyncio.Task[None] | None = None
-        self._shown: Status | None = None
-        self._shown_s = 0.0
-        self._untold = False
+        self._published: Status | None = None
+        self._published_s = 0.0
+        self._publish_failed = False
         self._save_due_s = math.inf
         self._reclaim_ms = 0
 
     @property
     def state(self) -> NodeState:
-        """What is known of the node now."""
+        """The node's current state."""
         return self._state
 
     @property
     def ports_used(self) -> set[int]:
-        """Ports of engines that live or start."""
-        return {port for item in self._state.held if item.process for port in item.ports}
+        """Ports of running and starting engines."""
+        return {port for item in self._state.instances if item.has_process for port in item.ports}
 
     def restore(self) -> int:
-        """Take over what an earlier life left running; how many engines that were."""
+        """Adopt the engines of an earlier executor process; returns their number."""
         state, recorded = self._store.restore(self._state)
         self._state = self.engines.adopt(state, recorded)
         return len(self.engines.processes)
 
     def accept(self, assignment: Assignment, expires_ms: int = 0) -> None:
-        """A new assignment, or an old one that is refused."""
+        """Accept a new assignment, or count the refusal of an outdated one."""
         before = self._state
         self._state = reconcile.accept(before, assignment, expires_ms)
         for why, count in self._state.refused.items():
             if count > before.refused.get(why, 0):
-                self._say_refused(assignment, why)
+                self._report_refusal(assignment, why)
 
     def refuse(self, assignment: Assignment, why: str) -> None:
-        """An assignment that is not even compared with the one in force."""
-        self._state = reconcile.refused(self._state, why)
-        self._say_refused(assignment, why)
+        """Refuse an assignment without comparing it with the one in force."""
+        self._state = reconcile.count_refusal(self._state, why)
+        self._report_refusal(assignment, why)
 
-    def notice(self, left_s: float | None) -> None:
-        """The node will be taken away in `left_s` real seconds; None = nobody says so."""
+    def on_reclaim_notice(self, left_s: float | None) -> None:
+        """Handle a notice that the node is reclaimed in `left_s` real seconds; None = no notice."""
         if left_s is None:
             self._reclaim_ms = 0
             return
         base = self._config.time_base
         at_ms = base.now_ms(time.monotonic_ns()) + int(left_s * base.speed * 1000)
-        # The same notice, asked for again, is off by the time of an answer.
+        # A repeated notice differs by the hook's response time.
         if (
             not self._reclaim_ms
             or abs(at_ms - self._reclaim_ms) > _SAME_NOTICE_S * base.speed * 1e3
         ):
-            log.warning("%s: will be taken away in %.0f s", self._node.node, left_s)
+            log.warning("%s: reclaimed in %.0f s", self._node.node, left_s)
             self._reclaim_ms = at_ms
 
     def step(self, now_ms: int, now_s: float, used_ports: set[int]) -> None:
-        """Look, reconcile, act, tell. now_s: the loop's clock; used_ports: of all nodes."""
+        """Observe, reconcile, execute, publish. now_s: the loop's clock; used_ports: of all
+        nodes."""
         before = self._state
-        if not before.held:
-            self.engines.released()
-        seen = self.engines.look(before.held)
-        # What is still in flight then has until the node is gone to finish after SIGTERM.
+        if not before.instances:
+            self.engines.node_released()
+        seen = self.engines.observe(before.instances)
+        # Drains end early enough for requests in flight to finish between SIGTERM and reclaim.
         leave_ms = self._reclaim_ms - int(SHUTDOWN_TIMEOUT_S * 1000) if self._reclaim_ms else 0
         stop_ms = self.engines.stop_ms(self._rules)
-        rules = replace(self._rules, stop_ms=stop_ms, leave_by_ms=max(0, leave_ms))
+        rules = replace(self._rules, stop_ms=stop_ms, drain_by_ms=max(0, leave_ms))
         self._state, commands = reconcile.reconcile(
             before, seen, now_ms, rules, self.engines.blocked_gpus()
         )
         for command in commands:
-            self._carry_out(command, now_ms, used_ports)
-        self._time_switches(before, now_ms)
-        if now_s >= self._save_due_s or _durable(before) != _durable(self._state):
+            self._execute(command, now_ms, used_ports)
+        self._record_switch_times(before, now_ms)
+        if now_s >= self._save_due_s or _persistent_part(before) != _persistent_part(self._state):
             saved = self._store.save(self._state, self.engines.processes)
-            self._save_due_s = math.inf if saved else now_s + _SAVE_AGAIN_S
-        self.engines.ask(self._state.held, now_ms, now_s)
-        self._tell(now_ms, now_s)
+            self._save_due_s = math.inf if saved else now_s + _SAVE_RETRY_S
+        self.engines.start_probes(self._state.instances, now_ms, now_s)
+        self._publish_if_due(now_ms, now_s)
 
     async def close(self) -> None:
-        """Stop asking and telling; engines are left as they are."""
+        """Stop probing and publishing. Engines keep running."""
         await self.engines.close()
         if self._publishing is not None:
             self._publishing.cancel()
@@ -175,7 +175,7 @@ class NodeWorker:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _say_refused(self, assignment: Assignment, why: str) -> None:
+    def _report_refusal(self, assignment: Assignment, why: str) -> None:
         self._metrics.refused.labels(why).inc()
         log.warning(
             "%s: refused assignment %d of leader %d: %s",
@@ -185,16 +185,16 @@ class NodeWorker:
             why,
         )
 
-    def _carry_out(self, command: Command, now_ms: int, used_ports: set[int]) -> None:
+    def _execute(self, command: Command, now_ms: int, used_ports: set[int]) -> None:
         if isinstance(command, Launch):
             started = self.engines.launch(command, now_ms, used_ports)
             if started is not None:
                 instance = command.desired.instance
-                self._state = reconcile.launched(self._state, instance, *started)
+                self._state = reconcile.record_launch(self._state, instance, *started)
             return
         if isinstance(command, Wake):
             log.info("%s: waking %s as %s", self._node.node, command.sleeper, command.instance)
-            self.engines.rename(command)
+            self.engines.rename_sleeper(command)
             return
         log.info("%s: %s %s", self._node.node, type(command).__name__.lower(), command.instance)
         if isinstance(command, Kill):
@@ -202,66 +202,68 @@ class NodeWorker:
         else:
             self.engines.terminate(command.instance)
 
-    def _time_switches(self, before: NodeState, now_ms: int) -> None:
-        self._time_wakes(before, now_ms)
-        switching = {i.instance: i for i in before.held if i.state is InstanceState.SWITCHING}
-        for item in self._state.held:
+    def _record_switch_times(self, before: NodeState, now_ms: int) -> None:
+        self._record_wake_times(before, now_ms)
+        switching = {i.instance: i for i in before.instances if i.state is InstanceState.SWITCHING}
+        for item in self._state.instances:
             old = switching.get(item.instance)
             if old is None or item.state is InstanceState.SWITCHING:
                 continue
             engine = item.desired.engine
-            routing = engine in self._rules.routing
+            routing = engine in self._rules.live_switch_engines
             strategy = RoleSwitch.ROUTING if routing else RoleSwitch.RELAUNCH
-            outcome = _outcome(old, item)
+            outcome = _switch_outcome(old, item)
             took_s = (now_ms - old.switch_ms) / 1000
             self._metrics.switches.labels(engine, str(strategy), outcome).observe(took_s)
             log.info("%s: switch of %s %s after %.1f s", self._node.node, item.instance, outcome,
                      took_s)  # fmt: skip
 
-    def _time_wakes(self, before: NodeState, now_ms: int) -> None:
-        waking = {i.instance: i for i in before.held if _wakes(i)}
-        for item in self._state.held:
+    def _record_wake_times(self, before: NodeState, now_ms: int) -> None:
+        waking = {i.instance: i for i in before.instances if _is_waking(i)}
+        for item in self._state.instances:
             old = waking.get(item.instance)
-            if old is None or _wakes(item):
+            if old is None or _is_waking(item):
                 continue
-            outcome = _WOKEN.get(item.state, "ended")
+            outcome = _WAKE_OUTCOMES.get(item.state, "ended")
             took_s = (now_ms - old.sleep_ms) / 1000
             self._metrics.wakes.labels(item.desired.engine, outcome).observe(took_s)
             log.info("%s: %s %s after %.1f s", self._node.node, item.instance, outcome, took_s)
 
-    def _tell(self, now_ms: int, now_s: float) -> None:
+    def _publish_if_due(self, now_ms: int, now_s: float) -> None:
         if self._publishing is not None and not self._publishing.done():
             return
-        if self.occupancy.contested(now_ms):
-            return  # the word about this node is another executor's
-        shown_ms = self._shown.at_ms if self._shown else 0
-        if shown_ms and now_ms - shown_ms > self.occupancy.silent_ms * 2 // 3:
-            self.occupancy.lapsed()
+        if self.node_lock.contested(now_ms):
+            return  # the other executor publishes this node's status
+        shown_ms = self._published.at_ms if self._published else 0
+        if shown_ms and now_ms - shown_ms > self.node_lock.silence_limit_ms * 2 // 3:
+            self.node_lock.drop_claim()
         status = self._status(now_ms)
-        if self._shown is None or _shape(status) != _shape(self._shown):
-            if now_s - self._shown_s < _MIN_CHANGE_S:
+        if self._published is None or _urgent_part(status) != _urgent_part(self._published):
+            if now_s - self._published_s < _MIN_CHANGE_S:
                 return
         else:
-            # All nodes of this process speak on one beat, so their statuses travel in one batch.
-            every_s = heartbeat_s(not self._state.held, self._config.time_base.speed)
-            again = self._untold and now_s - self._shown_s >= _TELL_AGAIN_S
-            if not again and now_s // every_s == self._shown_s // every_s:
+            # All nodes of this process publish at the same time, so Kafka batches their statuses.
+            every_s = heartbeat_s(not self._state.instances, self._config.time_base.speed)
+            again = self._publish_failed and now_s - self._published_s >= _PUBLISH_RETRY_S
+            if not again and now_s // every_s == self._published_s // every_s:
                 return
-        self._shown_s = now_s
-        self._publishing = asyncio.create_task(self._show(status))
+        self._published_s = now_s
+        self._publishing = asyncio.create_task(self._publish_status(status))
 
     def _status(self, now_ms: int) -> Status:
         state = self._state
-        faults = (self._store.fault, self.occupancy.fault(now_ms))
+        faults = (self._store.fault, self.node_lock.fault(now_ms))
         return Status(
             node=state.node,
             pool=state.pool,
             executor=self._config.executor,
             observed_generation=state.assignment.generation if state.assignment else 0,
             at_ms=now_ms,
-            instances=tuple(self._at_home(seen) for seen in reconcile.observed(state)),
-            boot=self.occupancy.boot,
-            place=self.occupancy.place,
+            instances=tuple(
+                self._at_advertised_address(seen) for seen in reconcile.observed_instances(state)
+            ),
+            boot=self.node_lock.boot,
+            place=self.node_lock.place,
             refused=sum(state.refused.values()),
             reclaim_ms=self._reclaim_ms,
             faults=tuple(fault for fault in faults if fault),
@@ -270,9 +272,9 @@ class NodeWorker:
             address=self._config.advertise,
         )
 
-    def _at_home(self, seen: ObservedInstance) -> ObservedInstance:
-        """`seen` under the address of now: an adopted engine may have been started under another
-        name of this host."""
+    def _at_advertised_address(self, seen: ObservedInstance) -> ObservedInstance:
+        """`seen` under the address that is advertised now: an adopted engine may have been started
+        under another name of this host."""
         home = self._config.advertise
         if seen.endpoint:
             seen = replace(seen, endpoint=f"{home}:{seen.endpoint.rpartition(':')[2]}")
@@ -281,37 +283,38 @@ class NodeWorker:
             seen = replace(seen, gang=replace(seen.gang, rendezvous=f"{home}:{port}"))
         return seen
 
-    async def _show(self, status: Status) -> None:
+    async def _publish_status(self, status: Status) -> None:
         try:
-            told = await self._publish(status)
+            accepted = await self._publish(status)
         except InvalidRecord:
-            log.exception("%s: its status cannot be written", self._node.node)
+            log.exception("%s: status cannot be encoded", self._node.node)
             return
-        self._untold = not told
-        if told:
-            self._shown = status
+        self._publish_failed = not accepted
+        if accepted:
+            self._published = status
 
 
-def _wakes(item: Held) -> bool:
+def _is_waking(item: InstanceRecord) -> bool:
     return item.state is InstanceState.STARTING and item.sleep_ms > 0
 
 
-def _outcome(old: Held, new: Held) -> str:
+def _switch_outcome(old: InstanceRecord, new: InstanceRecord) -> str:
     if new.state is not InstanceState.READY:
         return "ended"
     return "switched" if new.phase != old.from_phase else "rolled back"
 
 
-def _durable(state: NodeState) -> object:
-    """What is worth a write: everything but the load, which changes with each look."""
-    held = tuple(replace(item, in_flight=0, held_kv=0) for item in state.held)
+def _persistent_part(state: NodeState) -> object:
+    """The part of the state whose change triggers a save: everything except load, which changes
+    constantly."""
+    held = tuple(replace(item, in_flight=0, held_kv=0) for item in state.instances)
     found = state.assignment
     if found is not None:
         found = replace(found, said_ms=0)
     return found, state.expires_ms // _EXPIRY_STEP_MS, held, tuple(state.refused.items())
 
 
-def _shape(status: Status) -> object:
-    """What others act upon at once; the load comes with the next heartbeat."""
+def _urgent_part(status: Status) -> object:
+    """The part of a status whose change is published at once; load waits for the next heartbeat."""
     instances = tuple(replace(i, in_flight=0, held_kv=0) for i in status.instances)
     return status.observed_generation, instances, status.reclaim_ms, status.faults

@@ -1,8 +1,8 @@
-"""Engine processes: start, watch, signal, reap, and find again after a restart of the executor.
+"""Engine processes: start, poll, signal, reap, and find after a restart of the executor.
 
-Holds the operating system's side of an instance. It must not know what an engine is or why it
-should stop. Every engine leads a session of its own, so it outlives its executor; it ends as a
-whole: when its leader is gone, so are its workers, before anything else gets their GPUs.
+The operating system's side of an instance, without any knowledge of engines. Every engine leads its
+own session, so it outlives its executor. When its leader exits, its workers are killed before
+another engine may use their GPUs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import IO
 
 from executors.engines.engine_protocol import LaunchLine
 from executors.node import procfs
-from executors.node.containers import VARIABLE, Container
-from executors.node.engine_environment import Tag, tag_of
+from executors.node.containers import CONTAINER_VARIABLE, Container
+from executors.node.engine_environment import LaunchTag, read_tag
 from executors.private_files import open_private
 from executors.supervision import supervision_fds
 
@@ -28,11 +28,11 @@ _TAIL_BYTES = 2000
 
 @dataclass(slots=True)
 class EngineProcess:
-    """One engine, ours or adopted: the process `pid` and everything it started.
+    """One engine, launched or adopted: the process `pid` and all its descendants.
 
-    started: start time of the leader in kernel ticks, 0 where it is gone. launch, state_dir: what
-    its tag says. log: what it says, to its end. child: where we started it ourselves. container:
-    that it runs in, where it does.
+    started: start time of the leader in kernel ticks, 0 if it is gone. launch, state_dir: from its
+    launch tag. log: its log file. child: set if this executor process started it. container: set if
+    it runs in one.
     """
 
     pid: int
@@ -41,15 +41,15 @@ class EngineProcess:
     state_dir: str
     log: Path
     child: subprocess.Popen[bytes] | None = None
-    note: str = ""
+    end_reason: str = ""
     container: Container | None = None
 
-    def ended(self) -> str | None:
-        """None while any part of it lives; else why it ended, as far as that is known.
+    def poll(self) -> str | None:
+        """None while any part of it lives; else why it ended, as far as known.
 
-        Workers whose leader is gone are killed: nobody can reach them, and they hold GPUs.
+        Workers without a leader are killed: no client can reach them, and they hold GPUs.
         """
-        if self._leads():
+        if self._leader_alive():
             return None
         rest = self._members()
         for pid in rest:
@@ -57,51 +57,53 @@ class EngineProcess:
         self._reap()
         if self.container is not None and not self.container.remove():
             return None
-        return None if rest else self.note or "gone"
+        return None if rest else self.end_reason or "gone"
 
     def terminate(self) -> None:
-        """SIGTERM to the leader, who tells its workers."""
-        if self._leads():
+        """Send SIGTERM to the leader, which stops its workers."""
+        if self._leader_alive():
             _signal(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to it and to everything it started."""
+        """Send SIGKILL to the leader and all its descendants."""
         for pid in self._members():
             _signal(pid, signal.SIGKILL)
         if self.container is not None:
             self.container.remove()
 
-    def _leads(self) -> bool:
+    def _leader_alive(self) -> bool:
         if self.child is None:
-            found = procfs.look(self.pid)
+            found = procfs.find_process(self.pid)
             return found is not None and found.started == self.started
         code = self.child.poll()
         if code is None:
             return True
-        if not self.note:
+        if not self.end_reason:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             tail = self._last_line()
-            self.note = f"{how}: {tail}" if tail else how
+            self.end_reason = f"{how}: {tail}" if tail else how
         return False
 
     def _members(self) -> list[int]:
-        """Its living processes: the group it leads, and who left the group but has its tag.
+        """Its living processes: the group that it leads, and processes outside the group with its
+        tag.
 
-        The group's number cannot be given to others while anyone is left in it, and we look several
-        times a second from the start of its leader on.
+        The group id cannot be reused while the group has a member, and polling several times a
+        second notices the end of the group in time.
         """
         found = []
-        for process in procfs.everyone():
+        for process in procfs.all_processes():
             if process.group == self.pid:
                 found.append(process.pid)
                 continue
-            tag = tag_of(process.pid, self.state_dir)
-            if isinstance(tag, Tag) and tag.launch == self.launch:
+            tag = read_tag(process.pid, self.state_dir)
+            if isinstance(tag, LaunchTag) and tag.launch == self.launch:
                 found.append(process.pid)
         return found
 
     def _reap(self) -> None:
-        """Workers that fell to us (as a container's first process, say) leave no zombies."""
+        """Reap workers that became children of this process (as the first process of a
+        container)."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
@@ -116,13 +118,13 @@ class EngineProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
 
 
-def start(
-    line: LaunchLine, tag: Tag, environment: Mapping[str, str], state_dir: str, log: Path
+def start_engine(
+    line: LaunchLine, tag: LaunchTag, environment: Mapping[str, str], state_dir: str, log: Path
 ) -> EngineProcess:
-    """Start an engine in a session of its own; OSError when that is not possible."""
+    """Start an engine in its own session. OSError if that fails."""
     output: IO[bytes] | int
     try:
-        # Appending, so that the file can be cut while it is written.
+        # Append mode, so that the file can be truncated while the engine writes.
         output = open_private(log, "ab")
     except OSError:  # a full or read-only disk must not keep an engine from serving
         output = subprocess.DEVNULL
@@ -139,21 +141,21 @@ def start(
     finally:
         if not isinstance(output, int):
             output.close()
-    found = procfs.look(child.pid)
+    found = procfs.find_process(child.pid)
     started = found.started if found else 0
-    container = Container.named(environment.get(VARIABLE, ""))
+    container = Container.from_variable(environment.get(CONTAINER_VARIABLE, ""))
     return EngineProcess(child.pid, started, tag.launch, state_dir, log, child, container=container)
 
 
-def of_folder(state_dir: str) -> dict[str, list[tuple[procfs.Process, Tag | None]]]:
-    """Every living engine process that executors of this state folder started, by node.
+def tagged_processes(state_dir: str) -> dict[str, list[tuple[procfs.Process, LaunchTag | None]]]:
+    """Living engine processes that executors of this state folder started, by node.
 
-    The tag is None where only the node can be read from it.
+    The tag is None if only its node is readable.
     """
-    found: dict[str, list[tuple[procfs.Process, Tag | None]]] = {}
-    for process in procfs.everyone():
-        tag = tag_of(process.pid, state_dir)
-        if isinstance(tag, Tag):
+    found: dict[str, list[tuple[procfs.Process, LaunchTag | None]]] = {}
+    for process in procfs.all_processes():
+        tag = read_tag(process.pid, state_dir)
+        if isinstance(tag, LaunchTag):
             found.setdefault(tag.node, []).append((process, tag))
         elif tag is not None:
             found.setdefault(tag, []).append((process, None))

@@ -1,6 +1,6 @@
-"""Questions to the engines of one node: when they are due, and what was answered.
+"""Probe schedule of the engines of one node: starts due probes and keeps their results.
 
-Holds the tasks that wait for engines, so that a step of the node never does.
+Probes run in tasks, so that a step of the node never waits for an engine.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import aiohttp
 
 from executors.engines.engine_protocol import API_KEY, Contact, EngineKind, Load
 from executors.node import procfs
-from executors.node.engine_probes import Answered, Patience, Watch
-from executors.node.node_state import Held
+from executors.node.engine_probes import EngineProbe, ProbeResult, ProbeTimeouts
+from executors.node.node_state import InstanceRecord
 from executors.node.os_processes import EngineProcess
 from topics.fleet import InstanceState
 
 log = logging.getLogger(__name__)
 
-_EVERY_S = {  # real s between two looks at an engine
+_PROBE_INTERVAL_S = {  # real s between two probes of an engine
     InstanceState.STARTING: 0.1,
     InstanceState.READY: 2.0,
     InstanceState.SWITCHING: 0.1,
@@ -30,95 +30,100 @@ _EVERY_S = {  # real s between two looks at an engine
 }
 
 
-class Asking:
-    """All engines of one node. host: the address at which they answer."""
+class ProbeSchedule:
+    """The probes of all engines of one node. host: the address at which engines answer."""
 
     def __init__(
         self,
         kinds: Mapping[str, EngineKind],
         client: aiohttp.ClientSession,
         host: str,
-        patience: Patience,
+        timeouts: ProbeTimeouts,
     ) -> None:
         self._kinds = kinds
         self._client = client
         self._host = host
-        self._patience = patience
-        self._watches: dict[str, tuple[EngineProcess, Watch]] = {}
-        self._answers: dict[str, tuple[EngineProcess, Answered, int]] = {}
+        self._timeouts = timeouts
+        self._probes: dict[str, tuple[EngineProcess, EngineProbe]] = {}
+        self._results: dict[str, tuple[EngineProcess, ProbeResult, int]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._next_s: dict[str, float] = {}
 
-    def answer(self, instance: str, process: EngineProcess) -> tuple[Answered, int] | None:
-        """What `process` answered since this was last called, and when it was asked (domain ms).
+    def take_result(self, instance: str, process: EngineProcess) -> tuple[ProbeResult, int] | None:
+        """The latest result for `process` since the last call, and when its probe began (domain
+        ms).
 
-        An answer of an earlier process says nothing about the present one.
+        A result of an earlier process of the instance is discarded.
         """
-        asked, answered, at_ms = self._answers.pop(instance, (None, Answered(None), 0))
-        return (answered, at_ms) if asked is process else None
+        probed, result, at_ms = self._results.pop(instance, (None, ProbeResult(None), 0))
+        return (result, at_ms) if probed is process else None
 
-    def ask(self, item: Held, process: EngineProcess, now_ms: int, now_s: float) -> None:
-        """Ask `item` what its state calls for, if that is due and nothing is under way."""
-        every_s = _EVERY_S.get(item.state)
+    def start_probe(
+        self, item: InstanceRecord, process: EngineProcess, now_ms: int, now_s: float
+    ) -> None:
+        """Start the probe that the state of `item` calls for, if it is due and none is running."""
+        every_s = _PROBE_INTERVAL_S.get(item.state)
         kind = self._kinds.get(item.desired.engine)
-        # One whose engine left the configuration was adopted: it stays as it is.
+        # An adopted engine that is no longer configured is not probed.
         if every_s is None or kind is None or item.instance in self._tasks:
             return
         if now_s < self._next_s.get(item.instance, 0.0):
             return
         self._next_s[item.instance] = now_s + every_s
         if item.desired.gang is not None and not item.desired.gang.leads:
-            # It answers nobody. It is as well as its process; rank 0's tokens prove all of them.
-            self._answers[item.instance] = process, Answered(True, Load(0, 0)), now_ms
+            # Only rank 0 serves HTTP. A living process suffices: rank 0's tokens prove all ranks.
+            self._results[item.instance] = process, ProbeResult(True, Load(0, 0)), now_ms
             return
-        task = asyncio.create_task(self._ask(item, process, kind, now_ms))
+        task = asyncio.create_task(self._probe(item, process, kind, now_ms))
         self._tasks[item.instance] = task
-        task.add_done_callback(partial(self._asked, item.instance))
+        task.add_done_callback(partial(self._probe_done, item.instance))
 
     def forget(self, instance: str) -> None:
-        """Its process is gone."""
-        self._answers.pop(instance, None)
+        """Drop the probe and results of an instance whose process is gone."""
+        self._results.pop(instance, None)
         self._next_s.pop(instance, None)
-        _, watch = self._watches.pop(instance, (None, None))
-        if watch is not None:
-            watch.close()
+        _, probe = self._probes.pop(instance, (None, None))
+        if probe is not None:
+            probe.close()
 
     async def close(self) -> None:
-        """Stop asking."""
-        for instance in list(self._watches):
+        """Cancel all probes."""
+        for instance in list(self._probes):
             self.forget(instance)
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _asked(self, instance: str, task: asyncio.Task[None]) -> None:
+    def _probe_done(self, instance: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(instance, None)
         if not task.cancelled() and task.exception() is not None:
-            log.error("%s: asking failed", instance, exc_info=task.exception())
+            log.error("%s: probe failed", instance, exc_info=task.exception())
 
-    async def _ask(self, item: Held, process: EngineProcess, kind: EngineKind, at_ms: int) -> None:
-        asked, watch = self._watches.get(item.instance, (None, None))
-        if watch is None or asked is not process:
-            # Its own: one that was adopted may have been started with another key than today's.
-            given = procfs.environment_now(process.pid)
+    async def _probe(
+        self, item: InstanceRecord, process: EngineProcess, kind: EngineKind, at_ms: int
+    ) -> None:
+        probed, probe = self._probes.get(item.instance, (None, None))
+        if probe is None or probed is not process:
+            # Read the key from the process: an adopted engine may have been started with another.
+            given = procfs.environment_or_none(process.pid)
             if given is not None and not given:
-                return  # a wrapper becomes the engine just now, with the same variables
+                return  # a wrapper is in exec, becoming the engine with the same variables
             key = (given or {}).get(API_KEY, "")
             endpoint = f"{self._host}:{item.ports[0]}"
             contact = Contact(self._client, endpoint, item.desired.model, key)
-            watch = Watch(kind, contact, self._patience)
-            self._watches[item.instance] = process, watch
+            probe = EngineProbe(kind, contact, self._timeouts)
+            self._probes[item.instance] = process, probe
         if item.state is InstanceState.READY:
-            answered = await watch.again()
+            result = await probe.check_live()
         elif item.state is InstanceState.DRAINING and item.sleep_ms and not item.terminated_ms:
-            answered = await watch.asleep()
+            result = await probe.put_to_sleep()
         elif item.state is InstanceState.STARTING and item.sleep_ms:
-            answered = await watch.woken()
+            result = await probe.wake_up()
         elif item.state is InstanceState.DRAINING or item.terminated_ms:
-            answered = Answered(None, await watch.load())
+            result = ProbeResult(None, await probe.load())
         else:
-            answered = await watch.first()
+            result = await probe.check_ready()
             if item.state is InstanceState.SWITCHING:
-                answered = replace(answered, load=await watch.load())
-        self._answers[item.instance] = process, answered, at_ms
+                result = replace(result, load=await probe.load())
+        self._results[item.instance] = process, result, at_ms

@@ -1,6 +1,6 @@
-"""What /proc tells of processes: when they started, who belongs together, whose they are.
+"""Processes as /proc shows them: start time, process group and environment.
 
-Holds reading only. A process is named by its pid and its start time; a zombie counts as gone.
+A process is identified by its pid and start time; a zombie counts as gone.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ _GROUP, _START = 2, 19  # fields 5 and 22 of stat, counted behind the name
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A living process. started: kernel ticks since boot."""
+    """A living process. group: its process group. started: kernel ticks since boot."""
 
     pid: int
     group: int
     started: int
 
 
-def look(pid: int) -> Process | None:
-    """The process `pid`; None when there is none, or only what is left to reap."""
+def find_process(pid: int) -> Process | None:
+    """The process `pid`; None if it does not exist or is a zombie."""
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    # The name in parentheses may hold spaces and parentheses; the fields come after it.
+    # The name in parentheses may contain spaces and parentheses; the fields follow it.
     fields = stat.rpartition(b")")[2].split()
     if fields[0] in (b"Z", b"X"):
         return None
     return Process(pid, int(fields[_GROUP]), int(fields[_START]))
 
 
-def everyone() -> Iterator[Process]:
-    """Every living process of this machine that can be seen."""
+def all_processes() -> Iterator[Process]:
+    """All living processes that are visible on this machine."""
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
-            found = look(int(entry.name))
+            found = find_process(int(entry.name))
             if found is not None:
                 yield found
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The variables that `pid` was started with; none where that may not be read."""
-    return environment_now(pid) or {}
+    """The variables that `pid` was started with; empty if they are unreadable."""
+    return environment_or_none(pid) or {}
 
 
-def environment_now(pid: int) -> dict[str, str] | None:
-    """The same; None where that may not be read, empty while one program becomes another (exec)."""
+def environment_or_none(pid: int) -> dict[str, str] | None:
+    """The variables that `pid` was started with; None if unreadable, empty during an exec."""
     try:
         raw = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -60,7 +60,8 @@ def environment_now(pid: int) -> dict[str, str] | None:
 
 
 def boot_id() -> str:
-    """Names this boot of the machine: start times of another boot mean nothing."""
+    """The id of this boot of the machine; process start times are comparable only within one
+    boot."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,8 +1,8 @@
-"""Whether the node will be taken away: a command of the operator's that is asked again and again.
+"""The operator's reclaim command, which is polled for notices that the node is going away.
 
-Holds asking it, within a time limit. It is run with `{"action": "notice", "node": NODE}` on its
-standard input and answers on its standard output with JSON: `{}` for no notice, or
-`{"seconds_left": S}`. A command that fails, hangs or makes no sense changes nothing.
+The command gets `{"action": "notice", "node": NODE}` on its standard input and answers on its
+standard output with JSON: `{}` for no notice, or `{"seconds_left": S}`. A command that fails, hangs
+or answers anything else changes nothing.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ from topics.checks import InvalidRecord, number
 
 log = logging.getLogger(__name__)
 
-EVERY_S, LIMIT_S = 5.0, 3.0
+INTERVAL_S, TIMEOUT_S = 5.0, 3.0
 
 
-async def watch(
+async def poll_notices(
     command: Sequence[str], node: str, on_notice: Callable[[float | None], None]
 ) -> None:
-    """Call `on_notice` with the seconds left, None for no notice, after every answer, for ever."""
+    """Run `command` periodically and pass each answer to `on_notice`: seconds left, None = no
+    notice."""
     failing = False
     while True:
         try:
-            on_notice(await ask(command, node, LIMIT_S))
+            on_notice(await read_notice(command, node, TIMEOUT_S))
             failing = False
         except (OSError, ValueError, TimeoutError) as error:
             if not failing:
                 log.error("reclaim command %s: %s", command[0], error or "no answer in time")
             failing = True
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(INTERVAL_S)
 
 
-async def ask(command: Sequence[str], node: str, limit_s: float) -> float | None:
-    """One answer; TimeoutError, OSError, ValueError (InvalidRecord) where there is none."""
+async def read_notice(command: Sequence[str], node: str, limit_s: float) -> float | None:
+    """Run `command` once: seconds left, None = no notice. Raises TimeoutError, OSError, or
+    ValueError (InvalidRecord) for a bad answer."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -50,7 +52,7 @@ async def ask(command: Sequence[str], node: str, limit_s: float) -> float | None
     )
     try:
         question = orjson.dumps({"action": "notice", "node": node})
-        said, _ = await asyncio.wait_for(process.communicate(question), limit_s)
+        output, _ = await asyncio.wait_for(process.communicate(question), limit_s)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -58,10 +60,10 @@ async def ask(command: Sequence[str], node: str, limit_s: float) -> float | None
             await process.wait()
     if process.returncode:
         raise ValueError(f"exit code {process.returncode}")
-    found = orjson.loads(said)
-    if not isinstance(found, dict):
-        raise InvalidRecord("notice", found, "a JSON object")
-    left_s = found.get("seconds_left")
+    notice = orjson.loads(output)
+    if not isinstance(notice, dict):
+        raise InvalidRecord("notice", notice, "a JSON object")
+    left_s = notice.get("seconds_left")
     if left_s is not None:
         number("seconds_left", left_s, 0.0, 86_400.0)
     return left_s

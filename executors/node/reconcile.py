@@ -1,7 +1,6 @@
-"""Reconciling one node: desired and seen in, commands out. Pure.
+"""Reconciliation of one node: assignment and observations in, commands out. Pure.
 
-Holds the comparison of an assignment with what runs. It must not know processes, sockets or Kafka.
-A message that comes twice, late or out of order changes nothing; a step with nothing new yields
+A message that arrives twice, late or out of order changes nothing, and a step without news yields
 no command.
 """
 
@@ -12,25 +11,32 @@ from dataclasses import replace
 
 from executors.engines.engine_protocol import rendezvous
 from executors.node import instance_lifecycle, warm_standby
-from executors.node.node_state import Command, Held, Launch, NodeState, Rules, Seen
+from executors.node.node_state import (
+    Command,
+    InstanceRecord,
+    Launch,
+    NodeState,
+    ProcessObservation,
+    Rules,
+)
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance
 from topics.instance_ranks import GangRank
 
 
-def expiry_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:
-    """Until when, by the clock of `now_ms`, an assignment is in force that the broker took `age_ms`
-    ago; 0 = for ever. Whatever its leader's clock says: only how long it is valid counts."""
+def expires_at_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:
+    """When an assignment expires, by the clock of `now_ms`; 0 = never. age_ms: time since the
+    broker appended it. Only its validity period counts, not the leader's clock."""
     return now_ms - age_ms + assignment.valid_ms if assignment.valid_ms else 0
 
 
 def accept(state: NodeState, assignment: Assignment, expires_ms: int = 0) -> NodeState:
-    """Take an assignment over, unless it is older than the one in force (refused, counted).
+    """Put an assignment in force, unless it is older than the current one (refused, counted).
 
-    The order is (leader_token, generation). The same one, said again later, only moves the expiry
-    on: what it says was said the first time. expires_ms: see `expiry_ms`.
+    The order is (leader_token, generation). A repeated publication of the current one only extends
+    its expiry. expires_ms: see `expires_at_ms`.
     """
     if assignment.node != state.node:
-        return refused(state, "node")
+        return count_refusal(state, "node")
     if state.assignment is not None:
         current = (state.assignment.leader_token, state.assignment.generation)
         offered = (assignment.leader_token, assignment.generation)
@@ -41,70 +47,72 @@ def accept(state: NodeState, assignment: Assignment, expires_ms: int = 0) -> Nod
             return replace(state, assignment=again, expires_ms=expires_ms)
         if offered < current:
             older = assignment.leader_token < state.assignment.leader_token
-            return refused(state, "leader token" if older else "generation")
+            return count_refusal(state, "leader token" if older else "generation")
     return replace(state, assignment=assignment, expires_ms=expires_ms)
 
 
-def refused(state: NodeState, why: str) -> NodeState:
-    """`state` with one more refusal counted."""
+def count_refusal(state: NodeState, why: str) -> NodeState:
+    """`state` with one more refusal counted under `why`."""
     return replace(state, refused={**state.refused, why: state.refused.get(why, 0) + 1})
 
 
-def expired(state: NodeState, now_ms: int) -> bool:
-    """Whether the assignment in force may start nothing new any more."""
+def is_expired(state: NodeState, now_ms: int) -> bool:
+    """Whether the assignment in force has expired, so that it may start nothing new."""
     return state.assignment is not None and 0 < state.expires_ms <= now_ms
 
 
 def reconcile(
     state: NodeState,
-    seen: Mapping[str, Seen],
+    seen: Mapping[str, ProcessObservation],
     now_ms: int,
     rules: Rules,
     blocked_gpus: Collection[int] = (),
 ) -> tuple[NodeState, tuple[Command, ...]]:
-    """One step: what was seen, then what is desired, then what follows from both.
+    """One step: apply observations, then the assignment, then derive commands.
 
-    seen: by instance; an instance that has a process and is missing there was not looked at.
-    blocked_gpus: on which something still runs that is none of these instances.
+    seen: observations by instance; a missing instance was not observed. blocked_gpus: records by
+    processes of no instance in `state`.
     """
     commands: list[Command] = []
     assignment = state.assignment
-    late = expired(state, now_ms)
-    held = [
-        instance_lifecycle.observe(item, seen[item.instance], now_ms, rules)
+    late = is_expired(state, now_ms)
+    records = [
+        instance_lifecycle.apply_observation(item, seen[item.instance], now_ms, rules)
         if item.instance in seen
         else item
-        for item in state.held
+        for item in state.instances
     ]
-    # Past its expiry an assignment starts nothing and stops nothing: what runs goes on.
+    # An expired assignment starts and stops nothing: existing instances keep running.
     if assignment is not None and not late:
-        held = _compare(held, assignment, now_ms)
-        held = warm_standby.evict(held, assignment, now_ms, rules, commands)
-    stays = warm_standby.kept(held, state.pool, rules)
+        records = _apply_assignment(records, assignment, now_ms)
+        records = warm_standby.evict_sleepers(records, assignment, now_ms, rules, commands)
+    stays = warm_standby.node_stays(records, state.pool, rules)
     drain_ms = (assignment.drain_timeout_ms if assignment else 0) or rules.drain_timeout_ms
-    held = [
-        instance_lifecycle.end(
+    records = [
+        instance_lifecycle.stop_if_due(
             item, seen.get(item.instance), now_ms, drain_ms, rules, commands, stays
         )
-        for item in held
+        for item in records
     ]
-    held = _launch(held, now_ms, rules, late, blocked_gpus, commands)
-    return replace(state, held=tuple(held)), tuple(commands)
+    records = _launch(records, now_ms, rules, late, blocked_gpus, commands)
+    return replace(state, instances=tuple(records)), tuple(commands)
 
 
-def launched(state: NodeState, instance: str, endpoint: str, ports: tuple[int, ...]) -> NodeState:
-    """The process of `instance` was started and will be reached at `endpoint`."""
+def record_launch(
+    state: NodeState, instance: str, endpoint: str, ports: tuple[int, ...]
+) -> NodeState:
+    """`state` after the process of `instance` was started with this endpoint and these ports."""
     return replace(
         state,
-        held=tuple(
+        instances=tuple(
             replace(item, endpoint=endpoint, ports=ports) if item.instance == instance else item
-            for item in state.held
+            for item in state.instances
         ),
     )
 
 
-def observed(state: NodeState) -> tuple[ObservedInstance, ...]:
-    """The instances of a node as others may see them."""
+def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
+    """The instances of a node as its status publishes them."""
     return tuple(
         ObservedInstance(
             instance=item.instance,
@@ -113,76 +121,82 @@ def observed(state: NodeState) -> tuple[ObservedInstance, ...]:
             group=item.desired.group,
             state=item.state,
             gpus=item.desired.gpus,
-            endpoint=item.endpoint if item.process else "",
+            endpoint=item.endpoint if item.has_process else "",
             since_ms=item.since_ms,
             launched_ms=item.launched_ms,
             restarts=item.restarts,
             in_flight=item.in_flight,
             held_kv=item.held_kv,
             reason=item.reason[:2000],
-            gang=_told(item),
+            gang=_published_gang(item),
         )
-        for item in state.held
+        for item in state.instances
     )
 
 
-def _told(item: Held) -> GangRank | None:
-    """Its place in its gang; of rank 0 with where it waits for the others."""
+def _published_gang(item: InstanceRecord) -> GangRank | None:
+    """The gang rank of `item`; rank 0's includes its rendezvous address."""
     gang = item.desired.gang
-    if gang is None or not (gang.leads and item.process and item.ports):
+    if gang is None or not (gang.leads and item.has_process and item.ports):
         return gang
     return replace(gang, rendezvous=rendezvous(item.endpoint.rpartition(":")[0], item.ports))
 
 
-def _compare(held: list[Held], assignment: Assignment, now_ms: int) -> list[Held]:
-    """Bring the wishes of the assignment to the instances."""
+def _apply_assignment(
+    records: list[InstanceRecord], assignment: Assignment, now_ms: int
+) -> list[InstanceRecord]:
+    """Apply the assignment to the instances: drop finished ones without an entry, add new ones."""
     desired = {item.instance: item for item in assignment.instances}
     kept = []
-    for item in held:
+    for item in records:
         wanted = desired.get(item.instance)
-        compared = instance_lifecycle.wish(item, wanted, now_ms)
+        compared = instance_lifecycle.apply_desired(item, wanted, now_ms)
         over = compared.state in (InstanceState.STOPPED, InstanceState.FAILED)
-        if wanted is None and over and not compared.process:
+        if wanted is None and over and not compared.has_process:
             continue
         kept.append(compared)
-    known = {item.instance for item in held}
+    known = {item.instance for item in records}
     for wanted in assignment.instances:
         if wanted.instance in known:
             continue
-        # Never started here, and should end: it has ended.
+        # A drain of an instance that never started here is already complete.
         state, reason = InstanceState.STOPPED if wanted.drain else InstanceState.STARTING, ""
-        if _ran_here(wanted):
-            state, reason = InstanceState.FAILED, "it ran here and is gone"
-        kept.append(Held(wanted, state, now_ms, wanted.phase, retry_ms=now_ms, reason=reason))
+        if _was_started_here(wanted):
+            state, reason = InstanceState.FAILED, "its process on this node is gone"
+        kept.append(
+            InstanceRecord(wanted, state, now_ms, wanted.phase, retry_ms=now_ms, reason=reason)
+        )
     return kept
 
 
-def _ran_here(wanted: DesiredInstance) -> bool:
-    """Whether only a start here can have made the place at which its gang meets: what is not known
-    here any more is gone, and is not started again alone."""
+def _was_started_here(wanted: DesiredInstance) -> bool:
+    """Whether `wanted` is a gang's rank 0 with a rendezvous, which only a launch on this node sets.
+    If this node has no record of it, its process is gone, and it is not restarted alone."""
     gang = wanted.gang
     return gang is not None and gang.leads and bool(gang.rendezvous) and not wanted.drain
 
 
 def _launch(
-    held: list[Held],
+    records: list[InstanceRecord],
     now_ms: int,
     rules: Rules,
     late: bool,
     blocked_gpus: Collection[int],
     commands: list[Command],
-) -> list[Held]:
-    """Start what should run and whose GPUs are free: a GPU belongs to one process at a time. Where
-    a sleeper has them that fits, it is woken instead.
+) -> list[InstanceRecord]:
+    """Launch instances whose GPUs are free; a GPU belongs to one process at a time. If a matching
+    standby sleeps on them, wake it instead.
 
-    late: the assignment has expired; what served before is started again, nothing else.
+    late: the assignment has expired; only instances that were launched before are restarted.
     """
-    busy = {gpu for item in held if item.process for gpu in item.desired.gpus} | {*blocked_gpus}
-    result: list[Held] = []
+    busy = {gpu for item in records if item.has_process for gpu in item.desired.gpus} | {
+        *blocked_gpus
+    }
+    result: list[InstanceRecord] = []
     taken = set[str]()
-    for item in held:
+    for item in records:
         comes = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
-        waits = comes and not item.process
+        waits = comes and not item.has_process
         if not waits or now_ms < item.retry_ms or (late and not item.launched_ms):
             result.append(item)
             continue
@@ -190,7 +204,7 @@ def _launch(
         if gang is not None and not (gang.leads or gang.rendezvous):
             result.append(replace(item, reason="waits for rank 0"))
             continue
-        item, sleeper = warm_standby.woken(item, held, now_ms, rules, commands)
+        item, sleeper = warm_standby.wake_sleeper(item, records, now_ms, rules, commands)
         if sleeper:
             taken.add(sleeper)
             result.append(item)
@@ -204,7 +218,12 @@ def _launch(
         reason = item.reason if item.refused_phase else ""
         result.append(
             replace(
-                item, phase=phase, process=True, answered=False, launched_ms=now_ms, reason=reason
+                item,
+                phase=phase,
+                has_process=True,
+                was_ready=False,
+                launched_ms=now_ms,
+                reason=reason,
             )
         )
     return [item for item in result if item.instance not in taken]

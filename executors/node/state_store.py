@@ -1,8 +1,8 @@
-"""What an executor remembers of its nodes across its own restarts.
+"""Persistent state of an executor's nodes, which survives its restarts.
 
-Holds the state folder: its lock, and one file per node, written whole and renamed into place. The
-folder must be there when an executor starts; one that fills up or turns read-only later is a fault
-that is told while serving goes on, and what was not written is tried again.
+The state folder has a lock and one file per node, written whole and renamed into place. The folder
+must be usable when an executor starts. If it fills up or turns read-only later, serving continues,
+the status reports a fault, and the write is retried.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 
 from executors.node import procfs
 from executors.node.engine_logs import EngineLogs, file_name
-from executors.node.node_state import Held, NodeState
+from executors.node.node_state import InstanceRecord, NodeState
 from executors.node.os_processes import EngineProcess
 from executors.private_files import private_folder, write_private
 from topics.checks import InvalidRecord
@@ -38,12 +38,12 @@ _TEXTS = ("phase", "from_phase", "refused_phase", "endpoint", "reason")
 
 
 class StateFolderUnusable(Exception):
-    """The folder cannot be used from the start; the text says why."""
+    """The state folder cannot be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What names a process that was written down: it is adopted only if all of it fits."""
+class RecordedProcess:
+    """The identity of a process in the state file. It is adopted only if all three match."""
 
     pid: int
     started: int
@@ -51,8 +51,8 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class Store:
-    """The folder of one executor. fault: why the last write failed, "" if it did not."""
+class StateStore:
+    """The state folder of one executor. fault: why the last write failed, "" if it succeeded."""
 
     folder: Path
     fault: str = ""
@@ -64,10 +64,10 @@ class Store:
         self.logs = EngineLogs(self.folder / "logs")
 
     def open(self) -> None:
-        """Take the folder for this process alone; StateFolderUnusable when that cannot be.
+        """Lock the folder for this process. StateFolderUnusable if that fails.
 
-        A folder that was used before and is full or read-only now is taken all the same: the
-        engines written down there need somebody.
+        A folder from an earlier run that is now full or read-only is accepted, because the engines
+        recorded in it need an executor.
         """
         path = self.folder / "lock"
         try:
@@ -95,29 +95,30 @@ class Store:
             self._failed(path, error)
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     @property
     def place(self) -> str:
-        """Names this machine and folder among all executors."""
+        """Unique name of this machine and folder among all executors."""
         where = hashlib.sha256(str(self.folder).encode()).hexdigest()[:8]
         return f"{socket.gethostname()}:{_machine_id()}:{where}"
 
     def path(self, node: str) -> Path:
-        """The file of a node."""
+        """The state file of a node."""
         return self.folder / f"{file_name(node)}.json"
 
     def save(self, state: NodeState, processes: Mapping[str, EngineProcess]) -> bool:
-        """Write the node; False (reported once) when the folder cannot be written."""
+        """Write the state of a node. Returns False, and logs the first failure, if the write
+        fails."""
         value = {
             "boot_id": procfs.boot_id(),
             "assignment": orjson.Fragment(encode(state.assignment)) if state.assignment else None,
             "expires_ms": state.expires_ms,
             "refused": dict(state.refused),
-            "instances": [_dump(item, processes.get(item.instance)) for item in state.held],
+            "instances": [_dump(item, processes.get(item.instance)) for item in state.instances],
         }
         path = self.path(state.node)
         try:
@@ -130,10 +131,10 @@ class Store:
         self.fault = ""
         return True
 
-    def restore(self, state: NodeState) -> tuple[NodeState, dict[str, Recorded]]:
-        """`state` with what was written of it, and the processes written down, by instance.
+    def restore(self, state: NodeState) -> tuple[NodeState, dict[str, RecordedProcess]]:
+        """`state` with the saved values, and the recorded processes by instance.
 
-        Of another boot of the machine no process is left, whatever its number.
+        Processes recorded before a reboot of the machine are dropped.
         """
         path = self.path(state.node)
         try:
@@ -146,24 +147,26 @@ class Store:
         try:
             return _restored(state, raw)
         except (InvalidRecord, KeyError, TypeError, ValueError) as error:
-            log.error("%s is not understood: %r", path, error)
+            log.error("%s is invalid: %r", path, error)
             return state, {}
 
     def _failed(self, path: Path, error: OSError) -> None:
-        why = f"cannot write {path}: {error.strerror}; a restart may forget changes"
+        why = f"cannot write {path}: {error.strerror}; a restart may lose changes"
         if not self.fault:
             log.error("%s", why)
         self.fault = why
 
 
-def _restored(state: NodeState, raw: dict[str, Any]) -> tuple[NodeState, dict[str, Recorded]]:
+def _restored(
+    state: NodeState, raw: dict[str, Any]
+) -> tuple[NodeState, dict[str, RecordedProcess]]:
     rows = raw["instances"]
-    held = tuple(_load(row) for row in rows)
+    records = tuple(_load(row) for row in rows)
     recorded = {}
     if raw["boot_id"] == procfs.boot_id():
         recorded = {
-            item.instance: Recorded(int(row["pid"]), int(row["started"]), str(row["launch"]))
-            for item, row in zip(held, rows, strict=True)
+            item.instance: RecordedProcess(int(row["pid"]), int(row["started"]), str(row["launch"]))
+            for item, row in zip(records, rows, strict=True)
             if row["pid"]
         }
     assignment = raw["assignment"]
@@ -172,18 +175,20 @@ def _restored(state: NodeState, raw: dict[str, Any]) -> tuple[NodeState, dict[st
         if assignment.node != state.node:
             raise ValueError(f"it is of node {assignment.node}")
     refused = {str(why): int(count) for why, count in raw["refused"].items()}
-    # An earlier version wrote none: nothing new starts until the leader says it again.
+    # Files of an earlier version have none: nothing new starts until the leader republishes.
     expires_ms = int(raw.get("expires_ms", 1))
-    found = replace(state, assignment=assignment, expires_ms=expires_ms, held=held, refused=refused)
+    found = replace(
+        state, assignment=assignment, expires_ms=expires_ms, instances=records, refused=refused
+    )
     return found, recorded
 
 
-def _dump(item: Held, process: EngineProcess | None) -> dict[str, Any]:
+def _dump(item: InstanceRecord, process: EngineProcess | None) -> dict[str, Any]:
     return {
         "desired": item.desired,
         "state": item.state,
-        "process": item.process,
-        "answered": item.answered,
+        "process": item.has_process,
+        "answered": item.was_ready,
         "ports": item.ports,
         **{key: getattr(item, key) for key in (*_TEXTS, *_NUMBERS)},
         "pid": process.pid if process else 0,
@@ -192,21 +197,21 @@ def _dump(item: Held, process: EngineProcess | None) -> dict[str, Any]:
     }
 
 
-def _load(row: dict[str, Any]) -> Held:
+def _load(row: dict[str, Any]) -> InstanceRecord:
     values: dict[str, Any] = {key: str(row[key]) for key in _TEXTS}
     values.update({key: int(row.get(key, 0)) for key in _NUMBERS})
-    return Held(
+    return InstanceRecord(
         desired=read_value(DesiredInstance, row["desired"]),
         state=InstanceState(row["state"]),
-        process=bool(row["process"]),
-        answered=bool(row["answered"]),
+        has_process=bool(row["process"]),
+        was_ready=bool(row["answered"]),
         ports=tuple(int(port) for port in row["ports"]),
         **values,
     )
 
 
 def _machine_id() -> str:
-    """What tells this machine from others of the same name (containers share names at times)."""
+    """An id of this machine, because host names of containers are not always unique."""
     try:
         text = Path("/etc/machine-id").read_text().strip()
     except OSError:

@@ -231,7 +231,7 @@ class Promises:
         for node in self._world.nodes.values():
             gpus = [gpu for p in node.processes.values() for gpu in p.gpus]
             self._hold("8", len(gpus) == len(set(gpus)), f"{node.name}: two processes on a GPU")
-            for held in node.state.held:
+            for held in node.state.instances:
                 most = 1 + held.restarts + held.failures
                 count = node.launches.get(held.instance, 0)
                 self._hold("8", count <= most, f"{held.instance} was started {count} times")
@@ -291,7 +291,7 @@ class Promises:
             wanted = state.assignments.get(node.name)
             told = {i.instance for i in wanted.instances if not i.drain} if wanted else set()
             runs = {
-                h.instance for h in node.state.held
+                h.instance for h in node.state.instances
                 if h.state in (InstanceState.STARTING, InstanceState.READY)
             }  # fmt: skip
             starts = any(g.created_ms > _now_ms(leader) - 15_000 for g in state.groups)

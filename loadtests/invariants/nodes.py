@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from executors.node import reconcile
-from executors.node.node_state import Command, Launch, NodeState, Rules, Seen, Terminate
+from executors.node.node_state import (
+    Command,
+    Launch,
+    NodeState,
+    ProcessObservation,
+    Rules,
+    Terminate,
+)
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
 from topics.broker_clock import BrokerClock
@@ -121,16 +128,18 @@ class Node:
             if token <= self._vouched.highest:
                 record, append_ms = self._waiting.pop(token)
                 age_ms = max(0, self._broker_clock.now_ms() - append_ms)
-                expires_ms = reconcile.expiry_ms(record, now_ms, age_ms)
+                expires_ms = reconcile.expires_at_ms(record, now_ms, age_ms)
                 self.state = reconcile.accept(self.state, record, expires_ms)
         seen = {name: self._look(process, now_s) for name, process in self.processes.items()}
-        for held in self.state.held:
-            if held.process and held.instance not in seen:
-                seen[held.instance] = Seen(alive=False, note="the process ended")
+        for held in self.state.instances:
+            if held.has_process and held.instance not in seen:
+                seen[held.instance] = ProcessObservation(
+                    alive=False, end_reason="the process ended"
+                )
         for name in [n for n, process in self.processes.items() if now_s >= process.ends_s]:
             del self.processes[name]
         leave_ms = T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0
-        rules = replace(_RULES, leave_by_ms=max(0, leave_ms - 5_000)) if leave_ms else _RULES
+        rules = replace(_RULES, drain_by_ms=max(0, leave_ms - 5_000)) if leave_ms else _RULES
         self.state, commands = reconcile.reconcile(self.state, seen, now_ms, rules)
         for command in commands:
             self._act(command, now_s)
@@ -152,11 +161,11 @@ class Node:
         if known is None or record.generation >= known[0].generation:
             self._waiting[record.leader_token] = record, append_ms
 
-    def _look(self, process: EngineProcess, now_s: float) -> Seen:
+    def _look(self, process: EngineProcess, now_s: float) -> ProcessObservation:
         if now_s >= process.ends_s:
-            return Seen(alive=False, note="no CUDA device")
+            return ProcessObservation(alive=False, end_reason="no CUDA device")
         ready = process.serves(now_s)
-        return Seen(True, ready or None, process.in_flight, 0, self._now_ms(now_s))
+        return ProcessObservation(True, ready or None, process.in_flight, 0, self._now_ms(now_s))
 
     def _act(self, command: Command, now_s: float) -> None:
         if isinstance(command, Launch):
@@ -172,7 +181,7 @@ class Node:
             elif self.stuck:
                 made.ready_s = float("inf")
             self.processes[instance] = made
-            self.state = reconcile.launched(self.state, instance, endpoint, (self._ports,))
+            self.state = reconcile.record_launch(self.state, instance, endpoint, (self._ports,))
         elif isinstance(command, Terminate):
             process = self.processes.get(command.instance)
             if process is not None:
@@ -183,7 +192,7 @@ class Node:
                 process.ends_s = now_s
 
     def _tell(self, now_s: float, now_ms: int) -> None:
-        instances = (*reconcile.observed(self.state), *self.foreign)
+        instances = (*reconcile.observed_instances(self.state), *self.foreign)
         shown = tuple((i.instance, i.state, i.endpoint, i.group) for i in instances)
         generation = self.state.assignment.generation if self.state.assignment else 0
         every_s = HEARTBEAT_S if instances else IDLE_HEARTBEAT_S
@@ -204,4 +213,4 @@ class Node:
 
     def ready(self) -> set[str]:
         """Instances that its executor says are ready."""
-        return {h.instance for h in self.state.held if h.state is InstanceState.READY}
+        return {h.instance for h in self.state.instances if h.state is InstanceState.READY}

@@ -30,9 +30,9 @@ from executors.engines.simulated.simulated_kind import SimulatedKind
 from executors.engines.vllm import tiny_model
 from executors.engines.vllm.cpu_environment import executable
 from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind
-from executors.node.engine_environment import Tag, engine_environment
-from executors.node.engine_ports import Ports
-from executors.node.os_processes import EngineProcess, of_folder, start
+from executors.node.engine_environment import LaunchTag, engine_environment
+from executors.node.engine_ports import EnginePorts
+from executors.node.os_processes import EngineProcess, start_engine, tagged_processes
 from topics.fleet import DesiredInstance
 from topics.instance_ranks import GangRank, GangStage
 from topics.time_base import TimeBase
@@ -91,7 +91,7 @@ class Launched:
 
     def tagged(self) -> list[int]:
         """Its living processes, found by their tag as after a restart of the executor."""
-        groups = of_folder(self.engine.state_dir).values()
+        groups = tagged_processes(self.engine.state_dir).values()
         found = [(process.pid, tag) for group in groups for process, tag in group]
         return [pid for pid, tag in found if tag is not None and tag.launch == self.engine.launch]
 
@@ -105,7 +105,7 @@ class Pool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports, self._used = Ports(HOST), set()
+        self._ports, self._used = EnginePorts(HOST), set()
         self._launched: dict[str, Launched] = {}
         self._all: list[Launched] = []
         self._begun: set[str] = set()
@@ -174,9 +174,9 @@ class Pool:
         dev = (("VLLM_SERVER_DEV_MODE", "1"),) if wanted.dev else ()
         line = LaunchLine((*line.argv, *extra), (*line.env, *dev))
         desired = DesiredInstance(name, MODEL, spec.phase, "g", spec.gpus, gang=gang)
-        tag = Tag(uuid.uuid4().hex, "node", desired, ports, spec.launched_ms)
+        tag = LaunchTag(uuid.uuid4().hex, "node", desired, ports, spec.launched_ms)
         state, log = str(self._folder), self._folder / f"{name}-{ports[0]}.log"
-        started = start(line, tag, engine_environment(line, tag, state), state, log)
+        started = start_engine(line, tag, engine_environment(line, tag, state), state, log)
         return Launched(started, ports[0], log, gang.rendezvous if gang else "")
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from executors.kafka_client import KafkaClient
-from executors.node.engine_environment import Tag, tag_of
-from executors.node.procfs import everyone
+from executors.node.engine_environment import LaunchTag, read_tag
+from executors.node.procfs import all_processes
 from topics.records import Assignment, DesiredInstance, Leadership, ObservedInstance, Status
 from topics.time_base import TimeBase
 
@@ -125,9 +125,9 @@ class Harness:
     def engines(self, state: str = "state") -> dict[str, list[int]]:
         """Living processes of this node's engines by launch, the leader first."""
         found: dict[str, list[int]] = {}
-        for process in everyone():
-            tag = tag_of(process.pid, str(self.folder / state))
-            if isinstance(tag, Tag) and tag.node == self.node:
+        for process in all_processes():
+            tag = read_tag(process.pid, str(self.folder / state))
+            if isinstance(tag, LaunchTag) and tag.node == self.node:
                 ours = found.setdefault(f"{tag.desired.instance} {tag.launch}", [])
                 ours.insert(0 if process.pid == process.group else len(ours), process.pid)
         return found

@@ -15,9 +15,9 @@ from executors.engines.engine_protocol import LaunchLine, LaunchSpec, RoleSwitch
 from executors.engines.http_api import HttpApi
 from executors.key_files import read_keys
 from executors.node.__main__ import run
-from executors.node.engine_probes import Patience
+from executors.node.engine_probes import ProbeTimeouts
 from executors.node.executor_config import load_config
-from executors.node.state_store import StateFolderUnusable, Store
+from executors.node.state_store import StateFolderUnusable, StateStore
 
 ENGINE = str(Path(__file__).with_name("tree_engine.py"))
 
@@ -47,13 +47,15 @@ def main() -> int:
     switch, _, broken = sys.argv[2].partition("-")
     kind = TreeKind(RoleSwitch(switch), bool(broken))
     config = replace(load_config(Path(sys.argv[1])), engines={"default": kind})
-    store = Store(config.state_dir)
+    store = StateStore(config.state_dir)
     try:
         store.open()
     except StateFolderUnusable as error:
         print(f"executor: {error}", file=sys.stderr)
         return 2
-    asyncio.run(run(config, read_keys(), store, Patience(quiet_s=0.3, hangs_s=0.3)))
+    asyncio.run(
+        run(config, read_keys(), store, ProbeTimeouts(no_progress_s=0.3, token_timeout_s=0.3))
+    )
     store.close()
     return 0
 

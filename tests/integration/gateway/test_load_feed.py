@@ -16,7 +16,7 @@ from executors.gateway.load_subscriber import LoadSubscriber
 from executors.gateway.route_table import RouteTable
 from executors.load_feed import EngineLoad, Feed, decode, encode, feed_text, parse_feed
 from executors.node.load_publisher import LoadPublisher
-from executors.node.node_state import Held
+from executors.node.node_state import InstanceRecord
 from topics.fleet import DesiredInstance, InstanceState
 from topics.records import Endpoint, RouteGroup, Routes
 
@@ -36,9 +36,9 @@ class Engines:
         return Load(self.running, 0)
 
 
-def held(state: InstanceState = InstanceState.READY) -> list[Held]:
+def held(state: InstanceState = InstanceState.READY) -> list[InstanceRecord]:
     desired = DesiredInstance("i", "chat", "aggregated", "g", (0,), "default")
-    return [Held(desired, state, 0, endpoint=AT, ports=(4001,))]
+    return [InstanceRecord(desired, state, 0, endpoint=AT, ports=(4001,))]
 
 
 def subscriber(feed: str) -> tuple[RouteTable, LoadSubscriber]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executors.node.node_state import Kill, Launch, NodeState, Rules, Seen, Terminate
-from executors.node.reconcile import accept, observed, reconcile
+from executors.node.node_state import Kill, Launch, NodeState, ProcessObservation, Rules, Terminate
+from executors.node.reconcile import accept, observed_instances, reconcile
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules()
@@ -23,13 +23,13 @@ class World:
     launches: list[str] = field(default_factory=list)
     load: dict[str, int] = field(default_factory=dict)
 
-    def seen(self, state: NodeState, now_ms: int) -> dict[str, Seen]:
+    def seen(self, state: NodeState, now_ms: int) -> dict[str, ProcessObservation]:
         return {
-            item.instance: Seen(
+            item.instance: ProcessObservation(
                 item.instance in self.alive, True, self.load.get(item.instance, 0), 0, now_ms
             )
-            for item in state.held
-            if item.process
+            for item in state.instances
+            if item.has_process
         }
 
     def obey(self, commands: tuple) -> None:
@@ -110,10 +110,10 @@ def test_a_step_with_nothing_new_orders_nothing(
     state, now_ms = run(state, world, now_ms, 8)
     for message in history:
         again = accept(state, message)
-        assert again.held == state.held
+        assert again.instances == state.instances
         settled, commands = reconcile(again, world.seen(again, now_ms), now_ms, RULES)
         assert commands == ()
-        assert [i.state for i in settled.held] == [i.state for i in state.held]
+        assert [i.state for i in settled.instances] == [i.state for i in state.instances]
 
 
 @settings(max_examples=150, deadline=None)
@@ -128,12 +128,12 @@ def test_dying_processes_never_share_a_gpu_and_never_run_away(
         for name in deaths:
             world.alive.pop(name, None)
             state, now_ms = run(state, world, now_ms)
-            observed(state)  # every state can be told
+            observed_instances(state)  # every state can be told
     state, now_ms = run(state, world, now_ms, 200)
-    for item in state.held:
+    for item in state.instances:
         assert item.failures <= RULES.max_attempts
         given_up = item.failures == RULES.max_attempts
         # One that was given up and is not wanted any more is stopped, and is not started again.
         over = item.state in (InstanceState.FAILED, InstanceState.STOPPED)
         assert over if given_up else item.state is not InstanceState.FAILED
-        assert item.process == (item.instance in world.alive)
+        assert item.has_process == (item.instance in world.alive)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executors.node.engine_logs import MOST_BYTES, EngineLogs
+from executors.node.engine_logs import MAX_BYTES, EngineLogs
 
 
 def test_a_restart_overwrites_nothing_and_the_last_starts_of_an_instance_are_kept(
@@ -30,10 +30,10 @@ def test_a_long_life_keeps_the_end_of_what_was_said(tmp_path: Path) -> None:
     logs = EngineLogs(tmp_path)
     path = logs.open_new("a", 1)
     with path.open("ab") as engine:  # it appends, and goes on after the cut
-        engine.write(b"old " * (MOST_BYTES // 4 + 1) + b"the end")
+        engine.write(b"old " * (MAX_BYTES // 4 + 1) + b"the end")
         engine.flush()
-        logs.cut([path])
-        assert path.stat().st_size == MOST_BYTES // 2
+        logs.truncate([path])
+        assert path.stat().st_size == MAX_BYTES // 2
         engine.write(b", and on")
     assert path.read_bytes().endswith(b"the end, and on")
-    logs.cut([path, tmp_path / "gone"])
+    logs.truncate([path, tmp_path / "gone"])

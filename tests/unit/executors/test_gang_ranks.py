@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from executors.node.node_state import Kill, Launch, NodeState, Rules, Seen, Terminate
-from executors.node.reconcile import accept, launched, observed, reconcile
+from executors.node.node_state import Kill, Launch, NodeState, ProcessObservation, Rules, Terminate
+from executors.node.reconcile import accept, observed_instances, reconcile, record_launch
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 from topics.instance_ranks import GangRank, GangStage
 
 RULES = Rules()
 T0 = 1_000_000
-UP = Seen(alive=True, healthy=True, in_flight=0, probed_ms=10**9)
-DEAD = Seen(alive=False, note="exit code 1")
+UP = ProcessObservation(alive=True, healthy=True, in_flight=0, probed_ms=10**9)
+DEAD = ProcessObservation(alive=False, end_reason="exit code 1")
 STAGES = (GangStage("L40S", 1, 40), GangStage("L40S", 1, 24))
 
 
@@ -35,12 +35,12 @@ def begun(item: DesiredInstance) -> NodeState:
     assert commands == (Launch(first, "aggregated"),)
     ports = (20001, 20002) if item.gang and item.gang.leads else (20001,)
     endpoint = "10.0.0.1:20001" if item.gang and item.gang.leads else ""
-    return launched(state, item.instance, endpoint, ports)
+    return record_launch(state, item.instance, endpoint, ports)
 
 
 def test_rank_0_starts_and_says_where_it_waits() -> None:
     """Its last port is the rendezvous; its endpoint is where requests go."""
-    (seen,) = observed(begun(wish(0)))
+    (seen,) = observed_instances(begun(wish(0)))
     assert seen.endpoint == "10.0.0.1:20001"
     assert seen.gang == replace(GangRank("m-1-a0", 0, STAGES), rendezvous="10.0.0.1:20002")
 
@@ -49,14 +49,14 @@ def test_others_wait_until_they_know_where() -> None:
     """Nothing is launched before; afterwards once, and a rendezvous told again changes nothing."""
     state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, wish(1)), {}, T0, RULES)
     assert commands == ()
-    assert observed(state)[0].reason == "waits for rank 0"
+    assert observed_instances(state)[0].reason == "waits for rank 0"
     known = wish(1, "10.0.0.1:20002")
     state, commands = reconcile(told(state, 2, known), {}, T0 + 1000, RULES)
     assert commands == (Launch(known, "aggregated"),)
     state, commands = reconcile(told(state, 3, known), {known.instance: UP}, T0 + 2000, RULES)
     assert commands == ()
-    assert observed(state)[0].state is InstanceState.READY
-    assert observed(state)[0].endpoint == ""
+    assert observed_instances(state)[0].state is InstanceState.READY
+    assert observed_instances(state)[0].endpoint == ""
 
 
 def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> None:
@@ -64,8 +64,8 @@ def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> 
     item = wish(0, "10.0.0.1:20002")
     state, commands = reconcile(told(NodeState("n", "r/p/owned"), 7, item), {}, T0, RULES)
     assert commands == ()
-    assert state.held[0].state is InstanceState.FAILED
-    assert state.held[0].reason == "it ran here and is gone"
+    assert state.instances[0].state is InstanceState.FAILED
+    assert state.instances[0].reason == "its process on this node is gone"
 
 
 def test_a_rank_that_ends_is_not_started_again_alone() -> None:
@@ -76,14 +76,14 @@ def test_a_rank_that_ends_is_not_started_again_alone() -> None:
         late = T0 + 2 * RULES.stable_ms
         state, commands = reconcile(state, {item.instance: DEAD}, late, RULES)
         assert commands == ()
-        assert state.held[0].state is InstanceState.FAILED
-        assert state.held[0].reason == f"rank {rank} of 2: exit code 1"
+        assert state.instances[0].state is InstanceState.FAILED
+        assert state.instances[0].reason == f"rank {rank} of 2: exit code 1"
 
 
 def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
     """It hangs: waiting for what is in flight would be waiting for nothing."""
     item = wish(0)
-    busy = Seen(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
+    busy = ProcessObservation(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
     state, _ = reconcile(begun(item), {item.instance: busy}, T0 + 1000, RULES)
     assert item.gang is not None
     gone = replace(item, drain=True, gang=replace(item.gang, broken=True))
@@ -91,7 +91,7 @@ def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
     assert commands == (Kill(item.instance),)
     state, commands = reconcile(state, {item.instance: DEAD}, T0 + 2100, RULES)
     assert commands == ()
-    assert state.held[0].state is InstanceState.STOPPED
+    assert state.instances[0].state is InstanceState.STOPPED
 
 
 def test_rank_0_drains_like_any_instance_and_the_others_hold_nothing() -> None:

@@ -16,7 +16,7 @@ def test_a_process_that_becomes_another_has_no_variables_and_one_that_is_gone_no
     for pid, raw in ((1, b""), (2, b"KEY=a=b\0")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "environ").write_bytes(raw)
-    assert procfs.environment_now(1) == {}
-    assert procfs.environment_now(2) == {"KEY": "a=b"}
-    assert procfs.environment_now(3) is None
+    assert procfs.environment_or_none(1) == {}
+    assert procfs.environment_or_none(2) == {"KEY": "a=b"}
+    assert procfs.environment_or_none(3) is None
     assert procfs.environment(3) == {}

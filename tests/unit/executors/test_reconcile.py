@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from executors.node.node_state import Kill, Launch, NodeState, Rules, Seen, Terminate
-from executors.node.reconcile import accept, launched, observed, reconcile
+from executors.node.node_state import Kill, Launch, NodeState, ProcessObservation, Rules, Terminate
+from executors.node.reconcile import accept, observed_instances, reconcile, record_launch
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules()
 T0 = 1_000_000
-UP = Seen(alive=True, healthy=True, in_flight=0, probed_ms=10**9)
-BUSY = Seen(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
-SILENT = Seen(alive=True)
-DEAD = Seen(alive=False, note="exit code 1: out of memory")
+UP = ProcessObservation(alive=True, healthy=True, in_flight=0, probed_ms=10**9)
+BUSY = ProcessObservation(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
+SILENT = ProcessObservation(alive=True)
+DEAD = ProcessObservation(alive=False, end_reason="exit code 1: out of memory")
 
 
 def wish(name: str = "a", gpus: tuple[int, ...] = (0,), drain: bool = False) -> DesiredInstance:
@@ -32,23 +32,23 @@ def begin(*wishes: DesiredInstance) -> NodeState:
     state, commands = reconcile(state, {}, T0, RULES)
     assert commands == tuple(Launch(item, item.phase) for item in wishes)
     for item in wishes:
-        state = launched(state, item.instance, "127.0.0.1:20001", (20001,))
+        state = record_launch(state, item.instance, "127.0.0.1:20001", (20001,))
     return state
 
 
 def ready(*wishes: DesiredInstance) -> NodeState:
     state, _ = reconcile(begin(*wishes), {w.instance: UP for w in wishes}, T0 + 1000, RULES)
-    assert all(item.state is InstanceState.READY for item in state.held)
+    assert all(item.state is InstanceState.READY for item in state.instances)
     return state
 
 
 def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
     """A living process is starting; its first 200 makes it ready, with the time of it."""
     state, _ = reconcile(begin(wish()), {"a": SILENT}, T0 + 500, RULES)
-    assert state.held[0].state is InstanceState.STARTING
+    assert state.instances[0].state is InstanceState.STARTING
     state, _ = reconcile(state, {"a": UP}, T0 + 900, RULES)
-    assert state.held[0].state is InstanceState.READY
-    assert state.held[0].since_ms == T0 + 900
+    assert state.instances[0].state is InstanceState.READY
+    assert state.instances[0].since_ms == T0 + 900
 
 
 def test_a_lower_leader_token_is_refused_and_counted() -> None:
@@ -71,10 +71,10 @@ def test_an_assignment_of_another_node_is_refused() -> None:
 def test_without_an_assignment_nothing_is_touched() -> None:
     """An executor that knows no assignment (no broker at its start) leaves what runs alone."""
     state = ready(wish())
-    amnesic = NodeState("n", "r/p/owned", None, state.held)
+    amnesic = NodeState("n", "r/p/owned", None, state.instances)
     after, commands = reconcile(amnesic, {"a": UP}, T0 + 9000, RULES)
     assert commands == ()
-    assert after.held[0].state is InstanceState.READY
+    assert after.instances[0].state is InstanceState.READY
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -82,19 +82,19 @@ def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
     """drain: true and absence from the assignment are the same thing."""
     state = accept(ready(wish()), want(2) if gone else want(2, wish(drain=True)))
     state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
-    assert state.held[0].state is InstanceState.DRAINING
+    assert state.instances[0].state is InstanceState.DRAINING
     assert commands == ()
     state, commands = reconcile(state, {"a": UP}, T0 + 5000, RULES)
     assert commands == (Terminate("a"),)
     state, commands = reconcile(state, {"a": DEAD}, T0 + 6000, RULES)
     assert commands == ()
-    assert [item.state for item in state.held] == ([] if gone else [InstanceState.STOPPED])
+    assert [item.state for item in state.instances] == ([] if gone else [InstanceState.STOPPED])
 
 
 def test_a_look_from_before_the_drain_does_not_count() -> None:
     """Idle then is not idle now: the routes still pointed here."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
-    early = Seen(alive=True, healthy=True, in_flight=0, probed_ms=T0 + 1500)
+    early = ProcessObservation(alive=True, healthy=True, in_flight=0, probed_ms=T0 + 1500)
     _, commands = reconcile(state, {"a": early}, T0 + 2000, RULES)
     assert commands == ()
 
@@ -102,7 +102,7 @@ def test_a_look_from_before_the_drain_does_not_count() -> None:
 def test_held_kv_keeps_a_drain_waiting() -> None:
     """A prefill instance whose KV somebody still has to fetch is not stopped."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
-    holding = Seen(alive=True, healthy=True, in_flight=0, held_kv=1, probed_ms=10**9)
+    holding = ProcessObservation(alive=True, healthy=True, in_flight=0, held_kv=1, probed_ms=10**9)
     _, commands = reconcile(state, {"a": holding}, T0 + 2000, RULES)
     assert commands == ()
 
@@ -114,7 +114,7 @@ def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() 
     now_ms = T0 + 2000 + RULES.drain_timeout_ms
     state, commands = reconcile(state, {"a": BUSY}, now_ms, RULES)
     assert commands == (Terminate("a"),)
-    assert "3 in flight" in state.held[0].reason
+    assert "3 in flight" in state.instances[0].reason
     state, commands = reconcile(state, {"a": BUSY}, now_ms + RULES.kill_after_ms - 1, RULES)
     assert commands == ()
     for _ in range(2):
@@ -130,8 +130,8 @@ def test_a_drain_can_be_revoked_until_sigterm() -> None:
     state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, T0 + 3000, RULES)
     assert commands == ()
     state, _ = reconcile(state, {"a": UP}, T0 + 3100, RULES)
-    assert state.held[0].state is InstanceState.READY
-    assert state.held[0].restarts == 0
+    assert state.instances[0].state is InstanceState.READY
+    assert state.instances[0].restarts == 0
 
 
 def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
@@ -144,7 +144,7 @@ def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
     )
     assert commands == ()
     state, commands = reconcile(state, {"a": UP}, later_ms + 200, RULES)
-    assert (commands, state.held[0].state) == ((), InstanceState.READY)
+    assert (commands, state.instances[0].state) == ((), InstanceState.READY)
     # One that does not answer any more is still found out.
     revoked = accept(state, want(4, wish(drain=True)))
     revoked, _ = reconcile(revoked, {"a": BUSY}, later_ms + 300, RULES)
@@ -155,14 +155,16 @@ def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
 
 def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
     """It answers now, so it is not sick since then."""
-    state, _ = reconcile(ready(wish()), {"a": Seen(alive=True, healthy=False)}, T0 + 2000, RULES)
+    state, _ = reconcile(
+        ready(wish()), {"a": ProcessObservation(alive=True, healthy=False)}, T0 + 2000, RULES
+    )
     state, _ = reconcile(accept(state, want(2, wish(drain=True))), {"a": SILENT}, T0 + 2100, RULES)
-    now_ms = T0 + 2100 + RULES.sick_after_ms
+    now_ms = T0 + 2100 + RULES.unhealthy_after_ms
     state, _ = reconcile(state, {"a": SILENT}, now_ms, RULES)
     state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, now_ms + 100, RULES)
     assert commands == ()
     state, commands = reconcile(state, {"a": UP}, now_ms + 200, RULES)
-    assert (commands, state.held[0].state) == ((), InstanceState.READY)
+    assert (commands, state.instances[0].state) == ((), InstanceState.READY)
 
 
 def test_a_starting_instance_that_is_not_wanted_ends_at_once() -> None:
@@ -177,27 +179,32 @@ def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
     state = accept(ready(wish("a", (0, 1))), want(2, wish("b", (1, 2))))
     state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     assert commands == ()
-    assert state.held[1].reason == "waits for its GPUs"
+    assert state.instances[1].reason == "waits for its GPUs"
     state, commands = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
     assert commands == (Launch(wish("b", (1, 2)), "aggregated"),)
 
 
-@pytest.mark.parametrize("note", [DEAD.note, "exit code 0: out of memory"])
+@pytest.mark.parametrize("note", [DEAD.end_reason, "exit code 0: out of memory"])
 def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up(note: str) -> None:
     """Three starts that do not last: FAILED, with the last reason, and no fourth. An exit code of 0
     proves nothing: vLLM's API server ends so when its core dies."""
     state, now_ms, pauses = begin(wish()), T0, []
-    while state.held[0].state is not InstanceState.FAILED:
-        state, _ = reconcile(state, {"a": Seen(alive=False, note=note)}, now_ms, RULES)
+    while state.instances[0].state is not InstanceState.FAILED:
+        state, _ = reconcile(
+            state, {"a": ProcessObservation(alive=False, end_reason=note)}, now_ms, RULES
+        )
         died_ms = now_ms
-        while not state.held[0].process and state.held[0].state is InstanceState.STARTING:
+        while (
+            not state.instances[0].has_process
+            and state.instances[0].state is InstanceState.STARTING
+        ):
             now_ms += 100
             state, _ = reconcile(state, {}, now_ms, RULES)
         pauses.append(now_ms - died_ms)
     assert pauses == [RULES.backoff_ms, 2 * RULES.backoff_ms, 0]
-    assert state.held[0].restarts == 2
-    assert "3 attempts" in state.held[0].reason
-    assert "out of memory" in state.held[0].reason
+    assert state.instances[0].restarts == 2
+    assert "3 attempts" in state.instances[0].reason
+    assert "out of memory" in state.instances[0].reason
     assert reconcile(state, {}, now_ms + 10**7, RULES)[1] == ()
 
 
@@ -206,7 +213,7 @@ def test_a_proven_instance_that_dies_is_replaced_at_once() -> None:
     later_ms = T0 + 1000 + RULES.stable_ms
     state, commands = reconcile(ready(wish()), {"a": DEAD}, later_ms, RULES)
     assert commands == (Launch(wish(), "aggregated"),)
-    assert (state.held[0].restarts, state.held[0].failures) == (1, 1)
+    assert (state.instances[0].restarts, state.instances[0].failures) == (1, 1)
 
 
 def test_one_that_does_not_start_in_time_is_killed() -> None:
@@ -214,28 +221,28 @@ def test_one_that_does_not_start_in_time_is_killed() -> None:
     state, commands = reconcile(begin(wish()), {"a": SILENT}, T0 + RULES.start_timeout_ms, RULES)
     assert commands == (Kill("a"),)
     state, _ = reconcile(state, {"a": DEAD}, T0 + RULES.start_timeout_ms + 100, RULES)
-    assert "not ready 600 s" in state.held[0].reason
+    assert "not ready 600 s" in state.instances[0].reason
 
 
 def test_one_that_stops_answering_is_killed_and_started_again() -> None:
-    """A single missed answer is forgiven; silence for sick_after_ms is not."""
+    """A single missed answer is forgiven; silence for unhealthy_after_ms is not."""
     state = ready(wish())
-    deaf = Seen(alive=True, healthy=False)
+    deaf = ProcessObservation(alive=True, healthy=False)
     state, commands = reconcile(state, {"a": deaf}, T0 + 2000, RULES)
     assert commands == ()
-    assert reconcile(state, {"a": UP}, T0 + 3000, RULES)[0].held[0].sick_ms == 0
-    state, commands = reconcile(state, {"a": deaf}, T0 + 2000 + RULES.sick_after_ms, RULES)
+    assert reconcile(state, {"a": UP}, T0 + 3000, RULES)[0].instances[0].unhealthy_since_ms == 0
+    state, commands = reconcile(state, {"a": deaf}, T0 + 2000 + RULES.unhealthy_after_ms, RULES)
     assert commands == (Kill("a"),)
 
 
 def test_the_status_tells_what_is_there() -> None:
     """Endpoint only while a process listens; the phase that it serves; the load."""
     state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
-    record = observed(state)[0]
+    record = observed_instances(state)[0]
     assert (record.phase, record.endpoint) == ("aggregated", "127.0.0.1:20001")
     assert record.in_flight == 3
     state, _ = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
-    assert observed(state)[0].endpoint == ""
+    assert observed_instances(state)[0].endpoint == ""
 
 
 def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -> None:
@@ -243,7 +250,7 @@ def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -
     late = want(2, wish("b", (1,)))
     state = accept(ready(wish()), late, T0 + 2000)
     state, commands = reconcile(state, {"a": UP}, T0 + 2000, RULES)
-    assert (commands, [item.instance for item in state.held]) == ((), ["a"])
+    assert (commands, [item.instance for item in state.instances]) == ((), ["a"])
     state, commands = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
     state, commands = reconcile(state, {}, T0 + 3000 + RULES.backoff_ms, RULES)
     assert commands == (Launch(wish(), "aggregated"),)
@@ -251,7 +258,7 @@ def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -
     state = accept(state, replace(late, said_ms=1), T0 + 90_000)
     state, commands = reconcile(state, {"a": UP}, T0 + 20_000, RULES)
     assert Launch(wish("b", (1,)), "aggregated") in commands
-    assert state.held[0].state is InstanceState.STOPPING
+    assert state.instances[0].state is InstanceState.STOPPING
 
 
 def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
@@ -269,7 +276,7 @@ def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
     rules = replace(RULES, stop_ms={"default": 70_000})
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": UP}, T0 + 2000, rules)
-    assert state.held[0].state is InstanceState.STOPPING
+    assert state.instances[0].state is InstanceState.STOPPING
     state, commands = reconcile(state, {"a": SILENT}, T0 + 2000 + 69_999, rules)
     assert commands == ()
     assert reconcile(state, {"a": SILENT}, T0 + 72_000, rules)[1] == (Kill("a"),)
@@ -280,5 +287,5 @@ def test_gpus_that_something_unknown_holds_get_no_launch() -> None:
     state = accept(NodeState("n", "r/p/owned"), want(1, wish("a", (0,)), wish("b", (1,))))
     state, commands = reconcile(state, {}, T0, RULES, blocked_gpus={0})
     assert commands == (Launch(wish("b", (1,)), "aggregated"),)
-    assert state.held[0].reason == "waits for its GPUs"
+    assert state.instances[0].reason == "waits for its GPUs"
     assert reconcile(state, {}, T0 + 100, RULES)[1] == (Launch(wish("a", (0,)), "aggregated"),)

@@ -7,12 +7,20 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from executors.node.node_state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate
-from executors.node.reconcile import accept, launched, observed, reconcile
+from executors.node.node_state import (
+    Command,
+    Kill,
+    Launch,
+    NodeState,
+    ProcessObservation,
+    Rules,
+    Terminate,
+)
+from executors.node.reconcile import accept, observed_instances, reconcile, record_launch
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules()
-ROUTING = replace(RULES, routing=frozenset({"default"}))
+ROUTING = replace(RULES, live_switch_engines=frozenset({"default"}))
 T0 = 1_000_000
 POOL = "r/p/owned"
 
@@ -22,28 +30,30 @@ def want(generation: int, phase: str, drain: bool = False) -> Assignment:
     return Assignment("n", POOL, generation, 1, 0, (wish,))
 
 
-def up(at_ms: int, in_flight: int = 0) -> Seen:
-    return Seen(alive=True, healthy=True, in_flight=in_flight, probed_ms=at_ms)
+def up(at_ms: int, in_flight: int = 0) -> ProcessObservation:
+    return ProcessObservation(alive=True, healthy=True, in_flight=in_flight, probed_ms=at_ms)
 
 
-DEAD = Seen(alive=False, note="exit code 1: no such role")
+DEAD = ProcessObservation(alive=False, end_reason="exit code 1: no such role")
 
 
 def serving(rules: Rules, phase: str = "prefill") -> NodeState:
     state, _ = reconcile(accept(NodeState("n", POOL), want(1, phase)), {}, T0, rules)
-    state = launched(state, "a", "h:1", (1,))
+    state = record_launch(state, "a", "h:1", (1,))
     state, _ = reconcile(state, {"a": up(T0)}, T0 + 100, rules)
-    assert state.held[0].state is InstanceState.READY
+    assert state.instances[0].state is InstanceState.READY
     return state
 
 
-def step(state: NodeState, seen: Seen, at_ms: int, rules: Rules) -> tuple[NodeState, list[Command]]:
+def step(
+    state: NodeState, seen: ProcessObservation, at_ms: int, rules: Rules
+) -> tuple[NodeState, list[Command]]:
     state, commands = reconcile(state, {"a": seen}, at_ms, rules)
     return state, list(commands)
 
 
 def shown(state: NodeState) -> tuple[str, str]:
-    (instance,) = observed(state)
+    (instance,) = observed_instances(state)
     return str(instance.state), instance.phase
 
 
@@ -62,10 +72,10 @@ def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() 
     """The reason stays; another wish is another try."""
     state = accept(serving(ROUTING), want(2, "decode"))
     state, _ = step(state, up(T0), T0 + 300, ROUTING)
-    late_ms = T0 + 300 + ROUTING.sick_after_ms
-    state, commands = step(state, Seen(alive=True), late_ms, ROUTING)
+    late_ms = T0 + 300 + ROUTING.unhealthy_after_ms
+    state, commands = step(state, ProcessObservation(alive=True), late_ms, ROUTING)
     assert (shown(state), commands) == (("ready", "prefill"), [])
-    assert state.held[0].reason.startswith("switch to decode failed: no answer")
+    assert state.instances[0].reason.startswith("switch to decode failed: no answer")
     state, _ = step(state, up(late_ms + 50), late_ms + 100, ROUTING)
     assert shown(state) == ("ready", "prefill")
     state = accept(accept(state, want(3, "prefill")), want(4, "aggregated"))
@@ -79,10 +89,10 @@ def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
     assert (shown(state), commands) == (("switching", "prefill"), [])
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
     assert commands == [Terminate("a")]
-    state, commands = step(state, Seen(alive=False), at_ms + 200, RULES)
-    wish = state.held[0].desired
+    state, commands = step(state, ProcessObservation(alive=False), at_ms + 200, RULES)
+    wish = state.instances[0].desired
     assert commands == [Launch(wish, "decode")]
-    return launched(state, "a", "h:2", (2,)), at_ms + 200
+    return record_launch(state, "a", "h:2", (2,)), at_ms + 200
 
 
 def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
@@ -91,7 +101,7 @@ def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
     state, at_ms = relaunched(state, T0 + 300)
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
     assert (shown(state), commands) == (("ready", "decode"), [])
-    assert state.held[0].restarts == 0
+    assert state.instances[0].restarts == 0
 
 
 def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
@@ -101,12 +111,12 @@ def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
     launches: list[str] = []
     while shown(state)[0] != "ready":
         at_ms += 100
-        dies = state.held[0].process and state.held[0].phase == "decode"
+        dies = state.instances[0].has_process and state.instances[0].phase == "decode"
         state, commands = step(state, DEAD if dies else up(at_ms), at_ms, RULES)
         launches += [command.phase for command in commands if isinstance(command, Launch)]
     assert launches == ["decode", "prefill"]
     assert shown(state) == ("ready", "prefill")
-    assert "switch to decode failed: exit code 1: no such role" in state.held[0].reason
+    assert "switch to decode failed: exit code 1: no such role" in state.instances[0].reason
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
     assert (shown(state)[0], commands) == ("ready", [])
 
@@ -141,18 +151,18 @@ def test_whatever_is_wished_in_between_the_last_wish_is_served(
             generation, phase = generation + 1, wished
             state = accept(state, want(generation, phase))
         alive = alive and not die
-        seen = up(at_ms) if alive else Seen(alive=False)
-        held = state.held[0].process
+        seen = up(at_ms) if alive else ProcessObservation(alive=False)
+        held = state.instances[0].has_process
         state, commands = reconcile(state, {"a": seen} if held else {}, at_ms, rules)
         for command in commands:
             if isinstance(command, Launch):
                 assert not alive, "one process at a time"
                 alive = True
-                state = launched(state, "a", "h:1", (1,))
+                state = record_launch(state, "a", "h:1", (1,))
             elif isinstance(command, (Terminate, Kill)):
                 alive = False
         at_ms += 1000
-    item = state.held[0]
+    item = state.instances[0]
     if item.refused_phase == phase:
         assert wishes.count("die") >= 2 and "failed" in item.reason
         phase = item.phase

@@ -17,10 +17,10 @@ from executors.gateway.model_meter import Meter
 from executors.gateway.route_table import _replace
 from executors.gateway.telemetry_spool import Spool
 from executors.node import os_processes
-from executors.node.engine_environment import Tag
+from executors.node.engine_environment import LaunchTag
 from executors.node.engine_logs import EngineLogs
 from executors.node.node_state import NodeState
-from executors.node.state_store import Store
+from executors.node.state_store import StateStore
 from streams import private_files as of_streams
 from streams.tools.up.child_processes import Child, Children
 from tests.unit.decide.decide_catalogue import service
@@ -77,15 +77,15 @@ def all_private(folder: Path) -> bool:
 
 
 def test_an_executors_state_and_logs_of_engines(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state")
+    store = StateStore(tmp_path / "state")
     store.open()
     assert store.save(NodeState("n0", "p"), {})
     assert all_private(tmp_path / "state")
     logs = EngineLogs(tmp_path / "logs")
     desired = DesiredInstance("i", "m", "aggregated", "g", (0,))
     path = logs.open_new("i", 1)
-    tag = Tag("launch", "n0", desired, (1,), 1)
-    engine = os_processes.start(LaunchLine(("true",)), tag, {}, str(tmp_path), path)
+    tag = LaunchTag("launch", "n0", desired, (1,), 1)
+    engine = os_processes.start_engine(LaunchLine(("true",)), tag, {}, str(tmp_path), path)
     assert engine.child is not None
     engine.child.wait()
     assert all_private(tmp_path / "logs")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from executors.node.node_state import NodeState, Rules, Seen, Terminate
-from executors.node.reclaim_hook import ask
+from executors.node.node_state import NodeState, ProcessObservation, Rules, Terminate
+from executors.node.reclaim_hook import read_notice
 from executors.node.reconcile import accept, reconcile
 from topics.fleet import Assignment, DesiredInstance
 from topics.records import InstanceState
@@ -26,8 +26,8 @@ def command(code: str) -> tuple[str, ...]:
 async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
     """No key means no notice."""
     node = command("print(json.dumps({'seconds_left': 90 if asked['node'] == 'n1' else 1}))")
-    assert await ask(node, "n1", 5.0) == 90
-    assert await ask(command("print('{}')"), "n1", 5.0) is None
+    assert await read_notice(node, "n1", 5.0) == 90
+    assert await read_notice(command("print('{}')"), "n1", 5.0) is None
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
 async def test_a_command_without_an_answer_is_no_notice(code: str, error: type[Exception]) -> None:
     """It is ended with its time limit, and what it said is not guessed at."""
     with pytest.raises(error):
-        await ask(command(code), "n1", 0.5 if error is TimeoutError else 5.0)
+        await read_notice(command(code), "n1", 0.5 if error is TimeoutError else 5.0)
 
 
 def test_a_drain_ends_before_the_node_is_gone() -> None:
     """Whatever the policy would allow it: the node does not wait."""
-    rules = Rules(leave_by_ms=50_000)
+    rules = Rules(drain_by_ms=50_000)
     wish = DesiredInstance("a", "m", "aggregated", "g", (0,))
-    busy = Seen(alive=True, healthy=True, in_flight=2, probed_ms=10**9)
+    busy = ProcessObservation(alive=True, healthy=True, in_flight=2, probed_ms=10**9)
     state, _ = reconcile(
         accept(NodeState("n", "p"), Assignment("n", "p", 1, 1, 0, (wish,))), {}, 1000, rules
     )
@@ -60,4 +60,4 @@ def test_a_drain_ends_before_the_node_is_gone() -> None:
     assert commands == ()
     state, commands = reconcile(state, {"a": busy}, 50_000, rules)
     assert commands == (Terminate("a"),)
-    assert state.held[0].state is InstanceState.STOPPING
+    assert state.instances[0].state is InstanceState.STOPPING

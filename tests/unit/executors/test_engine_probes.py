@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from executors.engines.engine_protocol import Contact, EngineKind, Load
-from executors.node.engine_probes import Patience, Watch
+from executors.node.engine_probes import EngineProbe, ProbeTimeouts
 
 
 class Engine:
@@ -35,12 +35,12 @@ class Bench:
         self.engine, self.now_s = Engine(), 100.0
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
         kind = cast(EngineKind, self.engine)
-        patience = Patience(quiet_s=5.0, hangs_s=5.0)
-        self.watch = Watch(kind, cast(Any, None), patience)
+        patience = ProbeTimeouts(no_progress_s=5.0, token_timeout_s=5.0)
+        self.watch = EngineProbe(kind, cast(Any, None), patience)
 
     async def after(self, seconds: float) -> bool | None:
         self.now_s += seconds
-        healthy = (await self.watch.again()).healthy
+        healthy = (await self.watch.check_live()).healthy
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return healthy

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from executors.engines.engine_protocol import LaunchLine
-from executors.node.containers import Container, contained
+from executors.node.containers import Container, container_line
 
 LINE = LaunchLine(("vllm", "serve", "/srv/m", "--port=8000"), (("VLLM_API_KEY", "secret"),))
 
 
 def words(runtime: str, weights: str = "/srv/m") -> tuple[str, ...]:
     names = ("VLLM_API_KEY", "SHOAL_LAUNCH", "PATH", "CUDA_VISIBLE_DEVICES")
-    return contained(LINE, runtime, "vllm/vllm-openai:v0.33.0", "1f0c", (2, 5), weights, names).argv
+    return container_line(
+        LINE, runtime, "vllm/vllm-openai:v0.33.0", "1f0c", (2, 5), weights, names
+    ).argv
 
 
 def test_an_engine_sees_its_gpus_its_weights_and_no_path_of_the_host() -> None:
@@ -39,8 +41,8 @@ def test_podman_names_gpus_one_by_one_and_a_repository_mounts_nothing() -> None:
 
 @pytest.mark.parametrize("variable", ["", "docker", "sh shoal-1", "docker "])
 def test_only_a_runtime_and_a_name_are_a_container(variable: str) -> None:
-    assert Container.named(variable) is None
-    assert Container.named("podman shoal-1") == Container("podman", "shoal-1")
+    assert Container.from_variable(variable) is None
+    assert Container.from_variable("podman shoal-1") == Container("podman", "shoal-1")
 
 
 def test_a_runtime_that_is_not_there_never_says_that_a_container_is_gone(monkeypatch) -> None:

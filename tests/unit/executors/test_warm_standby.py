@@ -6,11 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from executors.node.node_state import Command, Kill, Launch, NodeState, Rules, Seen, Terminate, Wake
-from executors.node.reconcile import accept, launched, observed, reconcile
+from executors.node.node_state import (
+    Command,
+    Kill,
+    Launch,
+    NodeState,
+    ProcessObservation,
+    Rules,
+    Terminate,
+    Wake,
+)
+from executors.node.reconcile import accept, observed_instances, reconcile, record_launch
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
-RULES = Rules(sleeping=frozenset({"default"}))
+RULES = Rules(standby_engines=frozenset({"default"}))
 T0 = 1_000_000
 OWNED, RENTED = "r.p.0", "r.owned.1"  # names say nothing: pools do
 Steps = tuple[NodeState, list[Command]]
@@ -31,26 +40,26 @@ def want(node: str, generation: int, *wishes: DesiredInstance) -> Assignment:
     return Assignment(node, pool(node), generation, 1, 0, wishes)
 
 
-def up(at_ms: int, in_flight: int = 0) -> Seen:
-    return Seen(alive=True, healthy=True, in_flight=in_flight, probed_ms=at_ms)
+def up(at_ms: int, in_flight: int = 0) -> ProcessObservation:
+    return ProcessObservation(alive=True, healthy=True, in_flight=in_flight, probed_ms=at_ms)
 
 
-ASLEEP = Seen(alive=True, asleep=True)
+ASLEEP = ProcessObservation(alive=True, asleep=True)
 
 
-def step(state: NodeState, at_ms: int, rules: Rules = RULES, **seen: Seen) -> Steps:
+def step(state: NodeState, at_ms: int, rules: Rules = RULES, **seen: ProcessObservation) -> Steps:
     state, commands = reconcile(state, seen, at_ms, rules)
     return state, list(commands)
 
 
 def states(state: NodeState) -> dict[str, str]:
-    return {one.instance: str(one.state) for one in observed(state)}
+    return {one.instance: str(one.state) for one in observed_instances(state)}
 
 
 def serving(node: str, *wishes: DesiredInstance) -> NodeState:
     state, _ = step(accept(NodeState(node, pool(node)), want(node, 1, *wishes)), T0)
     for number, one in enumerate(wishes):
-        state = launched(state, one.instance, f"h:{number + 1}", (number + 1,))
+        state = record_launch(state, one.instance, f"h:{number + 1}", (number + 1,))
     state, _ = step(state, T0 + 100, **{one.instance: up(T0) for one in wishes})
     assert set(states(state).values()) == {"ready"}
     return state
@@ -65,7 +74,9 @@ def asleep() -> NodeState:
     assert (states(state), commands) == ({"a": "draining"}, [])  # told to sleep, not to end
     state, commands = step(state, T0 + 400, a=ASLEEP)
     assert (states(state), commands) == ({"a": "asleep"}, [])
-    state, commands = step(accept(state, want(OWNED, 3)), T0 + 500, a=Seen(alive=True))
+    state, commands = step(
+        accept(state, want(OWNED, 3)), T0 + 500, a=ProcessObservation(alive=True)
+    )
     assert (states(state), commands) == ({"a": "asleep"}, [])
     return state
 
@@ -73,25 +84,27 @@ def asleep() -> NodeState:
 def test_a_new_instance_gets_the_sleepers_process_and_is_ready_after_a_token() -> None:
     """Under its own name, at the sleeper's address; nothing is launched."""
     state = accept(asleep(), want(OWNED, 4, wish("b")))
-    state, commands = step(state, T0 + 600, a=Seen(alive=True))
+    state, commands = step(state, T0 + 600, a=ProcessObservation(alive=True))
     assert (states(state), commands) == ({"b": "starting"}, [Wake("a", "b")])
-    assert (state.held[0].endpoint, state.held[0].launched_ms) == ("h:1", T0 + 600)
-    state, commands = step(state, T0 + 700, b=Seen(alive=True))
+    assert (state.instances[0].endpoint, state.instances[0].launched_ms) == ("h:1", T0 + 600)
+    state, commands = step(state, T0 + 700, b=ProcessObservation(alive=True))
     assert (states(state), commands) == ({"b": "starting"}, [])
     state, commands = step(state, T0 + 800, b=up(T0 + 750))
     assert (states(state), commands) == ({"b": "ready"}, [])
-    assert state.held[0].sleep_ms == 0
+    assert state.instances[0].sleep_ms == 0
 
 
 def test_one_that_does_not_wake_is_killed_and_started_cold_at_once() -> None:
     state = accept(asleep(), want(OWNED, 4, wish("b")))
-    state, _ = step(state, T0 + 600, a=Seen(alive=True))
-    late_ms = T0 + 600 + RULES.sick_after_ms
-    state, commands = step(state, late_ms, b=Seen(alive=True))
+    state, _ = step(state, T0 + 600, a=ProcessObservation(alive=True))
+    late_ms = T0 + 600 + RULES.unhealthy_after_ms
+    state, commands = step(state, late_ms, b=ProcessObservation(alive=True))
     assert commands == [Kill("b")]
-    state, commands = step(state, late_ms + 100, b=Seen(alive=False, note="killed"))
+    state, commands = step(
+        state, late_ms + 100, b=ProcessObservation(alive=False, end_reason="killed")
+    )
     assert commands == [Launch(wish("b"), "aggregated")]
-    assert state.held[0].failures == 0
+    assert state.instances[0].failures == 0
 
 
 def test_one_that_does_not_fall_asleep_is_stopped() -> None:
@@ -99,8 +112,10 @@ def test_one_that_does_not_fall_asleep_is_stopped() -> None:
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 200, a=up(T0 + 150))
     state, _ = step(state, T0 + 300, a=up(T0 + 250))
-    late_ms = T0 + 400 + RULES.sick_after_ms
-    state, commands = step(state, late_ms, a=Seen(alive=True, in_flight=0, probed_ms=late_ms))
+    late_ms = T0 + 400 + RULES.unhealthy_after_ms
+    state, commands = step(
+        state, late_ms, a=ProcessObservation(alive=True, in_flight=0, probed_ms=late_ms)
+    )
     assert (states(state), commands) == ({"a": "stopping"}, [Terminate("a")])
 
 
@@ -112,25 +127,25 @@ def test_one_that_does_not_fall_asleep_is_stopped() -> None:
 )  # fmt: skip
 def test_a_sleeper_ends_before_anything_else_runs_on_its_gpus(other: DesiredInstance) -> None:
     state = accept(asleep(), want(OWNED, 4, other))
-    state, commands = step(state, T0 + 600, a=Seen(alive=True))
+    state, commands = step(state, T0 + 600, a=ProcessObservation(alive=True))
     assert commands == [Terminate("a")]
     assert states(state)["a"] == "stopping"
-    state, commands = step(state, T0 + 700, a=Seen(alive=False))
+    state, commands = step(state, T0 + 700, a=ProcessObservation(alive=False))
     state, more = step(state, T0 + 800)
     assert [*commands, *more] == [Launch(other, other.phase)]
 
 
 def test_another_phase_wakes_it_where_the_engine_serves_any() -> None:
-    rules = replace(RULES, routing=frozenset({"default"}))
+    rules = replace(RULES, live_switch_engines=frozenset({"default"}))
     state = accept(asleep(), want(OWNED, 4, wish("b", phase="decode")))
-    state, commands = step(state, T0 + 600, rules, a=Seen(alive=True))
+    state, commands = step(state, T0 + 600, rules, a=ProcessObservation(alive=True))
     assert commands == [Wake("a", "b")]
-    assert observed(state)[0].phase == "decode"
+    assert observed_instances(state)[0].phase == "decode"
 
 
 def test_it_sleeps_on_while_nothing_wants_its_place() -> None:
-    late_ms = T0 + 100 * RULES.sick_after_ms
-    state, commands = step(asleep(), late_ms, a=Seen(alive=True))
+    late_ms = T0 + 100 * RULES.unhealthy_after_ms
+    state, commands = step(asleep(), late_ms, a=ProcessObservation(alive=True))
     assert (states(state), commands) == ({"a": "asleep"}, [])
 
 
@@ -143,15 +158,15 @@ def test_on_a_rented_node_it_sleeps_only_while_another_instance_serves_there() -
     state, _ = step(state, T0 + 400, a=ASLEEP, b=up(T0))
     assert states(state) == {"a": "asleep", "b": "ready"}
     state = accept(state, want(node, 3, replace(b, drain=True)))
-    state, commands = step(state, T0 + 500, a=Seen(alive=True), b=up(T0))
+    state, commands = step(state, T0 + 500, a=ProcessObservation(alive=True), b=up(T0))
     assert (states(state), commands) == ({"a": "stopping", "b": "draining"}, [Terminate("a")])
-    state, commands = step(state, T0 + 600, a=Seen(alive=False), b=up(T0 + 550))
+    state, commands = step(state, T0 + 600, a=ProcessObservation(alive=False), b=up(T0 + 550))
     assert commands == [Terminate("b")]
 
 
 def test_a_reclaimed_node_lets_nobody_sleep() -> None:
-    rules = replace(RULES, leave_by_ms=T0 + 60_000)
-    _, commands = step(asleep(), T0 + 600, rules, a=Seen(alive=True))
+    rules = replace(RULES, drain_by_ms=T0 + 60_000)
+    _, commands = step(asleep(), T0 + 600, rules, a=ProcessObservation(alive=True))
     assert commands == [Terminate("a")]
 
 
@@ -166,21 +181,23 @@ def test_a_drain_that_is_revoked_meanwhile_wakes_it() -> None:
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 300, a=up(T0 + 250))
     state, _ = step(state, T0 + 400, a=up(T0 + 350))
-    state, commands = step(accept(state, want(OWNED, 3, wish("a"))), T0 + 500, a=Seen(alive=True))
+    state, commands = step(
+        accept(state, want(OWNED, 3, wish("a"))), T0 + 500, a=ProcessObservation(alive=True)
+    )
     assert (states(state), commands) == ({"a": "starting"}, [])
-    assert state.held[0].sleep_ms > 0  # asked to wake before it is asked for a token
+    assert state.instances[0].sleep_ms > 0  # asked to wake before it is asked for a token
     state, _ = step(state, T0 + 600, a=up(T0 + 550))
     assert states(state) == {"a": "ready"}
 
 
 def test_one_asked_for_again_by_its_own_name_wakes() -> None:
     state, commands = step(
-        accept(asleep(), want(OWNED, 4, wish("a"))), T0 + 600, a=Seen(alive=True)
+        accept(asleep(), want(OWNED, 4, wish("a"))), T0 + 600, a=ProcessObservation(alive=True)
     )
     assert (states(state), commands) == ({"a": "starting"}, [])
-    assert state.held[0].state is InstanceState.STARTING
+    assert state.instances[0].state is InstanceState.STARTING
 
 
 def test_a_sleeper_that_dies_is_forgotten() -> None:
-    state, commands = step(asleep(), T0 + 600, a=Seen(alive=False))
+    state, commands = step(asleep(), T0 + 600, a=ProcessObservation(alive=False))
     assert (states(state), commands) == ({}, [])

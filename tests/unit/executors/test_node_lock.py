@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from executors.node.node_lock import Occupancy
-from tests.unit.executors.test_worker import POOL
+from executors.node.node_lock import NodeLock
+from tests.unit.executors.test_node_worker import POOL
 from topics.fleet import Status
 
 NOW_MS, BROKER_MS, HOUR_MS = 1_700_000_000_000, 1_900_000_000_000, 3_600_000
@@ -21,20 +21,20 @@ def test_who_spoke_last_holds_the_node_whatever_clocks_say(
     theirs_ahead_h: int, silent_s: int, held: bool
 ) -> None:
     """The other's last word is read while we start; our own status comes back `silent_s` later."""
-    ours = Occupancy("n0", "b1", "here")
+    ours = NodeLock("n0", "b1", "here")
     theirs = said("b2", "there", NOW_MS + theirs_ahead_h * HOUR_MS)
-    ours.heard(theirs, BROKER_MS, NOW_MS, live=False)
+    ours.on_status(theirs, BROKER_MS, NOW_MS, live=False)
     now_ms, append_ms = NOW_MS + 31_000, BROKER_MS + silent_s * 1000
-    ours.heard(said("b1", "here", now_ms), append_ms, now_ms, live=True)
+    ours.on_status(said("b1", "here", now_ms), append_ms, now_ms, live=True)
     assert ours.claimed is not held
     assert ours.contested(now_ms) is held
     later_ms = now_ms + 31_000
-    ours.heard(said("b1", "here", later_ms), append_ms + 31_000, later_ms, live=True)
+    ours.on_status(said("b1", "here", later_ms), append_ms + 31_000, later_ms, live=True)
     assert ours.claimed
 
 
 def test_a_broker_whose_clock_was_set_back_does_not_keep_a_node_from_everyone() -> None:
-    ours = Occupancy("n0", "b1", "here")
-    ours.heard(said("b2", "there", NOW_MS - HOUR_MS), BROKER_MS, NOW_MS, live=False)
-    ours.heard(said("b1", "here", NOW_MS), BROKER_MS - HOUR_MS, NOW_MS, live=True)
+    ours = NodeLock("n0", "b1", "here")
+    ours.on_status(said("b2", "there", NOW_MS - HOUR_MS), BROKER_MS, NOW_MS, live=False)
+    ours.on_status(said("b1", "here", NOW_MS), BROKER_MS - HOUR_MS, NOW_MS, live=True)
     assert ours.claimed

@@ -14,19 +14,19 @@ import pytest
 
 from executors.engines.engine_protocol import LaunchLine
 from executors.node.__main__ import run
-from executors.node.engine_environment import Tag
-from executors.node.engine_ports import Ports
-from executors.node.engine_probes import Patience
-from executors.node.engine_processes import EnginesHere
+from executors.node.engine_environment import LaunchTag
+from executors.node.engine_ports import EnginePorts
+from executors.node.engine_probes import ProbeTimeouts
+from executors.node.engine_processes import EngineProcesses
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, parse_config
 from executors.node.executor_metrics import Metrics
-from executors.node.node_lock import Occupancy
-from executors.node.node_worker import NodeWorker, heartbeat_s, rules_at
-from executors.node.os_processes import start
-from executors.node.probe_schedule import Asking
-from executors.node.reconcile import expired as expired_at
-from executors.node.state_store import StateFolderUnusable, Store
+from executors.node.node_lock import NodeLock
+from executors.node.node_worker import NodeWorker, heartbeat_s, rules_for
+from executors.node.os_processes import start_engine
+from executors.node.probe_schedule import ProbeSchedule
+from executors.node.reconcile import is_expired as expired_at
+from executors.node.state_store import StateFolderUnusable, StateStore
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.keys import Keys
 
@@ -57,18 +57,18 @@ class Bench:
     """One node without a broker; its statuses are kept."""
 
     def __init__(self, folder: Path, client: aiohttp.ClientSession, speed: float = 1.0) -> None:
-        setup, self.store = config(folder, speed), Store(folder)
+        setup, self.store = config(folder, speed), StateStore(folder)
         self.speed, self.takes = speed, True
         self.metrics, self.broker = Metrics(), FakeBroker()
         self.told: list[Status] = []
-        self.occupancy = Occupancy("n0", "b1", "here")
-        asking = Asking({}, client, "127.0.0.1", Patience())
-        engines = EnginesHere(
-            setup.nodes[0], setup, Ports("127.0.0.1"), self.store, asking, self.metrics
+        self.node_lock = NodeLock("n0", "b1", "here")
+        asking = ProbeSchedule({}, client, "127.0.0.1", ProbeTimeouts())
+        engines = EngineProcesses(
+            setup.nodes[0], setup, EnginePorts("127.0.0.1"), self.store, asking, self.metrics
         )
         self.worker = NodeWorker(
-            setup.nodes[0], setup, engines, self.store, self.occupancy, self.metrics, self.publish,
-            rules_at(setup),
+            setup.nodes[0], setup, engines, self.store, self.node_lock, self.metrics, self.publish,
+            rules_for(setup),
         )  # fmt: skip
         workers = {"n0": self.worker}
         self.executor = Executor(setup, self.broker, workers, self.metrics, self.store)
@@ -121,17 +121,17 @@ async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
 
 def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> None:
     """The refusal names the folder and what is wrong, and who has it."""
-    first = Store(tmp_path / "state")
+    first = StateStore(tmp_path / "state")
     first.open()
     with pytest.raises(StateFolderUnusable, match=f"another executor .pid {os.getpid()}"):
-        Store(tmp_path / "state").open()
+        StateStore(tmp_path / "state").open()
     first.close()
-    second = Store(tmp_path / "state")
+    second = StateStore(tmp_path / "state")
     second.open()
     second.close()
     (tmp_path / "file").touch()
     with pytest.raises(StateFolderUnusable, match="--state-dir"):
-        Store(tmp_path / "file").open()
+        StateStore(tmp_path / "file").open()
 
 
 async def test_an_assignment_waits_for_the_claim_of_its_leader(
@@ -142,7 +142,7 @@ async def test_an_assignment_waits_for_the_claim_of_its_leader(
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     bench = Bench(tmp_path, client)
-    bench.occupancy.claimed = True
+    bench.node_lock.claimed = True
 
     def deliver(topic: str, key: str, record: Assignment) -> None:
         bench.executor.on_record(topic, key, record, 0)
@@ -177,7 +177,7 @@ async def test_after_many_leaders_the_last_one_is_followed(
     for token in range(1, leaders + 1):
         bench.executor.on_record("assignments", "n0", want(1, token=token), 0)
     bench.broker.highest_token, bench.broker.caught_up = leaders, True
-    bench.occupancy.claimed = True
+    bench.node_lock.claimed = True
     bench.executor.on_leadership()
     assert bench.worker.state.assignment is not None
     assert bench.worker.state.assignment.leader_token == leaders
@@ -226,17 +226,17 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
     bench = Bench(tmp_path, client)
     now_ms = 1_700_000_000_000
     other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
-    bench.occupancy.heard(other, now_ms, now_ms, live=True)
+    bench.node_lock.on_status(other, now_ms, now_ms, live=True)
     bench.executor.on_record("assignments", "n0", want(1, WISH), 0)
     bench.executor.on_leadership()
     bench.worker.step(now_ms + 1, 1.0, set())
     await asyncio.sleep(0)
     assert bench.worker.state.assignment is None
     assert bench.told == []
-    assert "run by executor ex-2" in bench.occupancy.fault(now_ms + 1)
+    assert "executor ex-2 (there) holds n0" in bench.node_lock.fault(now_ms + 1)
     bench.worker.step(now_ms + 31_000, 2.0, set())
     await asyncio.sleep(0)
-    bench.occupancy.heard(bench.told[0], now_ms + 31_100, now_ms + 31_100, live=True)
+    bench.node_lock.on_status(bench.told[0], now_ms + 31_100, now_ms + 31_100, live=True)
     bench.executor.on_leadership()
     assert bench.worker.state.assignment == want(1, WISH)
     await bench.worker.close()
@@ -249,8 +249,8 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
     reader, writer = os.pipe()
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", str(reader))
     line = LaunchLine((sys.executable, "-c", "import time; time.sleep(60)"))
-    tag = Tag("l1", "n0", WISH, (20001,), 0)
-    engine = start(line, tag, os.environ, str(tmp_path), tmp_path / "log")
+    tag = LaunchTag("l1", "n0", WISH, (20001,), 0)
+    engine = start_engine(line, tag, os.environ, str(tmp_path), tmp_path / "log")
 
     async def fails(self: Executor, end: asyncio.Event) -> None:
         self.workers["n0"].engines.processes["a"] = engine
@@ -259,8 +259,8 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
     monkeypatch.setattr(Executor, "run", fails)
     try:
         with pytest.raises(RuntimeError):
-            await run(config(tmp_path), Keys(), Store(tmp_path))
-        assert engine.ended() is None
+            await run(config(tmp_path), Keys(), StateStore(tmp_path))
+        assert engine.poll() is None
     finally:
         engine.kill()
         assert engine.child is not None
