@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.simulation.fleet_search import Sweep, sweep
+from autoscaler.simulation.fleet_search import FleetSearchResult, search_fleets
 from loadtests.arguments import number, whole
 from loadtests.decision_cases import GENERATED_CONFIG, TRACE_CONFIG, Case, prepare
 from loadtests.decision_compare import TARGETS, over_seeds, report
@@ -145,7 +145,7 @@ def _run(args: argparse.Namespace) -> int:
         for case in wanted:
             mine = [one for one in found if one.scenario == case.name]
             print("\n".join(summary(mine)), flush=True)
-            swept: list[tuple[Run, Sequence[Sweep]]] = []
+            swept: list[tuple[Run, Sequence[FleetSearchResult]]] = []
             for ours in mine if args.static else ():
                 if len(mine) > 1:
                     print(f"  seed {ours.seed}, {ours.cost_usd:.2f} USD:")
@@ -178,14 +178,14 @@ def _check_fluid(args: argparse.Namespace) -> None:
         raise InvalidValue("--gateways", args.gateways, "1 with --fluid")
 
 
-def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence[Sweep]:
+def _sweeps(case: Case, ours: Run, go: Callable[..., Iterable[Any]]) -> Sequence[FleetSearchResult]:
     return list(go(partial(_sweep, case, ours), list(ours.models)))
 
 
-def _sweep(case: Case, ours: Run, model: str) -> Sweep:
+def _sweep(case: Case, ours: Run, model: str) -> FleetSearchResult:
     targets = (*TARGETS, ours.models[model].slo_attainment)
     prepared = prepare(case, ours.seed)
-    return sweep(prepared.scenario, prepared.truth.lengths, model, targets, case.fluid)
+    return search_fleets(prepared.scenario, prepared.truth.lengths, model, targets, case.fluid)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
-from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
+from autoscaler.simulation.arrivals import Arrival, fitting_arrivals, measured_lengths
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.virtual_planner import plan_in_process
 from loadtests.arrivals import (
@@ -143,7 +143,8 @@ def _from_trace(case: Case, cluster: Cluster, seed: int) -> Prepared:
     return Prepared(
         Scenario(cluster, found, max(1.0, duration_s), lead_s=case.lead_s, gateways=case.gateways),
         Truth(
-            smoothed_rates(found, case.lead_s), measured_lengths(that_fit(found, cluster.services))
+            smoothed_rates(found, case.lead_s),
+            measured_lengths(fitting_arrivals(found, cluster.services)),
         ),
     )
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoscaler.simulation.fleet_search import Fleet, Sweep
+from autoscaler.simulation.fleet_search import FleetSearchResult, SimulatedFleet
 from loadtests.decision_runs import Run
 
 TARGETS = (0.97, 0.95)
 
 
-def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
+def report(ours: Run, sweeps: Sequence[FleetSearchResult]) -> list[str]:
     """What the fixed fleets say of ours, for people."""
     lines = []
     for found in sweeps:
-        for target, fleet in sorted(found.found.items(), reverse=True):
+        for target, fleet in sorted(found.cheapest.items(), reverse=True):
             if target not in TARGETS:
                 continue
             lines.append(f"  fixed, {found.model} at {100 * target:.0f}%: {_say(fleet)}")
-        cut = "; search cut short, a cheaper mix may exist" if found.cut else ""
-        lines.append(f"    ({found.simulated} fleets simulated{cut})")
+        cut = "; search cut short, a cheaper mix may exist" if found.truncated else ""
+        lines.append(f"    ({found.fleets_simulated} fleets simulated{cut})")
     for target in TARGETS:
         total = fixed_usd(sweeps, target)
         if total is not None:
@@ -37,7 +37,7 @@ def report(ours: Run, sweeps: Sequence[Sweep]) -> list[str]:
     return lines
 
 
-def over_seeds(swept: Sequence[tuple[Run, Sequence[Sweep]]]) -> list[str]:
+def over_seeds(swept: Sequence[tuple[Run, Sequence[FleetSearchResult]]]) -> list[str]:
     """What the fixed fleets of all seeds say of ours together, for people."""
     lines = []
     for target in TARGETS:
@@ -56,28 +56,28 @@ def over_seeds(swept: Sequence[tuple[Run, Sequence[Sweep]]]) -> list[str]:
     return lines
 
 
-def fixed_usd(sweeps: Sequence[Sweep], target: float) -> float | None:
+def fixed_usd(sweeps: Sequence[FleetSearchResult], target: float) -> float | None:
     """What the cheapest fixed fleets cost that attain `target` for every model; None where for
     some model there is none."""
-    fleets = [found.found[target] for found in sweeps]
+    fleets = [found.cheapest[target] for found in sweeps]
     if any(fleet is None for fleet in fleets):
         return None
     return sum(fleet.cost_usd for fleet in fleets if fleet is not None)
 
 
-def as_good_usd(ours: Run, sweeps: Sequence[Sweep]) -> float | None:
+def as_good_usd(ours: Run, sweeps: Sequence[FleetSearchResult]) -> float | None:
     """What the cheapest fixed fleets cost that attain at least as much as ours for every model;
     None where for some model there is none."""
     total = 0.0
     for found in sweeps:
-        fleet = found.found.get(ours.models[found.model].slo_attainment)
+        fleet = found.cheapest.get(ours.models[found.model].slo_attainment)
         if fleet is None:
             return None
         total += fleet.cost_usd
     return total
 
 
-def is_dominated(ours: Run, sweeps: Sequence[Sweep]) -> bool:
+def is_dominated(ours: Run, sweeps: Sequence[FleetSearchResult]) -> bool:
     """Whether fixed fleets attain as much for each model for less, or more for as much."""
     total = as_good_usd(ours, sweeps)
     if total is None or total > ours.cost_usd:
@@ -85,12 +85,12 @@ def is_dominated(ours: Run, sweeps: Sequence[Sweep]) -> bool:
     more = False
     for found in sweeps:
         share = ours.models[found.model].slo_attainment
-        fleet = found.found[share]
+        fleet = found.cheapest[share]
         more = more or (fleet is not None and fleet.attainment > share)
     return total < ours.cost_usd or more
 
 
-def dominance(ours: Run, sweeps: Sequence[Sweep]) -> str:
+def dominance(ours: Run, sweeps: Sequence[FleetSearchResult]) -> str:
     """The same for people."""
     total = as_good_usd(ours, sweeps)
     if total is None:
@@ -100,7 +100,7 @@ def dominance(ours: Run, sweeps: Sequence[Sweep]) -> str:
     return f"ours is not dominated: fixed fleets that attain as much cost {total:.2f} USD"
 
 
-def as_json(ours: Run, sweeps: Sequence[Sweep]) -> dict[str, Any]:
+def as_json(ours: Run, sweeps: Sequence[FleetSearchResult]) -> dict[str, Any]:
     """The sweep of one scenario and seed."""
     return {
         "scenario": ours.scenario,
@@ -115,7 +115,7 @@ def as_json(ours: Run, sweeps: Sequence[Sweep]) -> dict[str, Any]:
                     "cost_usd": fleet.cost_usd,
                     "slo_attainment": fleet.attainment,
                 }
-                for target, fleet in found.found.items()
+                for target, fleet in found.cheapest.items()
             }
             for found in sweeps
         },
@@ -124,7 +124,7 @@ def as_json(ours: Run, sweeps: Sequence[Sweep]) -> dict[str, Any]:
     }
 
 
-def _say(fleet: Fleet | None) -> str:
+def _say(fleet: SimulatedFleet | None) -> str:
     if fleet is None:
         return "none attains it"
     parts = ", ".join(f"{count} {name}" for name, count in fleet.counts)

@@ -28,14 +28,14 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.arrivals import Arrival, p99_of_10s_rates
+from autoscaler.simulation.arrivals import Arrival, p99_10s_req_per_s
 from autoscaler.simulation.run_measures import (
-    Capacity,
-    Orders,
+    ComboCapacity,
+    OrderedCapacity,
     Reversals,
     flows_of,
     model_moves,
-    orders,
+    ordered_capacity,
     reversals,
 )
 from autoscaler.simulation.timeline import Timeline
@@ -91,7 +91,7 @@ class StepFigures:
     sufficient_s: float | None
 
 
-def step_figures(found: Orders, step_s: float, needed_req_per_s: float) -> StepFigures:
+def step_figures(found: OrderedCapacity, step_s: float, needed_req_per_s: float) -> StepFigures:
     """How the orders answered a step at `step_s` to a raw need of `needed_req_per_s`."""
     enough = needed_req_per_s * (1.0 - 1e-9)
     if found.value(step_s) >= enough:
@@ -113,7 +113,7 @@ def model_figures(
     model: str,
     timeline: Timeline,
     cluster: Cluster,
-    capacity: Capacity,
+    capacity: ComboCapacity,
     truth: Truth,
     span_s: tuple[float, float],
     lost_s: Sequence[float] = (),
@@ -123,13 +123,13 @@ def model_figures(
     service = cluster.service(model)
     rows = flows_of(service, timeline)
     late = [row for row in rows if row.arrival_s >= span_s[0] + START_S]
-    ordered = orders(timeline, capacity, model)
+    ordered = ordered_capacity(timeline, capacity, model)
     rate = truth.rates.get(model, _no_rate)
     usable = [service.utilization * ordered.value(at_s) for at_s in _seconds(span_s)]
     over = [u / rate(s) for u, s in zip(usable, _seconds(span_s), strict=True) if rate(s) > 0.0]
     over_p99: float | None = None
     if not timeline.flows:
-        p99 = p99_of_10s_rates([row.arrival_s for row in rows], span_s)
+        p99 = p99_10s_req_per_s([row.arrival_s for row in rows], span_s)
         over_p99 = sum(usable) / len(usable) / p99 if p99 > 0.0 else 0.0
     moves = model_moves(model, timeline, capacity)
     enough = [

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 
 from autoscaler.planning.planner_messages import Urgency
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.decider import Decider
-from autoscaler.simulation.rate_simulator import simulate_flow
-from autoscaler.simulation.run_measures import Capacity, cost_usd, orders
+from autoscaler.simulation.rate_simulator import simulate_rates
+from autoscaler.simulation.run_measures import ComboCapacity, cost_usd, ordered_capacity
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import simulate
 from autoscaler.simulation.supply_script import NodeLost
@@ -76,7 +76,7 @@ class Run:
 def run(case: Case, seed: int, timeline: Path | None = None) -> Run:
     """Simulate `case` with `seed` under the real controller."""
     prepared = prepare(case, seed)
-    found = _simulator(case)(prepared.scenario, LiveController())
+    found = _simulator(case)(prepared.scenario, ControllerUnderTest())
     if timeline is not None:
         write_timeline(timeline, found)
     return judge(case.name, seed, prepared, found)
@@ -89,7 +89,7 @@ def run_with(case: Case, seed: int, decider: Decider) -> Run:
 
 
 def _simulator(case: Case) -> Callable[[Scenario, Decider], Timeline]:
-    return simulate_flow if case.fluid else simulate
+    return simulate_rates if case.fluid else simulate
 
 
 def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
@@ -102,13 +102,13 @@ def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
         shared = {model: count / scenario.duration_s for model, count in mean.items()}
     else:
         shared = {model: rate(prepared.step_s) for model, rate in truth.rates.items()}
-    capacity = Capacity(cluster, truth.lengths, shared)
+    capacity = ComboCapacity(cluster, truth.lengths, shared)
     lost_s = [event.at_s for event in scenario.script if isinstance(event, NodeLost)]
     step = None
     if prepared.step_s is not None:
         service = cluster.services[0]
         need = truth.rates[service.model](prepared.step_s) / service.utilization
-        ordered = orders(found, capacity, service.model)
+        ordered = ordered_capacity(found, capacity, service.model)
         step = step_figures(ordered, prepared.step_s, need)
     return Run(
         name,
@@ -123,8 +123,8 @@ def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
         scenario.end_s,
         scenario.duration_s,
         step,
-        sum(request.urgency is Urgency.URGENT for _, request in found.asked),
-        sum(request.urgency is Urgency.FULL for _, request in found.asked),
+        sum(request.urgency is Urgency.URGENT for _, request in found.plan_requests),
+        sum(request.urgency is Urgency.FULL for _, request in found.plan_requests),
     )
 
 

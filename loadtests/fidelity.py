@@ -35,10 +35,10 @@ import gevent
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Ending
-from autoscaler.simulation.simulator import World
+from autoscaler.simulation.simulator import Simulator
 from loadtests.experiments.page import put
 from loadtests.fidelity_figures import (
     MOST_BETWEEN_RUNS,
@@ -119,7 +119,7 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
 def simulated(scenario: Scenario) -> Run:
     """The trace in virtual time."""
     run: dict[int, Latency] = {}
-    for row in World(scenario, LiveController()).run().requests:
+    for row in Simulator(scenario, ControllerUnderTest()).run().requests:
         if row.outcome == Ending.SERVED and row.first_token_s is not None and row.end_s is not None:
             prefill_s, decode_s = row.first_token_s - row.arrival_s, row.end_s - row.first_token_s
             run[row.id] = Latency(1000.0 * prefill_s, 1000.0 * decode_s)

@@ -24,7 +24,7 @@ from autoscaler.serving.engine_setup import engine_setup
 from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
 from autoscaler.simulation.component_stage import AnyEngine
 from autoscaler.simulation.engine_process import SimEngine
-from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.event_queue import EventQueue
 from autoscaler.simulation.gateway_process import GatewayLimits, SimGateway
 from autoscaler.simulation.simulated_request import Call, Ending
 from loadtests.experiments.page import bar_chart, put, rows_of
@@ -72,14 +72,14 @@ PAPER = {
 class World:
     """A gateway, its engines, and what ended."""
 
-    agenda: Agenda
+    events: EventQueue
     gateway: SimGateway
     ended: list[Call]
 
 
 def world(shapes: Sequence[Shape], weights: Sequence[float], policy: RoutingPolicy) -> World:
     """Everything up and routed."""
-    agenda, groups = Agenda(), []
+    events, groups = EventQueue(), []
     engines: dict[str, AnyEngine] = {}
     ended: list[Call] = []
 
@@ -88,7 +88,7 @@ def world(shapes: Sequence[Shape], weights: Sequence[float], policy: RoutingPoli
         for gpu in gpus:
             address = f"node:{len(engines) + 1}"
             setup = engine_setup(_SOURCE, gpu, 1, role, _MAX_LEN)
-            engines[address] = SimEngine(setup, agenda, address)
+            engines[address] = SimEngine(setup, events, address)
             found.append(Endpoint(f"{role}-{gpu}-{len(engines)}", address))
         return tuple(found)
 
@@ -102,9 +102,9 @@ def world(shapes: Sequence[Shape], weights: Sequence[float], policy: RoutingPoli
         )
         groups.append(group)
     limits = GatewayLimits(policy=policy)
-    gateway = SimGateway("g", {_MODEL: _MAX_LEN}, agenda, engines, ended.append, limits)
+    gateway = SimGateway("g", {_MODEL: _MAX_LEN}, events, engines, ended.append, limits)
     gateway.apply(Routes(_MODEL, 1, 1, 0, 2000.0, 60.0, tuple(groups)))
-    return World(agenda, gateway, ended)
+    return World(events, gateway, ended)
 
 
 def call(rng: random.Random, number: int, at_ms: float) -> Call:
@@ -123,15 +123,15 @@ def goodput(shape: Shape, requests: int = 400) -> float:
     here = world((shape,), (1.0,), RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))
     rng = random.Random(1)
     for number in range(_CLOSED):
-        here.gateway.take(call(rng, number, 0.0))
+        here.gateway.receive(call(rng, number, 0.0))
     sent = _CLOSED
     while len(here.ended) < requests:
-        here.agenda.run(here.agenda.now_ms + 20.0)
+        here.events.run(here.events.now_ms + 20.0)
         while sent < len(here.ended) + _CLOSED:
-            here.gateway.take(call(rng, sent, here.agenda.now_ms))
+            here.gateway.receive(call(rng, sent, here.events.now_ms))
             sent += 1
-        here.agenda.at(here.agenda.now_ms + 20.0, lambda: None)
-    return 1000.0 * len(here.ended) / here.agenda.now_ms
+        here.events.at(here.events.now_ms + 20.0, lambda: None)
+    return 1000.0 * len(here.ended) / here.events.now_ms
 
 
 def mean_s(
@@ -149,8 +149,8 @@ def mean_s(
     for number in range(requests):
         at_ms += rng.expovariate(rate)
         made = call(rng, number, at_ms)
-        here.agenda.at(at_ms, lambda made=made: here.gateway.take(made))
-    here.agenda.run(at_ms + 600_000.0)
+        here.events.at(at_ms, lambda made=made: here.gateway.receive(made))
+    here.events.run(at_ms + 600_000.0)
     served = [made for made in here.ended if made.ending is Ending.SERVED]
     if len(served) < requests:
         raise SystemExit(f"{requests - len(served)} of {requests} requests were not served")

@@ -27,12 +27,12 @@ from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Lengths
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
-from autoscaler.simulation.controller_under_test import LiveController
-from autoscaler.simulation.decider import Decider, Said, Seen
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
+from autoscaler.simulation.decider import Decider, DeciderInput, DeciderOutput
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score, score
-from autoscaler.simulation.rate_simulator import simulate_flow
+from autoscaler.simulation.rate_simulator import simulate_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import ORIGIN_MS, simulate
 from autoscaler.simulation.timeline import Timeline
@@ -69,15 +69,15 @@ class Timed:
     plan_with: Plan = field(default=plan_in_process)
     told: int = 0
 
-    def decide(self, seen: Seen, now_ms: int) -> Said:
+    def decide(self, seen: DeciderInput, now_ms: int) -> DeciderOutput:
         """As the decider."""
         begin = time.process_time()
-        said = self.inner.decide(seen, now_ms)
+        output = self.inner.decide(seen, now_ms)
         self.decide_s += time.process_time() - begin
         self.ticks += 1
         if self.span_s:
             self._tell((now_ms - ORIGIN_MS) / 1000.0)
-        return said
+        return output
 
     def _tell(self, at_s: float) -> None:
         part = int(_PARTS * at_s / self.span_s)
@@ -166,8 +166,8 @@ def day(span_s: float, draw: Draw) -> None:
     lengths = measured_lengths(scenario.arrivals)
     keep()
     scores = []
-    for name, run in (("requests", simulate), ("rates", simulate_flow)):
-        timed = Timed(LiveController(), scenario.end_s)
+    for name, run in (("requests", simulate), ("rates", simulate_rates)):
+        timed = Timed(ControllerUnderTest(), scenario.end_s)
         timeline, took = under(timed, partial(run, scenario, timed, timed.plan))
         scores.append(_said(f"{name}: {span_s / 3600:.1f} h", timeline, scenario, lengths, took))
     one, other = scores
@@ -184,7 +184,7 @@ def week(path: Path, hours: float) -> None:
     workload, setting = prepared(demand, seed=1)
     trial = POLICIES["shoal"].build(setting, POLICIES["shoal"].default)
     timed = Timed(trial.decider, trial.scenario.end_s, plan_with=trial.plan)
-    timeline, took = under(timed, partial(simulate_flow, trial.scenario, timed, timed.plan))
+    timeline, took = under(timed, partial(simulate_rates, trial.scenario, timed, timed.plan))
     days = workload.scenario.duration_s / 86_400
     _said(f"{path.name}: {days:.2f} days", timeline, workload.scenario, setting.lengths, took)
 

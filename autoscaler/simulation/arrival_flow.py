@@ -1,8 +1,8 @@
-"""Arrivals of one model as counts: how many came in a span, and how long they were.
+"""Arrivals of one model as counts per span, with their lengths.
 
-Owns the counting. An arrival of the trace may stand for many requests (`weight`): then the trace
-says the rate and the lengths, and the count of a span is drawn (Poisson). With weight 1 counts and
-lengths are those of the trace.
+If an arrival of the trace stands for many requests (`weight`), the trace gives the rate and the
+lengths, and the count of a span is drawn (Poisson). With weight 1, counts and lengths are those of
+the trace.
 """
 
 from __future__ import annotations
@@ -21,45 +21,48 @@ from topics.request_shapes import shape_of
 from topics.sketch import LOWEST, WIDTH, bucket_of
 
 _BLOCK = 2048
-"""Arrivals whose lengths are one law where each stands for many."""
-_LOOK_S, _MOST_LOOKS = 120.0, 30
-"""Engines are reckoned with the lengths of a stretch of the trace in which they stay alike: as many
-looks of so many seconds as are, up to an hour."""
-_ALIKE, _SIGMAS = 0.05, 3.0
-"""A mean is alike within this share of the other, or where chance alone may set them apart."""
-_LITTLE = 0.1
+"""Number of arrivals from which lengths are drawn if each arrival stands for many requests."""
+_WINDOW_S, _MAX_WINDOWS = 120.0, 30
+"""Engines are evaluated at the lengths of a stretch of the trace: consecutive windows with equal
+lengths, up to an hour."""
+_MEAN_TOLERANCE, _SIGMAS = 0.05, 3.0
+"""Two means are equal within this relative difference, or within chance (standard errors)."""
+_MIN_CORRELATION = 0.1
 
 Ints = npt.NDArray[np.int64]
-"""Of sketches: counts by bucket less LOWEST, (WIDTH,)."""
+"""For sketches: counts by bucket less LOWEST, (WIDTH,)."""
 Floats = npt.NDArray[np.float64]
 
 
-def no_counts() -> Ints:
-    """The sketch of nothing."""
+def empty_sketch() -> Ints:
+    """A sketch without counts."""
     return np.zeros(WIDTH, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Requests of one span. too_long: of these, those that no engine takes; tokens and sketches
-    are of all but the outputs, which are of those that are taken."""
+    """Requests of one span.
+
+    too_long: requests that no engine accepts. input_tokens, inputs, shapes: of all requests.
+    output_tokens, outputs: of the accepted ones.
+    """
 
     requests: int = 0
     too_long: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    inputs: Ints = field(default_factory=no_counts)
-    outputs: Ints = field(default_factory=no_counts)
-    shapes: Ints = field(default_factory=no_counts)
+    inputs: Ints = field(default_factory=empty_sketch)
+    outputs: Ints = field(default_factory=empty_sketch)
+    shapes: Ints = field(default_factory=empty_sketch)
 
     @property
-    def taken(self) -> int:
-        """Requests that can be served."""
+    def servable(self) -> int:
+        """Requests that an engine accepts."""
         return self.requests - self.too_long
 
 
-class Inflow:
-    """arrivals: of one model, by rising time. Times in seconds from the first possible arrival."""
+class ArrivalFlow:
+    """arrivals: of one model, by rising time. Times in seconds from the start of the demand."""
 
     def __init__(
         self,
@@ -72,48 +75,50 @@ class Inflow:
         self._inputs = np.array([arrival.input_tokens for arrival in arrivals], np.int64)
         self._outputs = np.array([arrival.output_tokens for arrival in arrivals], np.int64)
         self._fits = self._inputs + self._outputs <= max_len_tokens
-        ins = _coded(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
-        outs = _coded(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
-        # A shape is a place by its input plus one by its output.
-        shapes = _coded(self._inputs, lambda tokens: shape_of(tokens, 0.0) - LOWEST)
-        shapes += _coded(self._outputs, lambda tokens: shape_of(0.0, tokens) - LOWEST)
-        self._places = np.stack((ins, outs, shapes))
-        # Where each stands for many, arrivals flow evenly from one to the next.
+        ins = _map_distinct(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
+        outs = _map_distinct(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
+        # The bucket of a shape is one part by its input plus one by its output.
+        shapes = _map_distinct(self._inputs, lambda tokens: shape_of(tokens, 0.0) - LOWEST)
+        shapes += _map_distinct(self._outputs, lambda tokens: shape_of(0.0, tokens) - LOWEST)
+        self._buckets = np.stack((ins, outs, shapes))
+        # If an arrival stands for many, they flow evenly until the next arrival.
         self._edges_s = np.append(self._at_s, self._at_s[-1:] + 1e-9)
         self._weight, self._random = weight, random
-        self._stretches = self._alike()
+        self._stretches = self._find_stretches()
         self._lengths: dict[tuple[int, int], Lengths] = {}
 
     def take(self, from_s: float, to_s: float) -> Batch:
-        """What came in [from_s, to_s)."""
-        low, high = self._between(from_s, to_s)
+        """The requests in [from_s, to_s)."""
+        low, high = self._index_range(from_s, to_s)
         if self._weight == 1.0:
             rows = np.arange(low, high)
         else:
-            count = int(self._random.poisson(max(0.0, self.coming(from_s, to_s))))
+            count = int(self._random.poisson(max(0.0, self.expected_requests(from_s, to_s))))
             first = min(max(0, (low + high - _BLOCK) // 2), max(0, len(self._at_s) - _BLOCK))
             block = min(_BLOCK, len(self._at_s))
             rows = first + self._random.integers(block, size=count)
         return self._batch(rows)
 
-    def coming(self, from_s: float, to_s: float) -> float:
-        """How many are to be expected in [from_s, to_s)."""
+    def expected_requests(self, from_s: float, to_s: float) -> float:
+        """Expected number of requests in [from_s, to_s)."""
         if self._weight == 1.0:
-            low, high = self._between(from_s, to_s)
+            low, high = self._index_range(from_s, to_s)
             return float(high - low)
-        return self._weight * (_upto(self._edges_s, to_s) - _upto(self._edges_s, from_s))
+        return self._weight * (
+            _count_until(self._edges_s, to_s) - _count_until(self._edges_s, from_s)
+        )
 
-    def _between(self, from_s: float, to_s: float) -> tuple[int, int]:
-        """Those in [from_s, to_s)."""
+    def _index_range(self, from_s: float, to_s: float) -> tuple[int, int]:
+        """Indices of the arrivals in [from_s, to_s), as [low, high)."""
         low, high = self._at_s.searchsorted((from_s, to_s)).tolist()
         return low, high
 
-    def is_alike(self, from_s: float, to_s: float) -> bool:
-        """Whether requests are as long all through [from_s, to_s], and the two minutes before."""
-        return self._stretch(from_s - _LOOK_S) == self._stretch(to_s)
+    def has_same_lengths(self, from_s: float, to_s: float) -> bool:
+        """Whether lengths are equal throughout [from_s, to_s] and the two minutes before."""
+        return self._stretch(from_s - _WINDOW_S) == self._stretch(to_s)
 
     def lengths(self, at_s: float) -> Lengths | None:
-        """How long requests are around `at_s`; None where there are none."""
+        """Lengths around `at_s`; None without any servable request."""
         low, high = self._stretch(at_s)
         if low == high:
             low, high = 0, len(self._at_s)
@@ -123,26 +128,26 @@ class Inflow:
             if not fits.any():
                 return None
             found = lengths_of(np.array(pair, dtype=float).T.copy())
-            self._lengths[low, high] = replace(found, together=_correlated(*pair))
+            self._lengths[low, high] = replace(found, together=_normal_score_correlation(*pair))
         return self._lengths[low, high]
 
     def _stretch(self, at_s: float) -> tuple[int, int]:
-        return self._stretches[min(int(max(0.0, at_s) // _LOOK_S), len(self._stretches) - 1)]
+        return self._stretches[min(int(max(0.0, at_s) // _WINDOW_S), len(self._stretches) - 1)]
 
-    def _alike(self) -> list[tuple[int, int]]:
-        """Per look, the arrivals of the stretch that it is in, as [low, high). One without any
-        belongs to its neighbours."""
-        looks = int(self._at_s[-1] // _LOOK_S) + 1 if len(self._at_s) else 1
-        edges = self._at_s.searchsorted(_LOOK_S * np.arange(looks + 1))
+    def _find_stretches(self) -> list[tuple[int, int]]:
+        """Per window, the arrivals of its stretch as [low, high). A window without arrivals joins
+        its neighbours."""
+        windows = int(self._at_s[-1] // _WINDOW_S) + 1 if len(self._at_s) else 1
+        edges = self._at_s.searchsorted(_WINDOW_S * np.arange(windows + 1))
         tokens = np.where(self._fits, np.stack([self._inputs, self._outputs]), 0).astype(float)
         ones = self._fits.astype(float)
         upto = np.cumsum(np.stack([ones, *tokens, *tokens**2]), axis=1)
         upto = np.concatenate([np.zeros((5, 1)), upto], axis=1)[:, edges]
         found: list[tuple[int, int]] = []
-        while len(found) < looks:
+        while len(found) < windows:
             first = len(found)
             last = first + 1
-            while last < min(looks, first + _MOST_LOOKS) and _are_alike(
+            while last < min(windows, first + _MAX_WINDOWS) and _same_lengths(
                 upto[:, last] - upto[:, first], upto[:, last + 1] - upto[:, last]
             ):
                 last += 1
@@ -153,15 +158,15 @@ class Inflow:
         if not len(rows):
             return Batch()
         counts = np.zeros((3, WIDTH), np.int64)
-        too_long, input_tokens, output_tokens = _count(
-            rows, self._fits, self._inputs, self._outputs, self._places, counts
+        too_long, input_tokens, output_tokens = _count_into(
+            rows, self._fits, self._inputs, self._outputs, self._buckets, counts
         )
         return Batch(len(rows), too_long, input_tokens, output_tokens, *counts)
 
 
 @compiled
-def _upto(edges_s: Floats, at_s: float) -> float:
-    """How many have come by `at_s`, where they flow evenly from one edge to the next."""
+def _count_until(edges_s: Floats, at_s: float) -> float:
+    """Arrivals by `at_s`, if they flow evenly from one edge to the next."""
     at = int(np.searchsorted(edges_s, at_s, side="right")) - 1
     if at < 0 or at == len(edges_s) - 1:
         return float(max(at, 0))
@@ -169,7 +174,7 @@ def _upto(edges_s: Floats, at_s: float) -> float:
 
 
 @compiled
-def _count(
+def _count_into(
     rows: Ints,
     fits: npt.NDArray[np.bool_],
     inputs: Ints,
@@ -177,9 +182,12 @@ def _count(
     places: Ints,
     counts: Ints,
 ) -> tuple[int, int, int]:
-    """How many of `rows` do not fit, the input tokens of all, the output tokens of the others.
-    Adds to counts, (3, WIDTH), the sketches of inputs, outputs and shapes, whose buckets are in
-    `places`, (3, n)."""
+    """Count `rows` and add their sketches to `counts`.
+
+    Returns the requests that do not fit, the input tokens of all and the output tokens of the
+    others. counts, (3, WIDTH): sketches of inputs, outputs and shapes. places, (3, n): their
+    buckets.
+    """
     too_long = input_tokens = output_tokens = 0
     for at in rows:
         input_tokens += inputs[at]
@@ -193,38 +201,38 @@ def _count(
     return too_long, input_tokens, output_tokens
 
 
-def _are_alike(one: Floats, other: Floats) -> bool:
-    """Whether requests are as long in both. Each: their number, tokens in and out, and the sums of
-    their squares."""
+def _same_lengths(one: Floats, other: Floats) -> bool:
+    """Whether two samples have equal mean lengths. Each: count, tokens in, tokens out, and the sums
+    of their squares."""
     if not one[0] or not other[0]:
         return True
     both = one + other
     spread = np.maximum(0.0, both[3:] / both[0] - (both[1:3] / both[0]) ** 2)
     chance = _SIGMAS * np.sqrt(spread * (1.0 / one[0] + 1.0 / other[0]))
     apart = np.abs(other[1:3] / other[0] - one[1:3] / one[0])
-    return bool((apart <= np.maximum(_ALIKE * one[1:3] / one[0], chance)).all())
+    return bool((apart <= np.maximum(_MEAN_TOLERANCE * one[1:3] / one[0], chance)).all())
 
 
-def _correlated(one: Ints, other: Ints) -> float:
-    """The correlation of normal scores that gives these two their correlation of ranks; 0 where it
-    is little or may be chance."""
-    ranks = [_ranked(values) for values in (one, other)]
+def _normal_score_correlation(one: Ints, other: Ints) -> float:
+    """Correlation of normal scores that yields the rank correlation of the two; 0 if it is small or
+    may be chance."""
+    ranks = [_ranks(values) for values in (one, other)]
     if any(np.ptp(each) == 0.0 for each in ranks):
         return 0.0
     of_ranks = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-    if abs(of_ranks) < max(_LITTLE, _SIGMAS / math.sqrt(len(one))):
+    if abs(of_ranks) < max(_MIN_CORRELATION, _SIGMAS / math.sqrt(len(one))):
         return 0.0
     return round(2.0 * math.sin(of_ranks * math.pi / 6.0), 2)
 
 
-def _ranked(values: Ints) -> Floats:
-    """The rank of each value, of equal ones their mean."""
+def _ranks(values: Ints) -> Floats:
+    """The rank of each value; equal values share their mean rank."""
     _, back, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = (np.cumsum(counts) - 0.5 * (counts - 1))[back.ravel()]
     return ranks
 
 
-def _coded(tokens: Ints, code: Callable[[int], int]) -> Ints:
+def _map_distinct(tokens: Ints, code: Callable[[int], int]) -> Ints:
     values, back = np.unique(tokens, return_inverse=True)
     codes = np.array([code(value) for value in values.tolist()], np.int64)
     return codes[back] if len(values) else np.zeros(0, np.int64)

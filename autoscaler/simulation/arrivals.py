@@ -1,6 +1,6 @@
-"""Requests that arrive: the value, and the lengths that they come with.
+"""Arrivals of a scenario, and figures of their lengths and rates.
 
-Knows no files: recorded traces are read by the edge and handed over as `Arrival`s.
+The edge reads recorded traces from files and passes them as `Arrival`s.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from autoscaler.domain.workload import LEVELS, Lengths
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request. at_s: domain seconds from the first possible arrival of its scenario. media: it
-    comes with, to a model of components; score: to a service that stands for several models.
-    session: requests of one conversation share it; a turn waits until the turn before has ended.
-    delay_s: from that end to this turn; None: it comes at at_s, or at that end if that is later."""
+    """One request.
+
+    at_s: domain seconds from the start of the scenario's demand. media: media that come with it,
+    for a model of components. score: for a service that routes to several models. session: requests
+    of one conversation share it; a turn waits until the previous turn has ended. delay_s: seconds
+    from that end to this turn; None: it comes at at_s, or at that end if that is later.
+    """
 
     at_s: float
     model: str
@@ -32,15 +35,15 @@ class Arrival:
     delay_s: float | None = None
 
 
-def that_fit(arrivals: Iterable[Arrival], services: Iterable[Service]) -> list[Arrival]:
-    """Those that a gateway lets in. A single prompt of a million tokens says nothing of how long
-    the requests are that are served."""
+def fitting_arrivals(arrivals: Iterable[Arrival], services: Iterable[Service]) -> list[Arrival]:
+    """The arrivals that a gateway accepts. Without this, one refused prompt of a million tokens
+    would distort the mean length of the served requests."""
     longest = {service.model: service.max_len_tokens for service in services}
     return [a for a in arrivals if a.input_tokens + a.output_tokens <= longest[a.model]]
 
 
 def measured_lengths(arrivals: Iterable[Arrival]) -> dict[str, Lengths]:
-    """Per model, the lengths as they came: means and spreads."""
+    """Means and spreads of the lengths, per model."""
     by_model: dict[str, list[tuple[int, int]]] = {}
     for arrival in arrivals:
         pair = arrival.input_tokens, arrival.output_tokens
@@ -49,14 +52,14 @@ def measured_lengths(arrivals: Iterable[Arrival]) -> dict[str, Lengths]:
 
 
 def lengths_of(pairs: npt.NDArray[np.float64]) -> Lengths:
-    """Means and spreads of requests; pairs, (n, 2): tokens of their inputs and outputs."""
+    """Means and spreads of the lengths. pairs, (n, 2): input and output tokens of each request."""
     inputs, outputs = (tuple(map(float, np.quantile(pairs[:, i], LEVELS))) for i in (0, 1))
     means = pairs.mean(axis=0)
     return Lengths(float(means[0]), float(means[1]), inputs, outputs)
 
 
-def p99_of_10s_rates(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:
-    """The 99th percentile of requests/s in whole spans of 10 s; 0 where there is none."""
+def p99_10s_req_per_s(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:
+    """99th percentile of the requests/s in full 10 s spans; 0 if there is no full span."""
     bins = int((span_s[1] - span_s[0]) / 10.0)
     if bins < 1:
         return 0.0

@@ -1,8 +1,8 @@
-"""The instances of a baseline policy: added one by one, drained one by one, nothing replaced.
+"""Instances of a baseline policy: added one by one, drained one by one, never replaced.
 
-Owns the groups and their records, for deciders that only say how many of what. It knows no rule of
-scaling. A drained group leaves the routes and its node in one step, as a Kubernetes pod leaves its
-endpoints when it is deleted; requests inside finish.
+Keeps groups and their records for policies that only decide counts. A drained group leaves the
+routes and its node in one step, as a Kubernetes pod leaves its endpoints when it is deleted; its
+requests finish.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autoscaler.rollout.serving_group import (
     fleet_view,
     look,
 )
-from autoscaler.simulation.decider import Said, Seen
+from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from topics.decisions import Decision
 from topics.fleet import Assignment, InstanceState
 from topics.routing import Routes
@@ -35,13 +35,13 @@ _LOST_MS = 30_000
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED)
 
 
-def _ended(placed: Placed, fleet: FleetView) -> bool:
-    seen = fleet.instances.get(placed.instance)
-    return seen is not None and seen.state in _ENDED
+def _ended(place_groups: Placed, fleet: FleetView) -> bool:
+    inputs = fleet.instances.get(place_groups.instance)
+    return inputs is not None and inputs.state in _ENDED
 
 
-class Crew:
-    """lengths: of each model, for slots and weights in the routes."""
+class BaselineFleet:
+    """lengths: per model, for the slots and weights in the routes."""
 
     def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
         self._lengths = {s.model: lengths.get(s.model, s.lengths) for s in cluster.services}
@@ -53,16 +53,16 @@ class Crew:
         self._decisions: list[Decision] = []
         self._serial = 0
 
-    def look(self, seen: Seen, now_ms: int) -> None:
-        """Take in what nodes say: forget groups that ended, failed or were lost."""
-        fleet = fleet_view(seen.statuses)
-        timeout_ms = int(1000 * seen.cluster.policy.start_timeout_s)
+    def observe(self, inputs: DeciderInput, now_ms: int) -> None:
+        """Read the statuses: drop groups that have ended, failed or were lost."""
+        fleet = fleet_view(inputs.statuses)
+        timeout_ms = int(1000 * inputs.cluster.policy.start_timeout_s)
         self._views = {g.name: look(g, fleet, now_ms, timeout_ms, _LOST_MS) for g in self._groups}
         kept = []
         for group in self._groups:
             view = self._views[group.name]
             if group.life is Life.DRAINING:
-                group = without(group, lambda placed: _ended(placed, fleet))
+                group = without(group, lambda place_groups: _ended(place_groups, fleet))
             states = [
                 fleet.instances[p.instance].state
                 for p in group.placed
@@ -75,7 +75,7 @@ class Crew:
                 kept.append(group)
         self._groups = tuple(kept)
 
-    def wanted(self, model: str) -> tuple[Group, ...]:
+    def active_groups(self, model: str) -> tuple[Group, ...]:
         """Groups of `model` that are not draining, oldest first."""
         return tuple(g for g in self._groups if g.model == model and g.life is Life.ACTIVE)
 
@@ -84,18 +84,18 @@ class Crew:
         view = self._views.get(group.name)
         return view is not None and view.all_ready
 
-    def instances_in_flight(self, seen: Seen, model: str) -> int:
-        """Requests inside the engines of `model`."""
+    def requests_in_engines(self, inputs: DeciderInput, model: str) -> int:
+        """Requests in the engines of `model`."""
         return sum(
             instance.in_flight
-            for status in seen.statuses.values()
+            for status in inputs.statuses.values()
             for instance in status.instances
             if instance.model == model
         )
 
-    def add(self, combo: Combo, cluster: Cluster, seen: Seen, now_ms: int) -> bool:
-        """Start one `combo`; False where no node has room."""
-        used = used_gpus(self._groups, seen.statuses.values())
+    def add(self, combo: Combo, cluster: Cluster, inputs: DeciderInput, now_ms: int) -> bool:
+        """Start one `combo`; False if no node has room."""
+        used = used_gpus(self._groups, inputs.statuses.values())
         self._serial += 1
         found = place(combo, self._serial, cluster, used, {})
         if found is None:
@@ -109,12 +109,12 @@ class Crew:
         return True
 
     def drain(self, group: Group, now_ms: int) -> None:
-        """Let `group` finish what it has and stop."""
+        """Drain `group`: it finishes its requests and stops."""
         gone = replace(group, life=Life.DRAINING, since_ms=now_ms)
         self._groups = tuple(gone if g.name == group.name else g for g in self._groups)
 
-    def note(self, model: str, change: Mapping[str, int], why: str, now_ms: int) -> None:
-        """Record what was added and removed, as the controller records its decisions."""
+    def record_decision(self, model: str, change: Mapping[str, int], why: str, now_ms: int) -> None:
+        """Record added and removed groups as the controller records its decisions."""
         net = sum(n * self._combos[c].usd_per_h for c, n in change.items())
         total = sum(change.values())
         self._decisions.append(
@@ -131,7 +131,7 @@ class Crew:
             )
         )
 
-    def said(self, cluster: Cluster, now_ms: int) -> Said:
+    def output(self, cluster: Cluster, now_ms: int) -> DeciderOutput:
         """The records of this tick."""
         drains_ms = {
             service.model: int(1000 * drain_timeout_s(service, cluster.policy))
@@ -148,4 +148,4 @@ class Crew:
                 self._routes[service.model] = new
                 changed.append(new)
         decisions, self._decisions = tuple(self._decisions), []
-        return Said(assignments=assignments, routes=tuple(changed), decisions=decisions)
+        return DeciderOutput(assignments=assignments, routes=tuple(changed), decisions=decisions)

@@ -1,7 +1,7 @@
-"""One stage of a model of components in virtual time: one request after another.
+"""One stage of a model of components in virtual time: serves its requests one after the other.
 
-Owns the line of requests in front of it. Each takes as long as what it runs here takes by the
-declared rates, as at the simulated stage that `shoal up` starts. Knows no gateway and no paths.
+A request takes as long as its components take by the declared rates, as in the simulated stage that
+`shoal up` starts.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.rollout.assignments import component_engine
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.engine_process import SimEngine
-from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.event_queue import EventQueue
 from topics.fleet import DesiredInstance
 
 
 @dataclass(frozen=True, slots=True)
 class StageSetup:
-    """What one instance is. seconds: of a request, by the components that it runs here (sorted);
-    startup_s: from launch to ready. Both in domain seconds."""
+    """Speed of one stage instance. seconds: per request, by the components that it runs here
+    (sorted). startup_s: from launch to ready. Both in domain seconds."""
 
     seconds: Mapping[tuple[str, ...], float]
     startup_s: float
 
 
 class StageJob(Protocol):
-    """Whoever waits for a request at a stage."""
+    """Receives the progress of one request at a stage."""
 
     def finished(self, at_ms: float) -> None:
-        """The stage is done with it."""
+        """The stage has finished the request."""
         ...
 
     def broken(self) -> None:
-        """The stage is gone."""
+        """The stage was lost."""
         ...
 
 
@@ -47,42 +47,42 @@ class SimStage:
 
     held_kv = 0
 
-    def __init__(self, setup: StageSetup, agenda: Agenda, address: str) -> None:
+    def __init__(self, setup: StageSetup, events: EventQueue, address: str) -> None:
         self.address = address
         self._seconds = setup.seconds
-        self._agenda = agenda
-        self._line: deque[tuple[float, StageJob]] = deque()
+        self._events = events
+        self._queue: deque[tuple[float, StageJob]] = deque()
         self._alive = True
 
     @property
     def in_flight(self) -> int:
-        """Requests in line or at work."""
-        return len(self._line)
+        """Requests waiting or being served."""
+        return len(self._queue)
 
     def submit(self, runs: tuple[str, ...], job: StageJob) -> None:
         """Queue a request that needs `runs` of this stage."""
-        self._line.append((1000.0 * self._seconds[runs], job))
-        if len(self._line) == 1:
-            self._begin()
+        self._queue.append((1000.0 * self._seconds[runs], job))
+        if len(self._queue) == 1:
+            self._start_next()
 
     def die(self) -> None:
-        """Break off everything inside."""
+        """End the stage; all of its requests break."""
         self._alive = False
-        jobs, self._line = [job for _, job in self._line], deque()
+        jobs, self._queue = [job for _, job in self._queue], deque()
         for job in jobs:
             job.broken()
 
-    def _begin(self) -> None:
-        took_ms, _ = self._line[0]
-        self._agenda.at(self._agenda.now_ms + took_ms, self._done)
+    def _start_next(self) -> None:
+        took_ms, _ = self._queue[0]
+        self._events.at(self._events.now_ms + took_ms, self._finish)
 
-    def _done(self) -> None:
+    def _finish(self) -> None:
         if not self._alive:
             return
-        _, job = self._line.popleft()
-        if self._line:
-            self._begin()
-        job.finished(self._agenda.now_ms)
+        _, job = self._queue.popleft()
+        if self._queue:
+            self._start_next()
+        job.finished(self._events.now_ms)
 
 
 AnyEngine = SimEngine | SimStage
@@ -92,8 +92,10 @@ AnySetup = EngineSetup | StageSetup
 def stage_setup(
     graph: ComponentGraph, service: Service, pool: Pool, desired: DesiredInstance
 ) -> StageSetup:
-    """What `desired` of a model of components is on a node of `pool`; InvalidValue where no
-    deployment of it is declared as that."""
+    """The setup of `desired`, an instance of a model of components on a node of `pool`.
+
+    InvalidValue if the model declares no such deployment.
+    """
     seconds = graph.seconds(pool.gpu.name)
     for option in graph.deployments:
         if component_engine(service.model, option.name) == desired.engine:
@@ -103,8 +105,8 @@ def stage_setup(
     raise InvalidValue("engine", desired.engine, f"a deployment of {service.model}")
 
 
-def engine_on(setup: AnySetup, agenda: Agenda, address: str) -> AnyEngine:
-    """The engine that `setup` describes, running."""
+def engine_on(setup: AnySetup, events: EventQueue, address: str) -> AnyEngine:
+    """Start the engine that `setup` describes."""
     if isinstance(setup, StageSetup):
-        return SimStage(setup, agenda, address)
-    return SimEngine(setup, agenda, address)
+        return SimStage(setup, events, address)
+    return SimEngine(setup, events, address)

@@ -1,7 +1,7 @@
-"""The real fold as a decider: the one place where a simulation meets `decide`.
+"""The production controller (`autoscaler.decide`) as a decider of a simulation.
 
-Owns putting an observation together and sorting effects. A simulation of a controller that was
-restarted starts from `state` as `rebuild` gave it.
+Builds the observation of a tick and sorts its effects. To simulate a restarted controller, set
+`state` to a restored one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import ModelDemand, observe
 from autoscaler.planning.planner_messages import PlanRequest
-from autoscaler.simulation.decider import Said, Seen
+from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
@@ -23,30 +23,33 @@ from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.routing import Routes
 
-See = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
+DemandFilter = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
 
 
-class LiveController:
-    """`decide`, its state kept from tick to tick. see: what of the demand
-    it is shown, None = all of it (experiments leave parts out)."""
+class ControllerUnderTest:
+    """Calls `decide` and keeps its state between ticks.
 
-    def __init__(self, see: See | None = None) -> None:
+    demand_filter: changes the demand that the controller sees; experiments leave parts out. None
+    passes it unchanged.
+    """
+
+    def __init__(self, demand_filter: DemandFilter | None = None) -> None:
         self.state: ControllerState | None = None
-        self._see = see
+        self._demand_filter = demand_filter
 
-    def decide(self, seen: Seen, now_ms: int) -> Said:
+    def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick."""
-        cluster = seen.cluster
+        cluster = inputs.cluster
         models = [service.model for service in cluster.services]
         models += [route.name for route in cluster.routes]
-        demand: Mapping[str, ModelDemand] = observe(seen.windows, models, cluster.policy, now_ms)
+        demand: Mapping[str, ModelDemand] = observe(inputs.windows, models, cluster.policy, now_ms)
         observation = Observation(
-            demand=self._see(demand) if self._see else demand,
-            statuses=seen.statuses,
-            availability=seen.availability,
-            prices=seen.prices,
-            answers=seen.answers,
-            alerts=seen.alerts,
+            demand=self._demand_filter(demand) if self._demand_filter else demand,
+            statuses=inputs.statuses,
+            availability=inputs.availability,
+            prices=inputs.prices,
+            answers=inputs.answers,
+            alerts=inputs.alerts,
         )
         state = self.state or ControllerState(started_ms=now_ms)
         self.state, effects = decide(state, observation, cluster, now_ms)
@@ -66,6 +69,6 @@ class LiveController:
                 plans.append(effect.record)
             elif isinstance(effect, SolveRequested):
                 requests.append(effect.request)
-        return Said(
+        return DeciderOutput(
             tuple(assignments), tuple(routes), tuple(decisions), tuple(plans), tuple(requests)
         )

@@ -1,7 +1,4 @@
-"""Who decides in a simulation: the interface, and what a decider is told and says.
-
-Owns the values. Knows no fold and no planner: `live` joins the real ones to this.
-"""
+"""The decider of a simulation: its interface, its input and its output at each tick."""
 
 from __future__ import annotations
 
@@ -20,9 +17,12 @@ from topics.supply import Availability, Price
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known at a tick. statuses: latest per node; availability, prices: latest per pool;
-    answers, alerts: those that came since the last tick."""
+class DeciderInput:
+    """Input of a tick.
+
+    statuses: latest per node. availability, prices: latest per pool. answers, alerts: since the
+    last tick.
+    """
 
     cluster: Cluster
     windows: TelemetryWindows
@@ -34,8 +34,8 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a tick leads to: records to publish and questions to the planner."""
+class DeciderOutput:
+    """Output of a tick: records to publish, and plan requests."""
 
     assignments: tuple[Assignment, ...] = ()
     routes: tuple[Routes, ...] = ()
@@ -47,6 +47,6 @@ class Said:
 class Decider(Protocol):
     """Called once per domain second."""
 
-    def decide(self, seen: Seen, now_ms: int) -> Said:
+    def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick at `now_ms`, domain ms since the epoch."""
         ...

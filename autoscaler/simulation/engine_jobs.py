@@ -1,7 +1,7 @@
-"""A request at an engine, in virtual time: what is told to its gateway when something comes of it.
+"""Jobs of requests at engines: they pass each request's progress to its gateway.
 
-Owns one job per kind of stay: the engine that makes its tokens, a prefill, a stage of a model of
-components. Decides nothing.
+One class per kind of stay: at the engine that produces the tokens, at a prefill instance, at a
+stage of a model of components.
 """
 
 from __future__ import annotations
@@ -15,32 +15,36 @@ from autoscaler.simulation.simulated_request import Call
 from topics.routing import Endpoint
 
 
-class Told(Protocol):
+class SendingGateway(Protocol):
     """The gateway that sent a request."""
 
-    def answered(self, call: Call, endpoint: Endpoint) -> None:
-        """It was answered in full."""
+    def on_answered(self, call: Call, endpoint: Endpoint) -> None:
+        """`endpoint` has answered the request in full."""
         ...
 
-    def lost(self, call: Call, endpoint: Endpoint) -> None:
-        """`endpoint` is gone with the request inside."""
+    def on_engine_lost(self, call: Call, endpoint: Endpoint) -> None:
+        """`endpoint` was lost with the request in it."""
         ...
 
-    def hand_over(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
-        """The prefill is done: its KV goes to a decode instance of the same group."""
+    def hand_over_kv(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
+        """The prefill has finished: its KV cache goes to a decode instance of the same group."""
         ...
 
-    def left_stage(self, call: Call, way: ComponentPath, hop: int, endpoint: Endpoint) -> None:
-        """A stage is done with hop number `hop`."""
+    def on_stage_finished(
+        self, call: Call, path: ComponentPath, hop: int, endpoint: Endpoint
+    ) -> None:
+        """Hop number `hop` of the path has finished."""
         ...
 
 
 class Answer:
-    """A request at the engine that makes its tokens."""
+    """A request at the engine that produces its tokens."""
 
     __slots__ = ("_call", "_endpoint", "_engine", "_gateway")
 
-    def __init__(self, gateway: Told, call: Call, endpoint: Endpoint, engine: SimEngine) -> None:
+    def __init__(
+        self, gateway: SendingGateway, call: Call, endpoint: Endpoint, engine: SimEngine
+    ) -> None:
         self._gateway = gateway
         self._call = call
         self._endpoint = endpoint
@@ -51,10 +55,10 @@ class Answer:
 
     def finished(self, at_ms: float) -> None:
         self._call.end_ms = at_ms + self._engine.setup.times.first_token_ms
-        self._gateway.answered(self._call, self._endpoint)
+        self._gateway.on_answered(self._call, self._endpoint)
 
     def broken(self) -> None:
-        self._gateway.lost(self._call, self._endpoint)
+        self._gateway.on_engine_lost(self._call, self._endpoint)
 
 
 class Prefill:
@@ -62,38 +66,38 @@ class Prefill:
 
     __slots__ = ("_call", "_engine", "_gateway", "_pick")
 
-    def __init__(self, gateway: Told, call: Call, pick: Pick, engine: SimEngine) -> None:
+    def __init__(self, gateway: SendingGateway, call: Call, pick: Pick, engine: SimEngine) -> None:
         self._gateway = gateway
         self._call = call
         self._pick = pick
         self._engine = engine
 
     def first_token(self, at_ms: float) -> None:
-        """The client sees the decode instance's first token, not this one."""
+        """Ignored: the client receives the decode instance's first token."""
 
     def finished(self, at_ms: float) -> None:
-        self._gateway.hand_over(self._call, self._pick, self._engine)
+        self._gateway.hand_over_kv(self._call, self._pick, self._engine)
 
     def broken(self) -> None:
-        self._gateway.lost(self._call, self._pick.endpoint)
+        self._gateway.on_engine_lost(self._call, self._pick.endpoint)
 
 
 class AtStage:
     """A request at one stage of its path."""
 
-    __slots__ = ("_call", "_endpoint", "_gateway", "_hop", "_way")
+    __slots__ = ("_call", "_endpoint", "_gateway", "_hop", "_path")
 
     def __init__(
-        self, gateway: Told, call: Call, way: ComponentPath, hop: int, endpoint: Endpoint
+        self, gateway: SendingGateway, call: Call, path: ComponentPath, hop: int, endpoint: Endpoint
     ) -> None:
         self._gateway = gateway
         self._call = call
-        self._way = way
+        self._path = path
         self._hop = hop
         self._endpoint = endpoint
 
     def finished(self, at_ms: float) -> None:
-        self._gateway.left_stage(self._call, self._way, self._hop, self._endpoint)
+        self._gateway.on_stage_finished(self._call, self._path, self._hop, self._endpoint)
 
     def broken(self) -> None:
-        self._gateway.lost(self._call, self._endpoint)
+        self._gateway.on_engine_lost(self._call, self._endpoint)

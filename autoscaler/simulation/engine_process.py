@@ -1,7 +1,6 @@
-"""One engine process in virtual time: the batching machine, woken when something comes out.
+"""One engine process in virtual time: runs the batching model and wakes up at its next event.
 
-Owns the requests inside the machine and its wake-ups. Knows no gateway: what comes of a request is
-told to the `Job` that was submitted with it.
+Reports the progress of each request to the `Job` that was submitted with it.
 """
 
 from __future__ import annotations
@@ -13,72 +12,72 @@ from autoscaler.serving.compiled_batching import CompiledBatcher
 from autoscaler.serving.engine_requests import FirstToken, Work
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.serving.pipeline_stages import PipelinedBatcher
-from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.event_queue import EventQueue
 
 _NEVER = float("inf")
-_LEAST_STEP_MS = 1e-3  # what rounding may leave between an event and the wake-up for it
+_MIN_STEP_MS = 1e-3  # rounding may place an event just after the wake-up for it
 
 
 class Job(Protocol):
-    """Whoever waits for a request. Times in ms of the agenda."""
+    """Receives the progress of one request. Times in ms of the event queue."""
 
     def first_token(self, at_ms: float) -> None:
-        """The first token came out."""
+        """The engine has produced the first token."""
         ...
 
     def finished(self, at_ms: float) -> None:
-        """All tokens came out; of a prefill its KV is held now."""
+        """The engine has produced all tokens; after a prefill it holds the KV cache."""
         ...
 
     def broken(self) -> None:
-        """The engine is gone."""
+        """The engine was lost."""
         ...
 
 
 class SimEngine:
     """A running engine. address: "host:port", unique among all engines of a simulation."""
 
-    def __init__(self, setup: EngineSetup, agenda: Agenda, address: str) -> None:
+    def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
         self.setup = setup
         self.address = address
-        self._agenda = agenda
+        self._events = events
         grid = timing_grid(setup.times, setup.limits.batched_tokens)
         lanes = [CompiledBatcher(grid, setup.limits) for _ in range(setup.lanes)]
         self._batcher = lanes[0] if len(lanes) == 1 else PipelinedBatcher(lanes)
-        self._batcher.advance(agenda.now_ms)
+        self._batcher.advance(events.now_ms)
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER
         self._alive = True
 
     @property
     def in_flight(self) -> int:
-        """Requests inside."""
+        """Requests in the engine."""
         return len(self._jobs)
 
     @property
     def held_kv(self) -> int:
-        """Finished prefills whose KV is held."""
+        """Finished prefills whose KV cache is held."""
         return self._batcher.held_leases
 
     def submit(self, work: Work, job: Job) -> None:
-        """Take a request; InvalidValue where it would never fit the KV cache."""
+        """Accept a request; InvalidValue if it would never fit the KV cache."""
         self._step()
         self._batcher.submit(work)
         self._jobs[work.id] = job
-        if self._batcher.next_event_ms() <= self._agenda.now_ms:
+        if self._batcher.next_event_ms() <= self._events.now_ms:
             self._step()
         self._schedule()
 
-    def give_kv(self, request: int, transfer_ms: float) -> bool:
-        """A decode instance fetches the KV of prefill `request`; False if it is gone."""
-        until_ms = self._agenda.now_ms + transfer_ms
+    def transfer_kv(self, request: int, transfer_ms: float) -> bool:
+        """Transfer the KV cache of prefill `request` to a decode instance; False if it is gone."""
+        until_ms = self._events.now_ms + transfer_ms
         if not self._alive or not self._batcher.extend(request, until_ms):
             return False
-        self._agenda.at(until_ms, lambda: self._drop_kv(request))
+        self._events.at(until_ms, lambda: self._drop_kv(request))
         return True
 
     def die(self) -> None:
-        """Break off everything inside."""
+        """End the process; all of its requests break."""
         self._alive = False
         self._due_ms = _NEVER
         jobs = list(self._jobs.values())
@@ -94,13 +93,13 @@ class SimEngine:
             self._schedule()
 
     def _wake(self) -> None:
-        if self._agenda.now_ms == self._due_ms:
+        if self._events.now_ms == self._due_ms:
             self._due_ms = _NEVER
             self._step()
             self._schedule()
 
     def _step(self) -> None:
-        for event in self._batcher.advance(self._agenda.now_ms):
+        for event in self._batcher.advance(self._events.now_ms):
             if isinstance(event, FirstToken):
                 self._jobs[event.id].first_token(event.at_ms)
             else:
@@ -109,10 +108,10 @@ class SimEngine:
     def _schedule(self) -> None:
         if not self._alive:
             return
-        now_ms, due_ms = self._agenda.now_ms, self._batcher.next_event_ms()
+        now_ms, due_ms = self._events.now_ms, self._batcher.next_event_ms()
         if due_ms <= now_ms:
-            due_ms = now_ms + _LEAST_STEP_MS
+            due_ms = now_ms + _MIN_STEP_MS
         if due_ms != self._due_ms:
             self._due_ms = due_ms
             if due_ms < _NEVER:
-                self._agenda.at(due_ms, self._wake)
+                self._events.at(due_ms, self._wake)

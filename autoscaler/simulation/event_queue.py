@@ -1,6 +1,6 @@
-"""Virtual time: what happens next, in order of time, ties in the order they were noted.
+"""Virtual time of a simulation, in ms since its start: runs actions in order of their time.
 
-Owns the clock of a simulation, in ms since its start. Knows nothing of what happens.
+Actions of the same time run in the order in which they were scheduled.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 
-class Agenda:
-    """Events to come. `now_ms` moves only in `run`, and never backwards."""
+class EventQueue:
+    """Scheduled actions and the clock. `now_ms` moves only in `run`, and never backwards."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -20,13 +20,13 @@ class Agenda:
         self._noted = 0
 
     def at(self, at_ms: float, action: Action) -> None:
-        """Do `action` at `at_ms`; at once, but after what runs now, if that has passed."""
+        """Schedule `action` at `at_ms`; if that has passed, directly after the current action."""
         self._noted += 1
         due_ms = at_ms if at_ms > self.now_ms else self.now_ms
         heapq.heappush(self._events, (due_ms, self._noted, action))
 
     def every(self, period_ms: float, action: Action) -> None:
-        """Do `action` at once and each `period_ms` after that."""
+        """Run `action` now and every `period_ms` after that."""
 
         def again() -> None:
             action()
@@ -35,7 +35,7 @@ class Agenda:
         self.at(self.now_ms, again)
 
     def run(self, until_ms: float) -> None:
-        """Let everything happen that is due before or at `until_ms`."""
+        """Run every action that is due by `until_ms`."""
         events = self._events
         while events and events[0][0] <= until_ms:
             self.now_ms, _, action = heapq.heappop(events)

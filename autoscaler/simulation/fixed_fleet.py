@@ -1,7 +1,6 @@
-"""The decider of a fixed fleet: constant assignments, routes to whatever of it is ready.
+"""Decider of a fixed fleet: constant assignments, routes to its ready instances.
 
-Owns nothing but the translation of counts into groups. It replaces nothing that is lost: it is the
-yardstick beside the live decider, and what the harness is tested with.
+It replaces no lost instance. It is the yardstick for the production controller.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import Used, place
 from autoscaler.rollout.serving_group import Group, fleet_view, look
-from autoscaler.simulation.decider import Said, Seen
+from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from topics.fleet import Assignment
 from topics.routing import Routes
 
 
 class FixedFleet:
-    """counts: combo id -> how many. lengths: of each model, for slots and weights."""
+    """counts: combo id -> number of groups. lengths: per model, for slots and weights."""
 
     def __init__(
         self, counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
@@ -34,19 +33,19 @@ class FixedFleet:
             service.model: lengths.get(service.model, service.lengths)
             for service in cluster.services
         }
-        self._combos = combos_of(self._counts, cluster, self._lengths)
+        self._combos = combos_by_id(self._counts, cluster, self._lengths)
         self._groups: tuple[Group, ...] = ()
         self._assignments: dict[str, Assignment] = {}
         self._routes: dict[str, Routes] = {}
 
-    def decide(self, seen: Seen, now_ms: int) -> Said:
+    def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick."""
-        cluster = seen.cluster
+        cluster = inputs.cluster
         if not self._groups:
-            self._groups = placed(self._counts, cluster, self._combos, now_ms)
+            self._groups = place_groups(self._counts, cluster, self._combos, now_ms)
         assignments = changed_assignments(self._groups, self._assignments, 1, now_ms)
         self._assignments.update({record.node: record for record in assignments})
-        view = fleet_view(seen.statuses)
+        view = fleet_view(inputs.statuses)
         policy = cluster.policy
         timeout_ms = int(1000 * policy.start_timeout_s)
         views = {g.name: look(g, view, now_ms, timeout_ms, 30_000) for g in self._groups}
@@ -59,13 +58,14 @@ class FixedFleet:
             if new is not None:
                 self._routes[service.model] = new
                 changed.append(new)
-        return Said(assignments=assignments, routes=tuple(changed))
+        return DeciderOutput(assignments=assignments, routes=tuple(changed))
 
 
-def combos_of(
+def combos_by_id(
     counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
 ) -> dict[str, Combo]:
-    """The combos called so, evaluated at each model's lengths; InvalidValue for an unknown one."""
+    """The combos with these ids, evaluated at each model's lengths; InvalidValue for an unknown
+    id."""
     found, profile = {}, profile_of(cluster)
     for combo_id in counts:
         model, _ = parse_combo_id(combo_id)
@@ -74,13 +74,13 @@ def combos_of(
     return found
 
 
-def placed(
+def place_groups(
     counts: Mapping[str, int], cluster: Cluster, combos: Mapping[str, Combo], now_ms: int = 0
 ) -> tuple[Group, ...]:
-    """Groups for `counts` on an empty cluster; InvalidValue where they do not fit."""
+    """Groups for `counts` on an empty cluster; InvalidValue if they do not fit."""
     groups: list[Group] = []
     used: Used = {}
-    # Larger slices first: small ones would break up the blocks that large ones need.
+    # Larger slices first: small ones would fragment the blocks that large ones need.
     order = sorted(counts, key=lambda c: (-max(m.gpus for m in combos[c].members), c))
     for combo_id in order:
         combo = combos[combo_id]

@@ -1,8 +1,8 @@
-"""What a fixed fleet of one model may be, and what it costs per hour.
+"""Possible fixed fleets of one model, and their price per hour.
 
-A fleet is a count per kind: region, GPU type and GPUs of an aggregated instance. Of each kind owned
-nodes are filled first, then spot up to the service's share of capacity, then on-demand. Declared
-floors and ceilings hold. Owns prices and splits; simulates nothing.
+A fleet is a count per instance kind: region, GPU type and GPUs of an aggregated instance. For each
+kind, owned nodes are filled first, then spot up to the service's spot share, then on-demand.
+Declared floors and ceilings hold.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named, usable_pools
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.simulation.fixed_fleet import combos_of, placed
+from autoscaler.simulation.fixed_fleet import combos_by_id, place_groups
 
 _MOST_SPLITS = 2000
 _ORDER = {Market.OWNED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 Counts = tuple[int, ...]
-"""How many of each kind."""
+"""Number of instances of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Equal instances. pools: in the order in which they are filled; req_per_s: of one."""
+class InstanceKind:
+    """Equal instances. pools: in the order in which they are filled. req_per_s: of one instance."""
 
     name: str
     gpus: int
     pools: tuple[Pool, ...]
     req_per_s: float
 
-    def most(self) -> int:
-        """How many the pools hold."""
+    def max_count(self) -> int:
+        """Number of instances that the pools can hold."""
         return sum(self._room(pool) for pool in self.pools)
 
     def _room(self, pool: Pool) -> int:
         return pool.max_nodes * (pool.per_node // self.gpus)
 
-    def room(self, *markets: Market) -> int:
-        """How many the pools of these markets hold."""
+    def max_count_in(self, *markets: Market) -> int:
+        """Number of instances that the pools of these markets can hold."""
         return sum(self._room(pool) for pool in self.pools if pool.market in markets)
 
-    def split(self, by_market: dict[Market, int]) -> dict[str, int]:
-        """Pool id -> count, with so many in each market."""
+    def count_by_pool(self, by_market: dict[Market, int]) -> dict[str, int]:
+        """Pool id -> count, for a count per market."""
         left, found = dict(by_market), dict[str, int]()
         for pool in self.pools:
             count = min(left.get(pool.market, 0), self._room(pool))
@@ -59,7 +59,8 @@ class Kind:
         return found
 
     def usd_per_h(self, market: Market) -> float:
-        """Price of one instance's share of the cheapest such pool; 0 where there is none."""
+        """Price of one instance's share of a node in the cheapest pool of `market`; 0 if there is
+        none."""
         prices = [p.price_usd_per_h * self.gpus / p.per_node for p in self.pools]
         mine = [
             price for price, pool in zip(prices, self.pools, strict=True) if pool.market is market
@@ -67,8 +68,10 @@ class Kind:
         return min(mine, default=0.0)
 
 
-def kinds(cluster: Cluster, service: Service, lengths: Lengths) -> tuple[Kind, ...]:
-    """Everything that could serve `service`."""
+def instance_kinds(
+    cluster: Cluster, service: Service, lengths: Lengths
+) -> tuple[InstanceKind, ...]:
+    """Every kind of instance that could serve `service`."""
     grouped: dict[tuple[str, str, int], list[Pool]] = {}
     for pool in usable_pools(cluster, service):
         for gpus in SLICE_SIZES:
@@ -80,64 +83,67 @@ def kinds(cluster: Cluster, service: Service, lengths: Lengths) -> tuple[Kind, .
         try:
             made = combo_named(name, cluster, service, lengths, profile_of(cluster))
         except InvalidValue:
-            continue  # the weights or one request do not fit
+            continue  # the weights, or one request, do not fit
         ordered = tuple(sorted(pools, key=lambda p: (_ORDER[p.market], p.price_usd_per_h)))
-        found.append(Kind(f"{gpus}x{gpu} {region}", gpus, ordered, made.req_per_s))
+        found.append(InstanceKind(f"{gpus}x{gpu} {region}", gpus, ordered, made.req_per_s))
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Mixes:
-    """Fleets of `service`, which is all that runs on `cluster`, at these lengths."""
+class FleetOptions:
+    """Fleets of `service`, the only service of `cluster`, at these lengths."""
 
     cluster: Cluster
     service: Service
     lengths: Lengths
-    kinds: tuple[Kind, ...]
+    kinds: tuple[InstanceKind, ...]
 
-    def fleet(self, counts: Counts) -> dict[str, int]:
-        """Combo id -> count: owned first, the cheapest split of the rest over spot and not."""
+    def combo_counts(self, counts: Counts) -> dict[str, int]:
+        """Combo id -> count: owned first, the cheapest split of the rest over spot and on-demand.
+        InvalidValue if the pools hold too few."""
         pairs = list(zip(counts, self.kinds, strict=True))
-        owned = [min(count, kind.room(Market.OWNED)) for count, kind in pairs]
+        owned = [min(count, kind.max_count_in(Market.OWNED)) for count, kind in pairs]
         rest = tuple(count - own for count, own in zip(counts, owned, strict=True))
         total = sum(count * kind.req_per_s for count, kind in pairs)
         on_spot = self._spot(rest, self.service.spot_share * total + 1e-9)
         found: dict[str, int] = {}
         for kind, own, spot, both in zip(self.kinds, owned, on_spot, rest, strict=True):
-            if both - spot > kind.room(Market.ON_DEMAND):
-                raise InvalidValue("fleet", counts, "what the pools and the spot share allow")
+            if both - spot > kind.max_count_in(Market.ON_DEMAND):
+                raise InvalidValue(
+                    "fleet", counts, "at most the counts that pools and spot share allow"
+                )
             by_market = {Market.OWNED: own, Market.SPOT: spot, Market.ON_DEMAND: both - spot}
-            for pool, count in kind.split(by_market).items():
+            for pool, count in kind.count_by_pool(by_market).items():
                 found[combo_id(self.service.model, [(Phase.AGGREGATED, kind.gpus, pool, 1)])] = (
                     count
                 )
         return found
 
     def usd_per_h(self, counts: Counts) -> float | None:
-        """Price of the whole nodes that the fleet fills, None where it does not fit."""
+        """Price of the whole nodes that the fleet fills; None if it does not fit."""
         least, most = self.service.min_instances, self.service.max_instances
         if sum(counts) < least or (most and sum(counts) > most):
             return None
         try:
-            fleet = self.fleet(counts)
-            combos = combos_of(fleet, self.cluster, self.at_lengths)
-            groups = placed(fleet, self.cluster, combos)
+            fleet = self.combo_counts(counts)
+            combos = combos_by_id(fleet, self.cluster, self.lengths_by_model)
+            groups = place_groups(fleet, self.cluster, combos)
         except InvalidValue:
             return None
         nodes = {(item.node, item.pool) for group in groups for item in group.placed}
         return sum(self.cluster.pool(pool).price_usd_per_h for _, pool in nodes)
 
-    def least_usd_per_h(self, counts: Counts) -> float:
-        """No fleet of `counts` costs less: shares of nodes, spot where it saves most."""
+    def lower_bound_usd_per_h(self, counts: Counts) -> float:
+        """A lower bound of the price: shares of nodes, spot for the kinds that save most."""
         pairs = list(zip(counts, self.kinds, strict=True))
         spot = self.service.spot_share * sum(count * kind.req_per_s for count, kind in pairs)
         usd, saving = 0.0, list[tuple[float, float]]()
         for count, kind in pairs:
-            rest = count - min(count, kind.room(Market.OWNED))
+            rest = count - min(count, kind.max_count_in(Market.OWNED))
             prices = kind.usd_per_h(Market.ON_DEMAND), kind.usd_per_h(Market.SPOT)
-            dear = prices[0] if kind.room(Market.ON_DEMAND) else prices[1]
+            dear = prices[0] if kind.max_count_in(Market.ON_DEMAND) else prices[1]
             usd += rest * dear
-            if kind.room(Market.SPOT) and prices[1] < dear:
+            if kind.max_count_in(Market.SPOT) and prices[1] < dear:
                 saving.append(((dear - prices[1]) / kind.req_per_s, rest * kind.req_per_s))
         for per_req, req_per_s in sorted(saving, reverse=True):
             usd -= per_req * min(req_per_s, spot)
@@ -145,17 +151,18 @@ class Mixes:
         return usd
 
     @property
-    def at_lengths(self) -> Mapping[str, Lengths]:
-        """The lengths by model, as deciders take them."""
+    def lengths_by_model(self) -> Mapping[str, Lengths]:
+        """The lengths by model, as deciders expect them."""
         return {self.service.model: self.lengths}
 
     def _spot(self, rest: Counts, most_req_per_s: float) -> Counts:
-        """How many of each kind on spot: the split that saves most, capacity on spot bounded.
+        """Spot instances of each kind: the split that saves most with at most `most_req_per_s` on
+        spot.
 
-        Exact where there are few splits; else kinds that save most per capacity go first.
+        Exact if there are few splits; else the kinds that save most per capacity go first.
         """
         pairs = list(zip(rest, self.kinds, strict=True))
-        ranges = [range(min(count, kind.room(Market.SPOT)) + 1) for count, kind in pairs]
+        ranges = [range(min(count, kind.max_count_in(Market.SPOT)) + 1) for count, kind in pairs]
         saves = [
             kind.usd_per_h(Market.ON_DEMAND) - kind.usd_per_h(Market.SPOT) for kind in self.kinds
         ]

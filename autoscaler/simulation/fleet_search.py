@@ -1,16 +1,16 @@
-"""The search for the cheapest fixed fleet that attains a target, by simulating fleets.
+"""Search for the cheapest fixed fleet that attains a target, by simulating fleets.
 
-Models share no engines, so each is swept alone and totals add up; two models that fill the same
-node pay for it twice here.
+Models share no engines, so each model is searched alone and the costs add up; two models that fill
+the same node both pay for it here.
 
-Search: the smallest sufficient fleet of each kind alone (bisection) bounds the cost; mixes below
-that are tried from the cheapest on. Left out are mixes that cannot be enough: where n of a kind are
-just enough and n - 1 are not, one of them is at most 1 / (n - 1) of what is needed, and those parts
-must add up to `LEAST_PARTS` (below 1, as two kinds may help each other).
+Search: the smallest sufficient fleet of each instance kind alone (bisection) bounds the cost.
+Cheaper mixes are then simulated from the cheapest on. Mixes that cannot be sufficient are skipped:
+if n instances of a kind are just sufficient and n - 1 are not, one instance covers at most 1 / (n -
+1) of the need, and these parts must add up to `MIN_PARTS` (below 1, because two kinds may help each
+other).
 
-A simulation ends as soon as more requests have missed than the target allows: most of the fleets
-that are tried are too small, and show it in the first minutes. With `fluid` fleets are simulated
-as flows.
+A simulation ends as soon as more requests have missed than the target allows: most candidate fleets
+are too small and show it early. With `fluid`, fleets are simulated as rates.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.fixed_fleet import FixedFleet, combos_of, placed
-from autoscaler.simulation.fleet_options import Counts, Kind, Mixes, kinds
-from autoscaler.simulation.rate_simulator import FlowWorld
+from autoscaler.simulation.fixed_fleet import FixedFleet, combos_by_id, place_groups
+from autoscaler.simulation.fleet_options import Counts, FleetOptions, InstanceKind, instance_kinds
+from autoscaler.simulation.rate_simulator import RateSimulator
 from autoscaler.simulation.run_measures import cost_usd, flows_of
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Call, Ending
-from autoscaler.simulation.simulator import World
+from autoscaler.simulation.simulator import Simulator
 from autoscaler.simulation.timeline import Timeline
 
-LEAST_PARTS = 0.9
-MOST_MIXES = 150
-_LOOK_EVERY_S = 30.0
+MIN_PARTS = 0.9
+MAX_MIXES = 150
+_CHECK_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
-    """A fixed fleet of one model that was simulated. cost_usd: over the whole run."""
+class SimulatedFleet:
+    """A fixed fleet of one model and its figures. cost_usd: over the whole run."""
 
     counts: tuple[tuple[str, int], ...]
     usd_per_h: float
@@ -46,29 +46,30 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """The cheapest fixed fleets of one model: target attainment -> fleet, None = none attains.
+class FleetSearchResult:
+    """The cheapest fixed fleets of one model.
 
-    simulated: how many fleets; cut: a search ended at `MOST_MIXES`, so a cheaper mix may exist.
+    cheapest: fleet by target attainment, None if no fleet attains it. fleets_simulated: count.
+    truncated: a search ended at `MAX_MIXES`, so a cheaper mix may exist.
     """
 
     model: str
-    found: dict[float, Fleet | None]
-    simulated: int
-    cut: bool = False
+    cheapest: dict[float, SimulatedFleet | None]
+    fleets_simulated: int
+    truncated: bool = False
 
 
-def sweep(
+def search_fleets(
     scenario: Scenario,
     lengths: Mapping[str, Lengths],
     model: str,
     targets: Sequence[float],
     fluid: bool = False,
-) -> Sweep:
+) -> FleetSearchResult:
     """The cheapest fixed fleet of `model` for each of `targets`, at these lengths."""
     search = _Search(scenario, lengths, model, min(targets), fluid)
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
-    return Sweep(model, found, len(search.known), search.cut)
+    return FleetSearchResult(model, found, len(search.simulated), search.truncated)
 
 
 @dataclass(slots=True)
@@ -76,36 +77,36 @@ class _Search:
     scenario: Scenario
     lengths: Mapping[str, Lengths]
     model: str
-    least: float  # the lowest target: below it a fleet is not simulated to the end
+    min_target: float  # the lowest target: below it a fleet is not simulated to the end
     fluid: bool = False
-    mixes: Mixes = field(init=False)
-    kinds: tuple[Kind, ...] = field(init=False)
-    known: dict[Counts, Fleet | None] = field(default_factory=dict)
-    cut: bool = False
-    _alone: Scenario = field(init=False)
+    options: FleetOptions = field(init=False)
+    kinds: tuple[InstanceKind, ...] = field(init=False)
+    simulated: dict[Counts, SimulatedFleet | None] = field(default_factory=dict)
+    truncated: bool = False
+    _scenario: Scenario = field(init=False)
 
     def __post_init__(self) -> None:
         scenario = self.scenario
         service = scenario.cluster.service(self.model)
         alone = replace(scenario.cluster, services=(service,))
         lengths = self.lengths.get(self.model, service.lengths)
-        self.kinds = kinds(alone, service, lengths)
-        self.mixes = Mixes(alone, service, lengths, self.kinds)
+        self.kinds = instance_kinds(alone, service, lengths)
+        self.options = FleetOptions(alone, service, lengths, self.kinds)
         mine = [arrival for arrival in scenario.arrivals if arrival.model == self.model]
-        self._alone = replace(scenario, cluster=alone, arrivals=mine)
+        self._scenario = replace(scenario, cluster=alone, arrivals=mine)
 
-    def cheapest(self, target: float) -> Fleet | None:
-        """The cheapest fleet that attains `target`."""
-        singles = [self._fewest(index, target) for index in range(len(self.kinds))]
-        best: Fleet | None = None
+    def cheapest(self, target: float) -> SimulatedFleet | None:
+        """The cheapest fleet that attains `target`; None if none does."""
+        singles = [self._min_count(index, target) for index in range(len(self.kinds))]
+        best: SimulatedFleet | None = None
         for index, count in enumerate(singles):
             if count is not None:
-                best = _cheaper(best, self._simulate(self._only(index, count)))
+                best = _cheaper(best, self._simulate(self._counts_of_one_kind(index, count)))
         if best is None:
-            best = self._of_the_fullest(target)
+            best = self._cheapest_full_fleet(target)
             if best is None:
                 return None
-        mean = len(self._alone.arrivals) / self._alone.duration_s
+        mean = len(self._scenario.arrivals) / self._scenario.duration_s
         parts = [
             1.0 / max(1, count - 1) if count else kind.req_per_s / max(mean, 1e-9)
             for kind, count in zip(self.kinds, singles, strict=True)
@@ -114,11 +115,11 @@ class _Search:
         for least_usd_per_h, counts in sorted(self._mixes(parts, best.usd_per_h)):
             if least_usd_per_h >= best.usd_per_h - 1e-9:
                 break
-            usd_per_h = self.mixes.usd_per_h(counts)
+            usd_per_h = self.options.usd_per_h(counts)
             if usd_per_h is None or usd_per_h >= best.usd_per_h - 1e-9:
                 continue
-            if tried >= MOST_MIXES:
-                self.cut = True
+            if tried >= MAX_MIXES:
+                self.truncated = True
                 break
             tried += 1
             fleet = self._simulate(counts)
@@ -126,15 +127,15 @@ class _Search:
                 best = _cheaper(best, fleet) or best
         return best
 
-    def _of_the_fullest(self, target: float) -> Fleet | None:
-        """The cheapest sufficient one of the fleets that fill all pools, each with equal slices."""
+    def _cheapest_full_fleet(self, target: float) -> SimulatedFleet | None:
+        """The cheapest sufficient one of the fleets that fill all pools with equal slices."""
         by_gpu: dict[str, list[int]] = {}
         for index, kind in enumerate(self.kinds):
             by_gpu.setdefault(kind.name.split("x", 1)[1], []).append(index)
-        best: Fleet | None = None
+        best: SimulatedFleet | None = None
         for chosen in itertools.product(*by_gpu.values()):
-            for tenths in range(10, 0, -1):  # the spot share may not let all nodes be used
-                most = [int(kind.most() * tenths / 10) for kind in self.kinds]
+            for tenths in range(10, 0, -1):  # the spot share may exclude some nodes
+                most = [int(kind.max_count() * tenths / 10) for kind in self.kinds]
                 counts = tuple(n if i in chosen else 0 for i, n in enumerate(most))
                 fleet = self._simulate(counts)
                 if fleet is not None:
@@ -143,104 +144,107 @@ class _Search:
                     break
         return best
 
-    def _fewest(self, index: int, target: float) -> int | None:
-        """Instances of one kind alone that attain `target`, None where all of them do not."""
-        low, high, most = 0, 1, self.kinds[index].most()
-        while not self._enough(self._only(index, min(high, most)), target):
+    def _min_count(self, index: int, target: float) -> int | None:
+        """Fewest instances of one kind alone that attain `target`; None if the pools hold too
+        few."""
+        low, high, most = 0, 1, self.kinds[index].max_count()
+        while not self._is_enough(self._counts_of_one_kind(index, min(high, most)), target):
             if high >= most:
                 return None
             low, high = high, 2 * high
         high = min(high, most)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._enough(self._only(index, middle), target):
+            if self._is_enough(self._counts_of_one_kind(index, middle), target):
                 high = middle
             else:
                 low = middle
         return high
 
-    def _enough(self, counts: Counts, target: float) -> bool:
+    def _is_enough(self, counts: Counts, target: float) -> bool:
         fleet = self._simulate(counts)
         return fleet is not None and fleet.attainment >= target
 
-    def _only(self, index: int, count: int) -> Counts:
+    def _counts_of_one_kind(self, index: int, count: int) -> Counts:
         return tuple(count if i == index else 0 for i in range(len(self.kinds)))
 
     def _mixes(self, parts: list[float], most_usd_per_h: float) -> Iterator[tuple[float, Counts]]:
-        """Mixes of two kinds and more that may be enough and cost less, with the least that they
-        can cost per hour."""
+        """Mixes of two or more kinds that may be sufficient and cheaper, each with a lower bound of
+        its price per hour."""
         if most_usd_per_h <= 0.0:
             return
         ranges = [
-            range(min(kind.most(), int(2.0 / part) + 1) + 1)
+            range(min(kind.max_count(), int(2.0 / part) + 1) + 1)
             for kind, part in zip(self.kinds, parts, strict=True)
         ]
         for counts in itertools.product(*ranges):
             if sum(map(bool, counts)) < 2:
                 continue
             whole = sum(count * part for count, part in zip(counts, parts, strict=True))
-            if whole < LEAST_PARTS:
+            if whole < MIN_PARTS:
                 continue
-            usd_per_h = self.mixes.least_usd_per_h(counts)
+            usd_per_h = self.options.lower_bound_usd_per_h(counts)
             if usd_per_h < most_usd_per_h:
                 yield usd_per_h, counts
 
-    def _simulate(self, counts: Counts) -> Fleet | None:
-        """The fleet's figures, None where it does not fit. The attainment of one that misses
-        every target is a bound from above, its cost that of the time that was simulated."""
-        if counts in self.known:
-            return self.known[counts]
-        usd_per_h = self.mixes.usd_per_h(counts)
-        fleet: Fleet | None = None
+    def _simulate(self, counts: Counts) -> SimulatedFleet | None:
+        """The figures of a fleet; None if it does not fit. If it misses every target, its
+        attainment is an upper bound and its cost covers only the simulated time."""
+        if counts in self.simulated:
+            return self.simulated[counts]
+        usd_per_h = self.options.usd_per_h(counts)
+        fleet: SimulatedFleet | None = None
         if usd_per_h is not None:
-            chosen = self.mixes.fleet(counts)
+            chosen = self.options.combo_counts(counts)
             timeline = self._run(chosen)
-            rows = flows_of(self.mixes.service, timeline)
+            rows = flows_of(self.options.service, timeline)
             missed = sum(row.requests - row.attained for row in rows)
-            asked = len(self._alone.arrivals)
+            asked = len(self._scenario.arrivals)
             share = 1.0 - missed / asked if asked else 1.0
-            fleet = Fleet(tuple(sorted(chosen.items())), usd_per_h, cost_usd(timeline), share)
-        self.known[counts] = fleet
+            fleet = SimulatedFleet(
+                tuple(sorted(chosen.items())), usd_per_h, cost_usd(timeline), share
+            )
+        self.simulated[counts] = fleet
         return fleet
 
     def _run(self, chosen: Mapping[str, int]) -> Timeline:
-        """Simulate a fleet on a cluster of no more nodes than it fills, until it is over or has
-        missed too much."""
-        cluster = self.mixes.cluster
-        combos = combos_of(chosen, cluster, self.mixes.at_lengths)
+        """Simulate a fleet on exactly the nodes that it fills, to the end or until it has missed
+        too much."""
+        cluster = self.options.cluster
+        combos = combos_by_id(chosen, cluster, self.options.lengths_by_model)
         filled = {
-            item.node: item.pool for g in placed(chosen, cluster, combos) for item in g.placed
+            item.node: item.pool for g in place_groups(chosen, cluster, combos) for item in g.placed
         }
         nodes = Counter(filled.values())
         pools = tuple(replace(p, max_nodes=nodes[p.id]) for p in cluster.pools if p.id in nodes)
         where = replace(cluster, pools=pools)
-        scenario = replace(self._alone, cluster=where)
-        fleet = FixedFleet(chosen, where, self.mixes.at_lengths)
-        world = (FlowWorld if self.fluid else World)(scenario, fleet)
-        allowed = (1.0 - self.least) * len(scenario.arrivals) + 1e-9
-        missed, looked = 0.0, 0
+        scenario = replace(self._scenario, cluster=where)
+        fleet = FixedFleet(chosen, where, self.options.lengths_by_model)
+        simulator = (RateSimulator if self.fluid else Simulator)(scenario, fleet)
+        allowed = (1.0 - self.min_target) * len(scenario.arrivals) + 1e-9
+        missed, checked = 0.0, 0
         open_: list[Call] = []
         at_s = scenario.lead_s
         while at_s < scenario.end_s and missed <= allowed:
-            at_s += _LOOK_EVERY_S
-            world.advance(at_s)
-            if isinstance(world, FlowWorld):
-                rows = world.gateway.rows[looked:]
-                looked += len(rows)
+            at_s += _CHECK_EVERY_S
+            simulator.advance(at_s)
+            if isinstance(simulator, RateSimulator):
+                rows = simulator.gateway.rows[checked:]
+                checked += len(rows)
                 missed += sum(row.requests - row.attained for row in rows)
                 continue
-            calls = world.timeline.calls
-            open_ += calls[looked:]
-            looked = len(calls)
-            late = [call for call in open_ if self._has_missed(call, world.agenda.now_ms)]
+            calls = simulator.timeline.calls
+            open_ += calls[checked:]
+            checked = len(calls)
+            late = [call for call in open_ if self._has_missed(call, simulator.events.now_ms)]
             missed += len(late)
             gone = {call.id for call in late}
             open_ = [c for c in open_ if c.ending is Ending.PENDING and c.id not in gone]
-        return world.finish()
+        return simulator.finish()
 
     def _has_missed(self, call: Call, now_ms: float) -> bool:
-        """Whether `call` will not attain its SLO whatever comes."""
-        slo = self.mixes.service.slo
+        """Whether `call` can no longer attain its SLO."""
+        slo = self.options.service.slo
         if call.ending not in (Ending.PENDING, Ending.SERVED):
             return True
         first_ms = now_ms if call.first_ms is None else call.first_ms
@@ -253,7 +257,7 @@ class _Search:
         return end_ms - call.first_ms > gaps * (slo.tpot_ms + 1.0)
 
 
-def _cheaper(one: Fleet | None, other: Fleet | None) -> Fleet | None:
+def _cheaper(one: SimulatedFleet | None, other: SimulatedFleet | None) -> SimulatedFleet | None:
     if one is None or other is None:
         return one or other
     return min(one, other, key=lambda fleet: (fleet.usd_per_h, -fleet.attainment))

@@ -1,7 +1,6 @@
-"""What a gateway counts of one model's flow between two reports, as windows take it.
+"""Counts the flow of one model at a gateway between two reports, in the form that windows read.
 
-The counts are columns and cells (`topics.telemetry_columns`), never records or text. Routes and
-time are unknown here.
+The counts are columns and cells (`topics.telemetry_columns`), never records or text.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from autoscaler.performance.numba_decorators import compiled
 from autoscaler.simulation.arrival_flow import Batch, Ints
-from autoscaler.simulation.rate_flow import Cohort, scaled
+from autoscaler.simulation.rate_flow import Cohort, scale_counts
 from topics.sketch import MOST_IN_CELL, WIDTH
 from topics.telemetry import COUNTS, SKETCHES
 
@@ -21,56 +20,56 @@ _TTFT, _TPOT, _INPUTS, _OUTPUTS, _SHAPES = range(5)
 
 
 class FlowMeter:
-    """Counts since the last report; meanings as in `Telemetry`. in_flight is of now."""
+    """Counts since the last report, as in `Telemetry`. in_flight: requests now."""
 
     def __init__(self) -> None:
         self.in_flight = 0
         self._counts = dict.fromkeys(COUNTS, 0)
         self._cells = np.zeros((len(SKETCHES), WIDTH), np.int64)
-        self._attained = 0.0  # less the whole ones that were counted
-        self._seen = False  # anything since the last report
+        self._attained = 0.0  # fraction of a request not yet counted
+        self._any = False  # whether anything was counted since the last report
 
-    def came(self, batch: Batch) -> None:
-        """These requests came in."""
-        self._seen = True
+    def count_arrivals(self, batch: Batch) -> None:
+        """Count requests that arrived."""
+        self._any = True
         counts = self._counts
         counts["arrivals"] += batch.requests
         counts["input_tokens_arrived"] += batch.input_tokens
         self._cells[_INPUTS] += batch.inputs
         self._cells[_SHAPES] += batch.shapes
 
-    def ended(self, cohort: Cohort) -> None:
-        """These requests were answered or refused."""
-        batch, share = cohort.batch, cohort.served / max(1, cohort.batch.taken)
-        self._seen = True
+    def count_ended(self, cohort: Cohort) -> None:
+        """Count requests that were answered or refused."""
+        batch, share = cohort.batch, cohort.served / max(1, cohort.batch.servable)
+        self._any = True
         counts = self._counts
         counts["completions"] += cohort.served
         counts["refused"] += cohort.refused
-        # Of what is left of one the next has its part, or few at a time would always be rounded so.
+        # The fraction carries over to the next cohort: rounding each small cohort would be biased.
         self._attained += cohort.attained
         whole = min(cohort.served, math.floor(self._attained + 0.5))
         self._attained -= whole
         counts["attained"] += whole
         counts["input_tokens"] += round(share * batch.input_tokens)
         counts["output_tokens"] += round(share * batch.output_tokens)
-        self._cells[_OUTPUTS] += scaled(batch.outputs, share)
+        self._cells[_OUTPUTS] += scale_counts(batch.outputs, share)
         self._cells[_TTFT] += cohort.ttft
         self._cells[_TPOT] += cohort.tpot
 
     def report(self, sequence: int, span_ms: int, route_generation: int) -> tuple[list[int], bytes]:
-        """The span that ends now, zeros included, as a row of `Reported.numbers` and cells; the
-        next one begins."""
+        """End the span: its counts, zeros included, as a row of `Reported.numbers`, and its
+        cells."""
         row = [*self._counts.values(), sequence, span_ms, 0, self.in_flight, route_generation, 0]
-        if not self._seen:
+        if not self._any:
             return row, b""
         self._counts = dict.fromkeys(COUNTS, 0)
-        self._seen = False
-        return row, _told(self._cells.ravel()).tobytes()
+        self._any = False
+        return row, _take_cells(self._cells.ravel()).tobytes()
 
 
 @compiled
-def _told(counts: Ints) -> npt.NDArray[np.int16]:
-    """`topics.telemetry_columns.pairs_of` of the places of `counts`, which become 0."""
+def _take_cells(counts: Ints) -> npt.NDArray[np.int16]:
+    """`topics.telemetry_columns.pairs_of` for the buckets of `counts`; resets `counts` to 0."""
     cells = 0
     for count in counts:
         cells += count // MOST_IN_CELL + 1 if count else 0
@@ -83,7 +82,7 @@ def _told(counts: Ints) -> npt.NDArray[np.int16]:
             pairs[at, 0], pairs[at, 1] = place, min(left, MOST_IN_CELL)
             left -= MOST_IN_CELL
             at += 1
-            if left == 0:  # a full cell is never the last
+            if left == 0:  # a full cell is always followed by another one
                 pairs[at, 0], pairs[at, 1] = place, 0
                 at += 1
     return pairs

@@ -1,7 +1,4 @@
-"""What a simulated gateway saw of one model since it last reported.
-
-Owns which ending of a call counts as what. Knows nothing of routes or engines.
-"""
+"""Counts of one model at a simulated gateway since its last report."""
 
 from __future__ import annotations
 
@@ -18,11 +15,13 @@ _sketches_of = attrgetter(*SKETCHES)
 
 
 @dataclass(slots=True)
-class Meter(Span):
+class GatewayMeter(Span):
     """Counts of one model at one gateway."""
 
-    def ended(self, call: Call, too_long: bool, ttft_limit_ms: float, tpot_limit_ms: float) -> None:
-        """A request that arrived has ended. too_long: no engine would have taken it."""
+    def count_ended(
+        self, call: Call, too_long: bool, ttft_limit_ms: float, tpot_limit_ms: float
+    ) -> None:
+        """Count the end of a request. too_long: no engine would have accepted it."""
         self.in_flight -= 1
         if call.ending is Ending.REFUSED:
             self.refused += 1
@@ -40,11 +39,13 @@ class Meter(Span):
                 tpot_limit_ms,
             )
 
-    def told(
+    def take_report(
         self, sequence: int, span_ms: int, route_generation: int
     ) -> tuple[list[int], bytes, Kinds]:
-        """The span that ends now, zeros included, as windows take it: a row of `Reported.numbers`,
-        cells and kinds; the next one begins. No record is made of it, nor checked."""
+        """End the span: a row of `Reported.numbers` with zeros included, its cells and its kinds.
+
+        This is the form that windows read; no record is made or checked.
+        """
         row = [*_counts_of(self), sequence, span_ms, 0, self.in_flight, route_generation, 0]
         found = row, cells_with(_sketches_of(self)), kinds_of(self.sent_to)
         self.begin()

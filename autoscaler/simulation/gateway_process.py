@@ -1,8 +1,8 @@
-"""A simulated gateway: requests wait, are sent to engines by the routes, tried again or failed.
+"""A simulated gateway: requests wait, are sent to engines by the routes, and are retried or fail.
 
-Owns what the relay and the admission of the real gateway do, on the same `Router` and `WaitQueue`.
-Knows no HTTP. An engine that is gone is ejected at once and probed later; a request is tried
-elsewhere until its client has seen a token.
+It does the work of the real gateway's proxy and admission, with the same `Router` and `WaitQueue`,
+but without HTTP. A lost engine is ejected at once and probed later. A request is retried on another
+engine until its client has received a token.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from autoscaler.serving.wait_queue import Ticket, WaitQueue, wait_limits_ms
 from autoscaler.simulation.component_stage import AnyEngine, SimStage
 from autoscaler.simulation.engine_jobs import Answer, AtStage, Prefill
 from autoscaler.simulation.engine_process import SimEngine
-from autoscaler.simulation.event_queue import Agenda
-from autoscaler.simulation.gateway_meter import Meter
+from autoscaler.simulation.event_queue import EventQueue
+from autoscaler.simulation.gateway_meter import GatewayMeter
 from autoscaler.simulation.simulated_request import Call, Ending
 from topics.routing import Endpoint, Routes
 from topics.scoring import EVERY, FELL_BACK, ScoreSplit
 from topics.telemetry_columns import Kinds, Name, Reported, from_rows
 
-LOOK_MS = 500.0
-"""How often a gateway looks for those who have waited too long and for probes that are due."""
+GATEWAY_CHECK_MS = 500.0
+"""Period in ms at which a gateway refuses overdue requests and runs due probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """As the real gateway's settings. hold_ms: longest wait while nothing serves; queue_ms: of
-    all; max_waiting: requests of one model; attempts: instances tried per request; policy: how
-    requests are spread."""
+    """Settings as in the real gateway.
+
+    hold_ms: longest wait while no instance serves. queue_ms: longest wait otherwise. max_waiting:
+    waiting requests of one model. attempts: instances tried per request. policy: how requests are
+    spread.
+    """
 
     hold_ms: float = 30_000.0
     queue_ms: float = 600_000.0
@@ -44,235 +47,252 @@ class GatewayLimits:
 
 
 @dataclass(slots=True)
-class _Front:
+class _ModelFrontend:
     """One model at one gateway."""
 
     model: str
     max_len: int
     router: Router
     queue: WaitQueue
-    meter: Meter = field(default_factory=Meter)
+    meter: GatewayMeter = field(default_factory=GatewayMeter)
     waiting: dict[Ticket, Call] = field(default_factory=dict)
 
 
 class SimGateway:
-    """One gateway. engines: those that answer now, by address. ended: told of every end."""
+    """One gateway. engines: running engines by address. ended: called for every request that
+    ends."""
 
     def __init__(
         self,
         name: str,
         max_len: Mapping[str, int],
-        agenda: Agenda,
+        events: EventQueue,
         engines: Mapping[str, AnyEngine],
         ended: Callable[[Call], None],
         limits: GatewayLimits,
     ) -> None:
         self.name = name
-        self._agenda = agenda
+        self._events = events
         self._engines = engines
         self._ended = ended
         self._limits = limits
         self._sequence = 0
-        self._fronts: dict[str, _Front] = {}
+        self._frontends: dict[str, _ModelFrontend] = {}
         for model, longest in max_len.items():
             router = Router(model, policy=limits.policy)
             queue = WaitQueue(router, limits.hold_ms, limits.queue_ms)
-            self._fronts[model] = _Front(model, longest, router, queue)
+            self._frontends[model] = _ModelFrontend(model, longest, router, queue)
 
     def apply(self, routes: Routes) -> None:
-        """Go by `routes` from now on."""
-        front, limits = self._fronts[routes.model], self._limits
-        if front.router.apply(routes) is RouteUpdate.CHANGED:
-            front.queue.hold_ms, front.queue.queue_ms = wait_limits_ms(
+        """Use `routes` from now on."""
+        frontend, limits = self._frontends[routes.model], self._limits
+        if frontend.router.apply(routes) is RouteUpdate.CHANGED:
+            frontend.queue.hold_ms, frontend.queue.queue_ms = wait_limits_ms(
                 limits.hold_ms, limits.queue_ms, routes.start_s
             )
-            self._dispatch(front)
+            self._dispatch(frontend)
 
-    def take(self, call: Call) -> None:
+    def receive(self, call: Call) -> None:
         """A request arrives."""
-        front = self._fronts[call.model]
-        routes = front.router.routes
+        frontend = self._frontends[call.model]
+        routes = frontend.router.routes
         if routes is not None and routes.split is not None:
-            front.meter.count_arrival(call.input_tokens, call.output_tokens)
-            self._choose(front, call, routes.split)
-            front = self._fronts[call.model]
-        front.meter.count_arrival(call.input_tokens, call.output_tokens)
-        call.kind = front.router.kind_of(call.input_tokens, call.output_tokens, call.media)
-        self._enter(front, call)
+            frontend.meter.count_arrival(call.input_tokens, call.output_tokens)
+            self._choose_model(frontend, call, routes.split)
+            frontend = self._frontends[call.model]
+        frontend.meter.count_arrival(call.input_tokens, call.output_tokens)
+        call.kind = frontend.router.kind_of(call.input_tokens, call.output_tokens, call.media)
+        self._route(frontend, call)
 
-    def look(self) -> None:
-        """Refuse those who have waited too long; probe ejected engines."""
-        now_ms = int(self._agenda.now_ms)
-        for front in self._fronts.values():
-            if front.waiting:
-                for ticket, _ in front.queue.expired(now_ms):
-                    self._end(front, front.waiting.pop(ticket), Ending.REFUSED)
-            back = [end for end in front.router.due_probes(now_ms) if end.address in self._engines]
+    def check_waiting(self) -> None:
+        """Refuse overdue requests; probe ejected engines."""
+        now_ms = int(self._events.now_ms)
+        for frontend in self._frontends.values():
+            if frontend.waiting:
+                for ticket, _ in frontend.queue.expired(now_ms):
+                    self._end(frontend, frontend.waiting.pop(ticket), Ending.REFUSED)
+            back = [
+                end for end in frontend.router.due_probes(now_ms) if end.address in self._engines
+            ]
             for endpoint in back:
-                front.router.readmit(endpoint)
+                frontend.router.readmit(endpoint)
             if back:
-                self._dispatch(front)
+                self._dispatch(frontend)
 
     def report(self, end_ms: int, span_ms: int) -> Reported:
-        """One record per model whose routes are known, zeros included; times since the epoch."""
+        """One record per model with known routes, zeros included; times since the epoch."""
         names: list[Name] = []
         rows: list[list[int]] = []
         cells: list[bytes] = []
         kinds: dict[int, Kinds] = {}
-        for front in self._fronts.values():
-            routes = front.router.routes
+        for frontend in self._frontends.values():
+            routes = frontend.router.routes
             if routes is None:
                 continue
             self._sequence += 1
-            row, own_cells, sent = front.meter.told(self._sequence, span_ms, routes.generation)
+            row, own_cells, sent = frontend.meter.take_report(
+                self._sequence, span_ms, routes.generation
+            )
             if sent:
                 kinds[len(rows)] = sent
-            names.append((front.model, self.name, "simulated"))
+            names.append((frontend.model, self.name, "simulated"))
             rows.append(row)
             cells.append(own_cells)
         return from_rows(names, rows, cells, kinds)
 
     # -- one request --------------------------------------------------------------------------
 
-    def _choose(self, service: _Front, call: Call, split: ScoreSplit) -> None:
-        """Which model answers `call`, by its score; another one while that one has no room."""
+    def _choose_model(self, service: _ModelFrontend, call: Call, split: ScoreSplit) -> None:
+        """Choose the model for `call` by its score; another one while that one has no room."""
         number = class_of(split, call.score)
         service.meter.count_class(number)
         chosen = model = model_of(split, number)
-        if not self._fronts[chosen].router.has_room():
+        if not self._frontends[chosen].router.has_room():
             others = fallback_models(split, chosen)
-            model = next((m for m in others if self._fronts[m].router.has_room()), chosen)
+            model = next((m for m in others if self._frontends[m].router.has_room()), chosen)
         service.meter.count_sent(EVERY, model)
         service.meter.count_sent(FELL_BACK if model != chosen else "", model)
-        call.through, call.model = call.model, model
+        call.routed_by, call.model = call.model, model
 
-    def _enter(self, front: _Front, call: Call) -> None:
-        if not front.waiting:
-            pick = front.router.pick(call.tried, _want(call))
+    def _route(self, frontend: _ModelFrontend, call: Call) -> None:
+        if not frontend.waiting:
+            pick = frontend.router.pick(call.tried, _request_traits(call))
             if pick is not None:
-                self._send(front, call, pick)
+                self._send(frontend, call, pick)
                 return
-        ticket = front.queue.join(call.id, call.tried, int(self._agenda.now_ms), _want(call))
-        front.waiting[ticket] = call
-        self._dispatch(front)
-        if ticket in front.waiting and len(front.queue) > self._limits.max_waiting:
-            front.queue.leave(ticket)
-            self._end(front, front.waiting.pop(ticket), Ending.REFUSED)
+        ticket = frontend.queue.join(
+            call.id, call.tried, int(self._events.now_ms), _request_traits(call)
+        )
+        frontend.waiting[ticket] = call
+        self._dispatch(frontend)
+        if ticket in frontend.waiting and len(frontend.queue) > self._limits.max_waiting:
+            frontend.queue.leave(ticket)
+            self._end(frontend, frontend.waiting.pop(ticket), Ending.REFUSED)
 
-    def _dispatch(self, front: _Front) -> None:
-        while front.waiting:
-            turns = front.queue.dispatch(int(self._agenda.now_ms))
+    def _dispatch(self, frontend: _ModelFrontend) -> None:
+        while frontend.waiting:
+            turns = frontend.queue.dispatch(int(self._events.now_ms))
             if not turns:
                 return
-            sent = [(front.waiting.pop(ticket), pick) for ticket, pick in turns]
+            sent = [(frontend.waiting.pop(ticket), pick) for ticket, pick in turns]
             for call, pick in sent:
-                self._send(front, call, pick)
+                self._send(frontend, call, pick)
 
-    def _send(self, front: _Front, call: Call, pick: Pick) -> None:
+    def _send(self, frontend: _ModelFrontend, call: Call, pick: Pick) -> None:
         call.attempts += 1
         call.group = pick.path.name if pick.path is not None else pick.group
-        front.meter.count_sent(call.kind, call.group)
+        frontend.meter.count_sent(call.kind, call.group)
         engine = self._engines.get(pick.endpoint.address)
         if engine is None:
-            front.router.eject(pick.endpoint, int(self._agenda.now_ms))
-            front.router.release(pick.endpoint)
-            self._again(front, call, pick.endpoint)
+            frontend.router.eject(pick.endpoint, int(self._events.now_ms))
+            frontend.router.release(pick.endpoint)
+            self._retry(frontend, call, pick.endpoint)
         elif isinstance(engine, SimStage):
             assert pick.path is not None  # noqa: S101 - only paths lead to stages
             engine.submit(pick.path.hops[0].runs, AtStage(self, call, pick.path, 0, pick.endpoint))
-        elif call.input_tokens + call.output_tokens > front.max_len:
-            front.router.release(pick.endpoint)
-            self._end(front, call, Ending.FAILED, too_long=True)
+        elif call.input_tokens + call.output_tokens > frontend.max_len:
+            frontend.router.release(pick.endpoint)
+            self._end(frontend, call, Ending.FAILED, too_long=True)
         elif pick.prefill:
-            work = Work(_name(call), call.input_tokens, 1, Part.PREFILL)
+            work = Work(_engine_request_id(call), call.input_tokens, 1, Part.PREFILL)
             engine.submit(work, Prefill(self, call, pick, engine))
         else:
-            work = Work(_name(call), call.input_tokens, call.output_tokens)
+            work = Work(_engine_request_id(call), call.input_tokens, call.output_tokens)
             engine.submit(work, Answer(self, call, pick.endpoint, engine))
 
-    def _again(self, front: _Front, call: Call, failed: Endpoint) -> None:
-        """`failed` did not answer: try elsewhere if the client has seen nothing yet."""
+    def _retry(self, frontend: _ModelFrontend, call: Call, failed: Endpoint) -> None:
+        """`failed` did not answer: try another instance if the client has received no token yet."""
         if call.first_ms is not None or call.attempts >= self._limits.attempts:
-            self._end(front, call, Ending.FAILED)
+            self._end(frontend, call, Ending.FAILED)
             return
         call.tried |= {failed}
-        self._enter(front, call)
+        self._route(frontend, call)
 
-    def _end(self, front: _Front, call: Call, ending: Ending, too_long: bool = False) -> None:
+    def _end(
+        self, frontend: _ModelFrontend, call: Call, ending: Ending, too_long: bool = False
+    ) -> None:
         call.ending = ending
         if call.end_ms is None:
-            call.end_ms = self._agenda.now_ms
-        routes = front.router.routes
+            call.end_ms = self._events.now_ms
+        routes = frontend.router.routes
         limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
-        front.meter.ended(call, too_long, *limits)
-        if call.through:
-            self._fronts[call.through].meter.ended(call, too_long, *limits)
+        frontend.meter.count_ended(call, too_long, *limits)
+        if call.routed_by:
+            self._frontends[call.routed_by].meter.count_ended(call, too_long, *limits)
         self._ended(call)
 
-    # -- what jobs tell -----------------------------------------------------------------------
+    # -- progress of requests -----------------------------------------------------------------
 
-    def answered(self, call: Call, endpoint: Endpoint) -> None:
-        """A request was answered in full by `endpoint`."""
-        front = self._fronts[call.model]
-        self._end(front, call, Ending.SERVED)
-        self._left(front, endpoint)
+    def on_answered(self, call: Call, endpoint: Endpoint) -> None:
+        """`endpoint` has answered a request in full."""
+        frontend = self._frontends[call.model]
+        self._end(frontend, call, Ending.SERVED)
+        self._release(frontend, endpoint)
 
-    def lost(self, call: Call, endpoint: Endpoint) -> None:
-        """`endpoint` is gone with a request inside."""
-        front = self._fronts[call.model]
-        front.router.eject(endpoint, int(self._agenda.now_ms))
-        front.router.release(endpoint)
-        self._again(front, call, endpoint)
+    def on_engine_lost(self, call: Call, endpoint: Endpoint) -> None:
+        """`endpoint` was lost with a request in it."""
+        frontend = self._frontends[call.model]
+        frontend.router.eject(endpoint, int(self._events.now_ms))
+        frontend.router.release(endpoint)
+        self._retry(frontend, call, endpoint)
 
-    def left_stage(self, call: Call, way: ComponentPath, hop: int, endpoint: Endpoint) -> None:
-        """A stage is done with a request: on to the next one, or back to its client."""
-        front = self._fronts[call.model]
-        if hop + 1 == len(way.hops):
-            call.first_ms = self._agenda.now_ms
-            self.answered(call, endpoint)
+    def on_stage_finished(
+        self, call: Call, path: ComponentPath, hop: int, endpoint: Endpoint
+    ) -> None:
+        """A stage has finished a request: send it to the next stage, or answer the client."""
+        frontend = self._frontends[call.model]
+        if hop + 1 == len(path.hops):
+            call.first_ms = self._events.now_ms
+            self.on_answered(call, endpoint)
             return
-        self._left(front, endpoint)
-        further = front.router.pick_hop(way, hop + 1, call.tried)
+        self._release(frontend, endpoint)
+        further = frontend.router.pick_hop(path, hop + 1, call.tried)
         engine = self._engines.get(further.address) if further else None
         if further is None or not isinstance(engine, SimStage):
             if further is not None:
-                front.router.eject(further, int(self._agenda.now_ms))
-                front.router.release(further)
-            self._again(front, call, further or endpoint)
+                frontend.router.eject(further, int(self._events.now_ms))
+                frontend.router.release(further)
+            self._retry(frontend, call, further or endpoint)
             return
-        engine.submit(way.hops[hop + 1].runs, AtStage(self, call, way, hop + 1, further))
+        engine.submit(path.hops[hop + 1].runs, AtStage(self, call, path, hop + 1, further))
 
-    def hand_over(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
-        """The prefill is done: its KV goes to a decode instance of the same group."""
-        front = self._fronts[call.model]
-        self._left(front, pick.endpoint)
-        router = front.router
+    def hand_over_kv(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
+        """The prefill has finished: its KV cache goes to a decode instance of the same group."""
+        frontend = self._frontends[call.model]
+        self._release(frontend, pick.endpoint)
+        router = frontend.router
         decoder = router.pick_decode(pick.group, call.tried) or router.pick_decode(pick.group)
         engine = self._engines.get(decoder.address) if decoder else None
         if decoder is None or not isinstance(engine, SimEngine):
             if decoder is not None:
-                router.eject(decoder, int(self._agenda.now_ms))
+                router.eject(decoder, int(self._events.now_ms))
                 router.release(decoder)
-            self._again(front, call, decoder or pick.endpoint)
+            self._retry(frontend, call, decoder or pick.endpoint)
             return
         slower = min(prefill.setup, engine.setup, key=lambda setup: setup.kv_gb_s)
         transfer_ms = slower.transfer_ms(call.input_tokens)
-        if not prefill.give_kv(_name(call), transfer_ms):
+        if not prefill.transfer_kv(_engine_request_id(call), transfer_ms):
             router.release(decoder)
-            self._again(front, call, pick.endpoint)
+            self._retry(frontend, call, pick.endpoint)
             return
-        work = Work(_name(call), call.input_tokens, call.output_tokens, Part.DECODE, transfer_ms)
+        work = Work(
+            _engine_request_id(call),
+            call.input_tokens,
+            call.output_tokens,
+            Part.DECODE,
+            transfer_ms,
+        )
         engine.submit(work, Answer(self, call, decoder, engine))
 
-    def _left(self, front: _Front, endpoint: Endpoint) -> None:
-        front.router.release(endpoint)
-        self._dispatch(front)
+    def _release(self, frontend: _ModelFrontend, endpoint: Endpoint) -> None:
+        frontend.router.release(endpoint)
+        self._dispatch(frontend)
 
 
-def _want(call: Call) -> RequestTraits:
+def _request_traits(call: Call) -> RequestTraits:
     return RequestTraits(call.input_tokens + call.output_tokens, kind=call.kind)
 
 
-def _name(call: Call) -> int:
-    """A request's id at engines: another one for each attempt, as at the real gateway."""
+def _engine_request_id(call: Call) -> int:
+    """Id of a request at engines; each attempt has its own, as at the real gateway."""
     return call.id * 16 + call.attempts

@@ -1,8 +1,7 @@
-"""A fleet that does what it is told: assignments in, statuses out, no requests and no faults.
+"""Ideal fleet: applies assignments after the predicted delays; models no requests or faults.
 
-Owns only times: an instance is ready `start_s` after it was first assigned, and gone `DRAIN_S`
-after it was told to drain. For questions about decisions ("what would have run?"); what requests
-make of a fleet is for `world`.
+An instance is ready `start_s` after its assignment and gone `DRAIN_S` after its drain begins. For
+questions about decisions, such as which instances would have run; `simulator` models requests.
 """
 
 from __future__ import annotations
@@ -16,50 +15,52 @@ DRAIN_S = 10.0
 _HEARTBEAT_MS = 10_000
 
 
-class BystanderFleet:
-    """known: statuses at the start; what serves in them goes on to serve.
+class IdealFleet:
+    """known: statuses at the start; instances that serve in them continue to serve.
 
     start_s(group): predicted seconds from launch to ready of an instance of this group.
     """
 
     def __init__(self, known: Mapping[str, Status], start_s: Callable[[str], float]) -> None:
         self._start_s = start_s
-        self._assigned: dict[str, Assignment] = {}
+        self._assignments: dict[str, Assignment] = {}
         self._statuses = dict(known)
-        self._seen = {item.instance: item for status in known.values() for item in status.instances}
+        self._instances = {
+            item.instance: item for status in known.values() for item in status.instances
+        }
         self._draining_ms: dict[str, int] = {}
 
     def accept(self, assignment: Assignment) -> None:
-        """What a node should run from now on."""
-        self._assigned[assignment.node] = assignment
+        """Use this assignment of one node from now on."""
+        self._assignments[assignment.node] = assignment
 
     def statuses(self, now_ms: int) -> Mapping[str, Status]:
-        """The latest status of every node, at `now_ms`."""
-        for node, assignment in self._assigned.items():
-            seen = tuple(
+        """Latest status of every node at `now_ms`."""
+        for node, assignment in self._assignments.items():
+            observed = tuple(
                 found
                 for item in assignment.instances
-                if (found := self._look(item, now_ms)) is not None
+                if (found := self._observe(item, now_ms)) is not None
             )
             before = self._statuses.get(node)
             same = before is not None and (before.instances, before.observed_generation) == (
-                seen,
+                observed,
                 assignment.generation,
             )
             if before is not None and same and now_ms - before.at_ms < _HEARTBEAT_MS:
                 continue
             self._statuses[node] = Status(
-                node, assignment.pool, "bystander", assignment.generation, now_ms, seen
+                node, assignment.pool, "bystander", assignment.generation, now_ms, observed
             )
         for node, status in self._statuses.items():
-            if node not in self._assigned and now_ms - status.at_ms >= _HEARTBEAT_MS:
+            if node not in self._assignments and now_ms - status.at_ms >= _HEARTBEAT_MS:
                 self._statuses[node] = replace(status, at_ms=now_ms)
         return dict(self._statuses)
 
-    def _look(self, item: DesiredInstance, now_ms: int) -> ObservedInstance | None:
-        seen = self._seen.get(item.instance)
-        if seen is None:
-            seen = ObservedInstance(
+    def _observe(self, item: DesiredInstance, now_ms: int) -> ObservedInstance | None:
+        observed = self._instances.get(item.instance)
+        if observed is None:
+            observed = ObservedInstance(
                 item.instance,
                 item.model,
                 item.phase,
@@ -69,22 +70,22 @@ class BystanderFleet:
                 since_ms=now_ms,
                 launched_ms=now_ms,
             )
-        waited_ms = now_ms - (seen.launched_ms or seen.since_ms)
+        waited_ms = now_ms - (observed.launched_ms or observed.since_ms)
         if item.drain:
             began_ms = self._draining_ms.setdefault(item.instance, now_ms)
             if now_ms - began_ms >= DRAIN_S * 1000:
-                self._seen.pop(item.instance, None)
+                self._instances.pop(item.instance, None)
                 return None
-            if seen.state is not InstanceState.DRAINING:
-                seen = replace(seen, state=InstanceState.DRAINING, since_ms=now_ms)
-        elif seen.state is not InstanceState.READY and waited_ms >= (
+            if observed.state is not InstanceState.DRAINING:
+                observed = replace(observed, state=InstanceState.DRAINING, since_ms=now_ms)
+        elif observed.state is not InstanceState.READY and waited_ms >= (
             self._start_s(item.group) * 1000
         ):
-            seen = replace(
-                seen,
+            observed = replace(
+                observed,
                 state=InstanceState.READY,
-                endpoint=seen.endpoint or f"{item.instance[:150]}:1",
+                endpoint=observed.endpoint or f"{item.instance[:150]}:1",
                 since_ms=now_ms,
             )
-        self._seen[item.instance] = seen
-        return seen
+        self._instances[item.instance] = observed
+        return observed

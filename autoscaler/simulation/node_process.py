@@ -1,10 +1,9 @@
-"""A simulated executor: carries out the assignment of one node in virtual time.
+"""A simulated executor: applies the assignment of one node in virtual time and reports its status.
 
-Owns starting, draining, stopping and role switches of its engines and the status that it tells. It
-follows the real executor's rules (`serving.lifecycle`, back-off after failed launches, drain
-deadline) without processes: an engine answers `startup_s` after its launch and ends at once when
-told to. The ranks of a gang start side by side. Roles are switched by routing, as with a vLLM that
-hands KV over both ways: what is in flight finishes, then the same process serves the new phase.
+It follows the real executor's rules (`serving.lifecycle`, back-off after failed launches, drain
+deadline) without processes: an engine answers `startup_s` after its launch and stops at once. The
+ranks of a gang start in parallel. Roles are switched by routing, as for a vLLM that transfers KV
+both ways: requests in flight finish, then the same process serves the new phase.
 """
 
 from __future__ import annotations
@@ -15,80 +14,83 @@ from typing import Protocol
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
 from autoscaler.simulation.component_stage import AnyEngine, AnySetup
-from autoscaler.simulation.event_queue import Agenda
-from autoscaler.simulation.status_copies import like
+from autoscaler.simulation.event_queue import EventQueue
+from autoscaler.simulation.status_copies import copy_with
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
-_PROBE_MS = 100.0
-_DRAIN_TIMEOUT_MS = 120_000.0  # where the assignment names none, as a real executor
+_DRAIN_CHECK_MS = 100.0
+_DRAIN_TIMEOUT_MS = 120_000.0  # if the assignment has none; as in a real executor
 _FAIL_AFTER_MS = 5_000.0
 _BACKOFF_MS = 5_000.0
 _MAX_ATTEMPTS, _SWITCH_ATTEMPTS = 3, 2
 
 
-class Ground(Protocol):
-    """What a node stands on. Times in ms of the agenda; `epoch_ms` makes them domain time."""
+class NodeEnvironment(Protocol):
+    """The simulation around a node. Times in ms of the event queue."""
 
-    agenda: Agenda
-    engines: dict[str, AnyEngine]  # that answer, by address
+    events: EventQueue
+    engines: dict[str, AnyEngine]  # running engines by address
 
     def epoch_ms(self, at_ms: float) -> int:
-        """Domain ms since the epoch."""
+        """The same moment in domain ms since the epoch."""
         ...
 
-    def setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
-        """The engine for `desired`; InvalidValue where it cannot run there."""
+    def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
+        """The engine for `desired`; InvalidValue if it cannot run there."""
         ...
 
-    def engine(self, setup: AnySetup, address: str) -> AnyEngine:
-        """A process that answers."""
+    def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:
+        """Start an engine process that answers at `address`."""
         ...
 
     def provision_s(self, node: SimNode) -> float:
-        """Seconds until a machine that is asked for is there."""
+        """Seconds from renting the node until it can start an engine."""
         ...
 
-    def no_node(self, node: SimNode) -> str:
-        """Why the machine cannot be had now, "" if it can."""
+    def unavailable_reason(self, node: SimNode) -> str:
+        """Why no node of the pool can be rented now; "" if one can."""
         ...
 
     def launch_fault(self, node: SimNode) -> str:
-        """Why a process that is launched now will end, "" if it will not."""
+        """Why a process launched now will exit; "" if it will run."""
         ...
 
-    def launched(self) -> None:
-        """A process was started."""
+    def count_launch(self) -> None:
+        """Count one started process."""
         ...
 
-    def lost(self, gangs: frozenset[str]) -> None:
-        """A rank of each of these gangs is gone with its node."""
+    def fail_gangs(self, gangs: frozenset[str]) -> None:
+        """A rank of each of these gangs is lost with its node."""
         ...
 
-    def tell(self, status: Status) -> None:
-        """A node says how it is."""
+    def report_status(self, status: Status) -> None:
+        """Publish the status of a node."""
         ...
 
-    def still(self, status: Status, at_ms: int) -> None:
-        """A node says at `at_ms` since the epoch that it is as in its last `status`: nothing runs
-        there."""
+    def report_unchanged(self, status: Status, at_ms: int) -> None:
+        """Publish the last `status` of a node without instances again, at `at_ms` since the
+        epoch."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """One instance. process: launched and not ended; engine: of a process that answers. phase:
-    that it serves; coming: of its process; refused: a switch to it failed, and is not tried again
-    before another one is wanted. drain_ms: since when it waits to be idle, for its end or for a
-    switch."""
+class _SimInstance:
+    """One instance.
+
+    process: number of the launch of the running process, 0 = none. engine: of a process that
+    answers. phase: the phase that it serves. process_phase: the phase of its process. failed_phase:
+    a switch to it failed; it is tried again only after another phase was desired. drain_ms: since
+    when it waits to be idle, in order to stop or to switch.
+    """
 
     desired: DesiredInstance
     state: InstanceState
     since_ms: float
     phase: str
-    coming: str = ""
-    refused: str = ""
-    process: int = 0  # number of its launch, 0 = none
+    process_phase: str = ""
+    failed_phase: str = ""
+    process: int = 0
     engine: AnyEngine | None = None
     address: str = ""
     launched_ms: float | None = None
@@ -97,251 +99,260 @@ class _Held:
     retry_ms: float = 0.0
     drain_ms: float = 0.0
     reason: str = ""
-    told_of: tuple[object, ...] = ()  # what was `told` of it last is made of, but for its load
-    told: ObservedInstance | None = None
+    last_observed_from: tuple[object, ...] = ()  # the inputs of last_observed, without the load
+    last_observed: ObservedInstance | None = None
 
 
 class SimNode:
     """One node of `pool` with `gpus` GPUs."""
 
-    def __init__(self, name: str, pool: str, gpus: int, ground: Ground) -> None:
+    def __init__(self, name: str, pool: str, gpus: int, environment: NodeEnvironment) -> None:
         self.name = name
         self.pool = pool
         self.gpus = gpus
         self.up = True
-        self._ground = ground
+        self._environment = environment
         self._assignment: Assignment | None = None
-        self._held: dict[str, _Held] = {}
+        self._instances: dict[str, _SimInstance] = {}
         self._launches = 0
-        self.due_ms = 0.0  # when its next heartbeat is
-        self._polling = False
+        self.due_ms = 0.0  # time of the next heartbeat
+        self._drain_check_scheduled = False
         self._reclaim_ms = 0
-        self._told: Status | None = None  # last, of the assignment that it has
-        self._there_ms: float | None = None  # when the machine is there; None: nothing is wanted
+        self._last_status: Status | None = None  # None after each change of the assignment
+        self._provisioned_ms: float | None = None  # when the machine is up; None: not rented
 
     def accept(self, assignment: Assignment) -> None:
-        """Desired state, unless it is older than what is known or the node is lost."""
+        """Apply `assignment`, unless it is older than the current one or the node is lost."""
         known = self._assignment
-        if not self.up or (known is not None and _rank(assignment) <= _rank(known)):
+        if not self.up or (known is not None and _version(assignment) <= _version(known)):
             return
-        self._assignment, self._told = assignment, None
+        self._assignment, self._last_status = assignment, None
         self._reconcile(assignment)
 
     def lose(self) -> None:
-        """The machine is gone."""
+        """The machine is lost with everything on it."""
         self.up = False
         self._reclaim_ms = 0
-        held, self._held = list(self._held.values()), {}
-        self._there_ms = None
-        self._assignment = self._told = None
+        held, self._instances = list(self._instances.values()), {}
+        self._provisioned_ms = None
+        self._assignment = self._last_status = None
         engines = [item.engine for item in held if item.engine is not None]
         for engine in engines:
-            self._ground.engines.pop(engine.address, None)
+            self._environment.engines.pop(engine.address, None)
         for engine in engines:
             engine.die()
         gangs = (item.desired.gang for item in held if item.process)
-        self._ground.lost(frozenset(gang.gang for gang in gangs if gang is not None))
+        self._environment.fail_gangs(frozenset(gang.gang for gang in gangs if gang is not None))
 
-    def lose_gangs(self, gangs: frozenset[str]) -> None:
-        """Ranks of these gangs are gone elsewhere: rank 0, if it is here, fails (at once; a real
-        one hangs until its liveness probe is missed)."""
-        for item in self._held.values():
+    def fail_ranks(self, gangs: frozenset[str]) -> None:
+        """Another rank of these gangs is lost: if this node holds rank 0, it fails at once (a real
+        one hangs until its liveness probe fails)."""
+        for item in self._instances.values():
             gang = item.desired.gang
             if gang is not None and gang.leads and gang.gang in gangs and item.process:
                 engine, item.engine = item.engine, None
-                self._died(item, item.process, "another rank is gone")
+                self._on_exit(item, item.process, "another rank is gone")
                 if engine is not None:
-                    del self._ground.engines[engine.address]
+                    del self._environment.engines[engine.address]
                     engine.die()
 
     def reclaim(self, at_ms: float) -> None:
-        """The machine will be taken away at `at_ms`, and its owner was told so."""
-        self._reclaim_ms, self._told = self._ground.epoch_ms(at_ms), None
+        """The owner has received a notice: the machine will be taken away at `at_ms`."""
+        self._reclaim_ms, self._last_status = self._environment.epoch_ms(at_ms), None
         if self.up:
-            self._tell()
+            self._report()
 
-    def come_back(self) -> None:
-        """The machine is there again, with nothing on it."""
+    def restore(self) -> None:
+        """The machine is up again, without instances."""
         self.up = True
-        self._tell()
+        self._report()
 
     def heartbeat(self, at_ms: int) -> None:
-        """Ask every two seconds, from `due_ms` on. at_ms: this moment, since the epoch."""
-        if self._told is not None and not self._held:
-            self.due_ms = self._ground.agenda.now_ms + IDLE_HEARTBEAT_MS - 1.0
-            self._ground.still(self._told, at_ms)
+        """Report the status; call every two seconds from `due_ms` on. at_ms: now, since the
+        epoch."""
+        if self._last_status is not None and not self._instances:
+            self.due_ms = self._environment.events.now_ms + IDLE_HEARTBEAT_MS - 1.0
+            self._environment.report_unchanged(self._last_status, at_ms)
         elif self.up:
-            self._tell()
+            self._report()
 
     # -- inside -------------------------------------------------------------------------------
 
     def _reconcile(self, assignment: Assignment) -> None:
-        wanted = {item.instance: item for item in assignment.instances}
-        for name, item in list(self._held.items()):
-            self._wish(item, wanted.get(name))
+        desired_by_name = {item.instance: item for item in assignment.instances}
+        for name, item in list(self._instances.items()):
+            self._apply_desired(item, desired_by_name.get(name))
             over = item.state in (InstanceState.STOPPED, InstanceState.FAILED)
-            if over and name not in wanted:
-                del self._held[name]
-        if not self._held:
-            self._there_ms = None
-        for name, desired in wanted.items():
-            if name not in self._held:
+            if over and name not in desired_by_name:
+                del self._instances[name]
+        if not self._instances:
+            self._provisioned_ms = None
+        for name, desired in desired_by_name.items():
+            if name not in self._instances:
                 state = InstanceState.STOPPED if desired.drain else InstanceState.STARTING
-                now_ms = self._ground.agenda.now_ms
-                self._held[name] = _Held(desired, state, now_ms, desired.phase)
-        self._launch()
-        self._tell()
+                now_ms = self._environment.events.now_ms
+                self._instances[name] = _SimInstance(desired, state, now_ms, desired.phase)
+        self._launch_ready()
+        self._report()
 
-    def _wish(self, item: _Held, wish: DesiredInstance | None) -> None:
-        known, now_ms = item.desired, self._ground.agenda.now_ms
-        same = wish is not None and known == replace(
-            wish, group=known.group, drain=known.drain, phase=known.phase, gang=known.gang
+    def _apply_desired(self, item: _SimInstance, desired: DesiredInstance | None) -> None:
+        known, now_ms = item.desired, self._environment.events.now_ms
+        same = desired is not None and known == replace(
+            desired, group=known.group, drain=known.drain, phase=known.phase, gang=known.gang
         )
-        if wish is not None and wish.gang is not known.gang:
-            same = same and known.gang is not None and known.gang.same_part(wish.gang)
-        if wish is not None and same and not wish.drain:
-            same = self._may_be(item, wish.phase)
-        going = wish is None or wish.drain or not same
-        if wish is not None and same:
-            item.desired = wish
+        if desired is not None and desired.gang is not known.gang:
+            same = same and known.gang is not None and known.gang.same_part(desired.gang)
+        if desired is not None and same and not desired.drain:
+            same = self._reach_phase(item, desired.phase)
+        going = desired is None or desired.drain or not same
+        if desired is not None and same:
+            item.desired = desired
         if item.state is InstanceState.STOPPED:
-            if wish is not None and not wish.drain:
-                item.desired, item.phase = wish, wish.phase
+            if desired is not None and not desired.drain:
+                item.desired, item.phase = desired, desired.phase
                 item.failures, item.retry_ms = 0, now_ms
-                self._happens(item, LifecycleEvent.ASKED_AGAIN)
+                self._transition(item, LifecycleEvent.ASKED_AGAIN)
         elif going and item.state is not InstanceState.DRAINING:
             nothing_runs = item.state is InstanceState.FAILED
-            self._happens(item, LifecycleEvent.DRAIN_ASKED, item.reason)
+            self._transition(item, LifecycleEvent.DRAIN_ASKED, item.reason)
             item.drain_ms = now_ms
-            broken = wish is not None and wish.gang is not None and wish.gang.broken
+            broken = desired is not None and desired.gang is not None and desired.gang.broken
             if (item.engine is None or broken) and not nothing_runs:
-                self._stop(item)  # nothing was ever sent to it, or it can finish nothing
-            self._poll()
+                self._stop(item)  # it has no requests, or cannot finish them
+            self._schedule_drain_check()
         elif not going and item.state is InstanceState.DRAINING:
-            self._happens(item, LifecycleEvent.DRAIN_REVOKED)
-            self._ground.agenda.at(now_ms + _PROBE_MS, lambda: self._answers(item, item.process))
+            self._transition(item, LifecycleEvent.DRAIN_REVOKED)
+            self._environment.events.at(
+                now_ms + _DRAIN_CHECK_MS, lambda: self._on_answer(item, item.process)
+            )
 
-    def _may_be(self, item: _Held, phase: str) -> bool:
-        """Whether `item` comes to serve in `phase` without ending first."""
-        if phase == item.refused:
+    def _reach_phase(self, item: _SimInstance, phase: str) -> bool:
+        """Whether `item` serves in `phase`, now or after a switch, without stopping first."""
+        if phase == item.failed_phase:
             return True
-        item.refused = ""
+        item.failed_phase = ""
         if item.state is InstanceState.READY and phase != item.phase:
-            self._happens(item, LifecycleEvent.SWITCH_ASKED)
-            item.drain_ms, item.failures = self._ground.agenda.now_ms, 0
-            self._poll()
+            self._transition(item, LifecycleEvent.SWITCH_ASKED)
+            item.drain_ms, item.failures = self._environment.events.now_ms, 0
+            self._schedule_drain_check()
         elif item.state is InstanceState.SWITCHING and phase == item.phase and item.engine:
-            self._happens(item, LifecycleEvent.ROLLED_BACK)  # wanted as it is, after all
+            self._transition(item, LifecycleEvent.ROLLED_BACK)  # the current phase is desired again
         elif item.state is InstanceState.STARTING and not item.process:
             item.phase = phase
         return item.state is InstanceState.SWITCHING or phase == item.phase
 
-    def _launch(self) -> None:
-        """Start what should run and whose GPUs are free."""
-        now_ms = self._ground.agenda.now_ms
-        busy = {gpu for item in self._held.values() if item.process for gpu in item.desired.gpus}
-        for item in self._held.values():
+    def _launch_ready(self) -> None:
+        """Launch the instances that are due and whose GPUs are free."""
+        now_ms = self._environment.events.now_ms
+        busy = {
+            gpu for item in self._instances.values() if item.process for gpu in item.desired.gpus
+        }
+        for item in self._instances.values():
             comes = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
             if not comes or item.process or now_ms < item.retry_ms:
                 continue
             if busy.intersection(item.desired.gpus):
-                item.reason = item.reason or "waits for its GPUs"
+                item.reason = item.reason or "waiting for its GPUs"
                 continue
             busy.update(item.desired.gpus)
             self._start(item)
 
-    def _start(self, item: _Held) -> None:
-        agenda = self._ground.agenda
-        missing = self._ground.no_node(self)
-        fault = missing or self._ground.launch_fault(self)
+    def _start(self, item: _SimInstance) -> None:
+        events = self._environment.events
+        missing = self._environment.unavailable_reason(self)
+        fault = missing or self._environment.launch_fault(self)
         switches = item.state is InstanceState.SWITCHING
         self._launches += 1
         if not switches:
-            self._ground.launched()
+            self._environment.count_launch()
         item.process = process = self._launches
-        back = item.desired.phase == item.refused
-        item.coming = item.phase if back else item.desired.phase
-        # A machine that could not be had is not billed.
-        item.launched_ms = None if missing else agenda.now_ms
-        item.reason = item.reason if item.refused else ""
+        back = item.desired.phase == item.failed_phase
+        item.process_phase = item.phase if back else item.desired.phase
+        # A machine that could not be rented is not billed.
+        item.launched_ms = None if missing else events.now_ms
+        item.reason = item.reason if item.failed_phase else ""
         item.address = f"{self.name}:{10_000 + self._launches}"
         try:
-            setup = self._ground.setup(self, replace(item.desired, phase=item.coming))
+            setup = self._environment.engine_setup(
+                self, replace(item.desired, phase=item.process_phase)
+            )
         except InvalidValue as error:
             fault = str(error)
         if fault:
-            agenda.at(agenda.now_ms + _FAIL_AFTER_MS, lambda: self._died(item, process, fault))
+            events.at(events.now_ms + _FAIL_AFTER_MS, lambda: self._on_exit(item, process, fault))
         else:
-            if self._there_ms is None:
-                self._there_ms = agenda.now_ms + 1000.0 * self._ground.provision_s(self)
+            if self._provisioned_ms is None:
+                self._provisioned_ms = events.now_ms + 1000.0 * self._environment.provision_s(self)
             wait_s = 0.0 if switches else setup.startup_s
-            ready_ms = max(agenda.now_ms, self._there_ms) + 1000.0 * wait_s
-            agenda.at(ready_ms, lambda: self._answers(item, process, setup))
+            ready_ms = max(events.now_ms, self._provisioned_ms) + 1000.0 * wait_s
+            events.at(ready_ms, lambda: self._on_answer(item, process, setup))
 
-    def _answers(self, item: _Held, process: int, setup: AnySetup | None = None) -> None:
-        """A process has started, or a drain of it was revoked: it is ready."""
-        if item.process != process or self._held.get(item.desired.instance) is not item:
+    def _on_answer(self, item: _SimInstance, process: int, setup: AnySetup | None = None) -> None:
+        """A process has started, or its drain was revoked: it is ready."""
+        if item.process != process or self._instances.get(item.desired.instance) is not item:
             return
         if item.engine is None and setup is not None:
-            item.engine = self._ground.engine(setup, item.address)
-            self._ground.engines[item.address] = item.engine
+            item.engine = self._environment.start_engine(setup, item.address)
+            self._environment.engines[item.address] = item.engine
         if item.engine is None:
             return
         if item.state is InstanceState.STARTING:
-            self._happens(item, LifecycleEvent.ANSWERED)
+            self._transition(item, LifecycleEvent.ANSWERED)
         elif item.state is InstanceState.SWITCHING:
-            back = item.coming == item.phase
+            back = item.process_phase == item.phase
             event = LifecycleEvent.ROLLED_BACK if back else LifecycleEvent.SWITCHED
-            self._happens(item, event, item.reason)
-            item.phase = item.coming
-            self._wish(item, item.desired)  # it may be wanted as something else by now
+            self._transition(item, event, item.reason)
+            item.phase = item.process_phase
+            self._apply_desired(item, item.desired)  # the desired phase may have changed
         else:
             return
-        self._tell()
+        self._report()
 
-    def _died(self, item: _Held, process: int, why: str) -> None:
-        if item.process != process or self._held.get(item.desired.instance) is not item:
+    def _on_exit(self, item: _SimInstance, process: int, why: str) -> None:
+        if item.process != process or self._instances.get(item.desired.instance) is not item:
             return
         item.process, item.failures = 0, item.failures + 1
         gang = item.desired.gang
         if gang is not None or item.failures >= _MAX_ATTEMPTS:
             given_up = f"given up after {item.failures} attempts: {why}"
             text = f"{gang.place}: {why}" if gang else given_up
-            self._happens(item, LifecycleEvent.GAVE_UP, text)
+            self._transition(item, LifecycleEvent.GAVE_UP, text)
         else:
             pause_ms = _BACKOFF_MS * 2 ** (item.failures - 1)
             item.restarts += 1
-            item.retry_ms = self._ground.agenda.now_ms + pause_ms
+            item.retry_ms = self._environment.events.now_ms + pause_ms
             if (
                 item.state is InstanceState.SWITCHING
                 and item.failures >= _SWITCH_ATTEMPTS
-                and not item.refused
+                and not item.failed_phase
             ):
-                item.refused, item.failures = item.coming, 0
-                why = f"switch to {item.coming} failed: {why}"
-            self._happens(item, LifecycleEvent.DIED, why)
-            self._ground.agenda.at(item.retry_ms, self._launch_again)
-        self._launch()
-        self._tell()
+                item.failed_phase, item.failures = item.process_phase, 0
+                why = f"switch to {item.process_phase} failed: {why}"
+            self._transition(item, LifecycleEvent.DIED, why)
+            self._environment.events.at(item.retry_ms, self._retry_launch)
+        self._launch_ready()
+        self._report()
 
-    def _launch_again(self) -> None:
+    def _retry_launch(self) -> None:
         if self.up:
-            self._launch()
-            self._tell()
+            self._launch_ready()
+            self._report()
 
-    def _poll(self) -> None:
-        if not self._polling:
-            self._polling = True
-            self._ground.agenda.at(self._ground.agenda.now_ms + _PROBE_MS, self._probe)
+    def _schedule_drain_check(self) -> None:
+        if not self._drain_check_scheduled:
+            self._drain_check_scheduled = True
+            self._environment.events.at(
+                self._environment.events.now_ms + _DRAIN_CHECK_MS, self._check_drains
+            )
 
-    def _probe(self) -> None:
-        """Stop what has drained, or has had long enough."""
-        self._polling = False
-        now_ms = self._ground.agenda.now_ms
+    def _check_drains(self) -> None:
+        """Stop draining instances that are idle or past the drain timeout."""
+        self._drain_check_scheduled = False
+        now_ms = self._environment.events.now_ms
         named_ms = self._assignment.drain_timeout_ms if self._assignment else 0
         timeout_ms = named_ms or _DRAIN_TIMEOUT_MS
         ended = draining = False
-        for item in list(self._held.values()):
+        for item in list(self._instances.values()):
             leaves = item.state is InstanceState.SWITCHING and item.engine is not None
             if item.state is not InstanceState.DRAINING and not leaves:
                 continue
@@ -352,38 +363,38 @@ class SimNode:
                 self._stop(item)
                 ended = True
         if ended:
-            self._launch()
-            self._tell()
+            self._launch_ready()
+            self._report()
         if draining:
-            self._poll()
+            self._schedule_drain_check()
 
-    def _stop(self, item: _Held) -> None:
+    def _stop(self, item: _SimInstance) -> None:
         engine, item.engine, item.process, item.address = item.engine, None, 0, ""
         if item.state is InstanceState.SWITCHING:
-            self._happens(item, LifecycleEvent.DIED)
-            item.retry_ms = self._ground.agenda.now_ms
+            self._transition(item, LifecycleEvent.DIED)
+            item.retry_ms = self._environment.events.now_ms
         else:
-            self._happens(item, LifecycleEvent.ENDED, "drained")
+            self._transition(item, LifecycleEvent.ENDED, "drained")
         if engine is not None:
-            del self._ground.engines[engine.address]
+            del self._environment.engines[engine.address]
             engine.die()
 
-    def _happens(self, item: _Held, event: LifecycleEvent, reason: str = "") -> None:
+    def _transition(self, item: _SimInstance, event: LifecycleEvent, reason: str = "") -> None:
         state = after(item.state, event)
         if state is not item.state:
-            item.since_ms = self._ground.agenda.now_ms
+            item.since_ms = self._environment.events.now_ms
         item.state, item.reason = state, reason
 
-    def _tell(self) -> None:
-        ground = self._ground
-        every_ms = HEARTBEAT_MS if self._held else IDLE_HEARTBEAT_MS
-        self.due_ms = ground.agenda.now_ms + every_ms - 1.0
-        at_ms = ground.epoch_ms(ground.agenda.now_ms)
-        instances = tuple([self._seen(item) for item in self._held.values()])
-        if self._told is not None:
-            self._told = like(self._told, at_ms=at_ms, instances=instances)
+    def _report(self) -> None:
+        environment = self._environment
+        every_ms = HEARTBEAT_MS if self._instances else IDLE_HEARTBEAT_MS
+        self.due_ms = environment.events.now_ms + every_ms - 1.0
+        at_ms = environment.epoch_ms(environment.events.now_ms)
+        instances = tuple([self._observe(item) for item in self._instances.values()])
+        if self._last_status is not None:
+            self._last_status = copy_with(self._last_status, at_ms=at_ms, instances=instances)
         else:
-            self._told = Status(
+            self._last_status = Status(
                 node=self.name,
                 pool=self.pool,
                 executor="simulated",
@@ -392,25 +403,27 @@ class SimNode:
                 instances=instances,
                 reclaim_ms=self._reclaim_ms,
             )
-        ground.tell(self._told)
+        environment.report_status(self._last_status)
 
-    def _seen(self, item: _Held) -> ObservedInstance:
-        epoch_ms = self._ground.epoch_ms
+    def _observe(self, item: _SimInstance) -> ObservedInstance:
+        epoch_ms = self._environment.epoch_ms
         engine, gang = item.engine, item.desired.gang
         in_flight, held_kv = (engine.in_flight, engine.held_kv) if engine else (0, 0)
         of = (
             item.desired, item.state, item.phase, item.process, item.address, item.since_ms,
             item.launched_ms, item.restarts, item.reason,
         )  # fmt: skip
-        if item.told is not None and item.told_of == of:
-            if (item.told.in_flight, item.told.held_kv) != (in_flight, held_kv):
-                item.told = like(item.told, in_flight=in_flight, held_kv=held_kv)
-            return item.told
-        item.told_of = of
+        if item.last_observed is not None and item.last_observed_from == of:
+            if (item.last_observed.in_flight, item.last_observed.held_kv) != (in_flight, held_kv):
+                item.last_observed = copy_with(
+                    item.last_observed, in_flight=in_flight, held_kv=held_kv
+                )
+            return item.last_observed
+        item.last_observed_from = of
         serves = gang is None or gang.leads
         if gang is not None and gang.leads and item.process:
             gang = replace(gang, rendezvous=item.address)
-        item.told = ObservedInstance(
+        item.last_observed = ObservedInstance(
             instance=item.desired.instance,
             model=item.desired.model,
             phase=item.phase,
@@ -426,8 +439,8 @@ class SimNode:
             reason=item.reason,
             gang=gang,
         )
-        return item.told
+        return item.last_observed
 
 
-def _rank(assignment: Assignment) -> tuple[int, int]:
+def _version(assignment: Assignment) -> tuple[int, int]:
     return assignment.leader_token, assignment.generation

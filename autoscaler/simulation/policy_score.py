@@ -1,15 +1,14 @@
-"""The score of one policy on one trace: what a backtest reports.
+"""The score of one policy on one trace, as a backtest reports it.
 
-Owns the definitions, the same for every policy:
+The definitions are the same for every policy:
 
-cost_usd: billed node time from the controller's start to the end of the trace. gpu_hours: the GPUs
-of the same nodes. slo_attainment: attained / arrived. goodput_tokens_per_s: output tokens of
-attaining requests per second of the trace. unserved_fraction: requests that were not answered in
-full. reaction_s: mean length of the spells in which demand (mean of two minutes around each moment)
-exceeds what the ordered fleet can carry, to the moment when it does not any more; 0 where there is
-none. reversals_per_h: the most scale-outs after scale-ins and the reverse within any hour of any
-model. starts: instances launched. switches: role switches in the plans that were made (their
-instances are started beside the old ones, so they count as starts too).
+cost_usd: billed node time from the controller's start to the end of the trace. gpu_hours: GPUs of
+the same nodes. slo_attainment: attained / arrived. goodput_tokens_per_s: output tokens of attaining
+requests per second of the trace. unserved_fraction: requests that were not answered in full.
+reaction_s: mean length of the spells in which demand (mean of the two minutes around each moment)
+exceeds the ordered capacity; 0 without any. reversals_per_h: the most scale-outs after scale-ins,
+or the reverse, within any hour of any model. starts: launched instances. switches: role switches in
+the plans; their instances start next to the old ones, so they also count as starts.
 """
 
 from __future__ import annotations
@@ -21,7 +20,13 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.run_measures import Capacity, flows_of, model_moves, orders, reversals
+from autoscaler.simulation.run_measures import (
+    ComboCapacity,
+    flows_of,
+    model_moves,
+    ordered_capacity,
+    reversals,
+)
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import FlowRow, Timeline
 
@@ -32,7 +37,7 @@ _MOST_POINTS = 240
 
 @dataclass(frozen=True, slots=True)
 class ModelScore:
-    """One model: counts of requests."""
+    """Counts of requests of one model."""
 
     requests: int
     served: int
@@ -41,7 +46,7 @@ class ModelScore:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The fleet in a span of the trace that starts at at_s: means over it."""
+    """Means over a span of the trace that starts at at_s."""
 
     at_s: float
     req_per_s: float
@@ -53,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One run. Units stand in the names; `models` by name, `course` over time."""
+    """One run. `models`: by name; `course`: over time."""
 
     cost_usd: float
     gpu_hours: float
@@ -67,18 +72,18 @@ class Score:
 
     @property
     def requests(self) -> int:
-        """All that arrived."""
+        """Number of arrived requests."""
         return sum(one.requests for one in self.models.values())
 
     @property
     def slo_attainment(self) -> float:
-        """Attained / arrived; 1 where nothing arrived."""
+        """Attained / arrived; 1 without arrivals."""
         asked = self.requests
         return sum(one.attained for one in self.models.values()) / asked if asked else 1.0
 
     @property
     def unserved_fraction(self) -> float:
-        """Not answered in full / arrived."""
+        """Share of the arrived requests that were not answered in full; 0 without arrivals."""
         asked = self.requests
         return 1.0 - sum(one.served for one in self.models.values()) / asked if asked else 0.0
 
@@ -88,7 +93,7 @@ def score(
     scenario: Scenario,
     lengths: Mapping[str, Lengths],
 ) -> Score:
-    """The score of a run of `scenario`, whose cluster has the declared services."""
+    """The score of a run of `scenario`, whose cluster holds the declared services."""
     cluster = scenario.cluster
     mine = {service.model: flows_of(service, timeline) for service in cluster.services}
     rows = [row for found in mine.values() for row in found]
@@ -101,12 +106,12 @@ def score(
         for model, found in mine.items()
     }
     means = {model: found.requests / scenario.duration_s for model, found in models.items()}
-    capacity = Capacity(cluster, lengths, means)
+    capacity = ComboCapacity(cluster, lengths, means)
     span_s = scenario.lead_s, scenario.end_s
     spells, most_reversals = list[float](), 0
     for model in mine:
-        ordered = orders(timeline, capacity, model)
-        spells += _short_spells(mine[model], ordered.at_s, ordered.values, span_s)
+        ordered = ordered_capacity(timeline, capacity, model)
+        spells += _overload_spells(mine[model], ordered.at_s, ordered.values, span_s)
         moves = model_moves(model, timeline, capacity)
         most_reversals = max(most_reversals, reversals(moves).most_per_h)
     gpus = {pool.id: pool.per_node for pool in cluster.pools}
@@ -118,13 +123,13 @@ def score(
         reaction_s=sum(spells) / len(spells) if spells else 0.0,
         reversals_per_h=float(most_reversals),
         starts=timeline.launches,
-        switches=sum(s.count for _, found in timeline.answered for s in found.switches),
+        switches=sum(s.count for _, found in timeline.plan_answers for s in found.switches),
         models=models,
         course=_course(rows, timeline, cluster, scenario),
     )
 
 
-def _short_spells(
+def _overload_spells(
     rows: Sequence[FlowRow],
     ordered_s: Sequence[float],
     values: Sequence[float],

@@ -1,11 +1,10 @@
-"""Weeks at once: the same world and decider, with demand and service as rates.
+"""Simulates weeks quickly: demand and service are rates instead of single requests.
 
-Owns what differs from `world`: a gateway that lets counts of requests flow (`fluid_flow`) and
-reports every `QUIET_S`, so that windows see how demand scatters; engines that only know their load;
-and ticks that come at each second where something changes, else every `QUIET_S`, or up to
-`FEW_LONGEST_S` apart while rates and lengths stay what they were (the world knows what comes, the
-decider does not), and `LONGEST_S` where requests are many. Nodes, the planner, prices, reclaims and
-the bill are those of `world`. What was in an engine that is lost counts as served.
+The differences from `simulator`: the gateway lets counts of requests flow (`rate_flow`) and reports
+every `QUIET_STEP_S`, so that windows see how demand scatters. Engines know only their load. A tick
+comes at each second in which something changes, else every `QUIET_STEP_S`. While rates and lengths
+stay the same, ticks are up to `MAX_STEP_FEW_S` apart, or `MAX_STEP_S` if requests are many; the
+simulator knows the coming demand, the decider does not. Requests in a lost engine count as served.
 """
 
 from __future__ import annotations
@@ -20,88 +19,95 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.simulation.arrival_flow import Inflow
+from autoscaler.simulation.arrival_flow import ArrivalFlow
 from autoscaler.simulation.component_stage import AnyEngine, AnySetup
-from autoscaler.simulation.decider import Decider, Said
+from autoscaler.simulation.decider import Decider, DeciderOutput
 from autoscaler.simulation.engine_process import SimEngine
-from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.event_queue import EventQueue
 from autoscaler.simulation.flow_meter import FlowMeter
 from autoscaler.simulation.gateway_process import GatewayLimits
-from autoscaler.simulation.rate_flow import Cohort, Flow, Way, pace
+from autoscaler.simulation.rate_flow import Cohort, Flow, InstanceSet, instance_speed
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
-from autoscaler.simulation.status_copies import date
-from autoscaler.simulation.supply_script import Happening, NodeLost
+from autoscaler.simulation.simulator import Simulator
+from autoscaler.simulation.status_copies import set_reported_ms
+from autoscaler.simulation.supply_script import NodeLost, ScriptEvent
 from autoscaler.simulation.timeline import FlowRow, Timeline
-from autoscaler.simulation.virtual_planner import Plan, plan_in_process
+from autoscaler.simulation.virtual_planner import PlanFunction, plan_in_process
 from topics.fleet import InstanceState, Status
 from topics.routing import Endpoint, RouteGroup, Routes
 from topics.telemetry_columns import Reported, from_rows
 
-QUIET_S, FEW_LONGEST_S, LONGEST_S = 10, 30, 90
-"""Between ticks while no instance changes: where rates or lengths do, and at most where they do
-not, by whether requests are few or many."""
+QUIET_STEP_S, MAX_STEP_FEW_S, MAX_STEP_S = 10, 30, 90
+"""Seconds between ticks while no instance changes: if rates or lengths change, and the longest
+step if they do not, for few and for many requests."""
 MANY_REQ_PER_S = 100.0
-"""A minute's count of so many scatters by little more than a percent. That of fewer moves a fleet
-by chance, and a decider that looks rarely misses what it would do each second."""
-_CALLS = {InstanceState.READY, InstanceState.ASLEEP, InstanceState.STOPPED, InstanceState.FAILED}
-"""What an instance comes to that there may be something to decide then: not at its start, which
-was ordered, nor while it drains."""
-_SETTLE_S = 600.0
+"""Requests/s of many requests: a minute's count scatters by about a percent. Fewer requests can
+change a fleet by chance, and a decider with rare ticks would miss that."""
+_TICK_STATES = {
+    InstanceState.READY,
+    InstanceState.ASLEEP,
+    InstanceState.STOPPED,
+    InstanceState.FAILED,
+}
+"""States that an instance enters without an order: they may need a decision, so a tick follows."""
+_DRAIN_S = 600.0
 
 
-def simulate_flow(scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> Timeline:
-    """Run `scenario` under `decider` with rates instead of requests; `Timeline.flows` says what
-    became of them."""
-    return FlowWorld(scenario, decider, plan).run()
+def simulate_rates(
+    scenario: Scenario, decider: Decider, plan: PlanFunction = plan_in_process
+) -> Timeline:
+    """Run `scenario` under `decider` with rates instead of requests; `Timeline.flows` holds the
+    outcome."""
+    return RateSimulator(scenario, decider, plan).run()
 
 
 class FlowEngine(SimEngine):
-    """An engine that knows how many requests are in it, and for how long."""
+    """An engine that knows only how many requests are in it, and until when."""
 
-    def __init__(self, setup: EngineSetup, agenda: Agenda, address: str) -> None:
+    def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
         self.setup = setup
         self.address = address
-        self._agenda = agenda
+        self._events = events
         self._load = 0
         self._until_ms = 0.0
 
     @property
     def in_flight(self) -> int:
-        """Requests inside."""
-        return self._load if self._agenda.now_ms < self._until_ms else 0
+        """Requests in the engine."""
+        return self._load if self._events.now_ms < self._until_ms else 0
 
     @property
     def held_kv(self) -> int:
-        """KV goes at once."""
+        """Always 0: KV transfers take no time here."""
         return 0
 
-    def carry(self, load: int, until_ms: float) -> None:
-        """So many requests are in it until then, unless more come."""
+    def set_load(self, load: int, until_ms: float) -> None:
+        """`load` requests are in it until `until_ms`, or until the next call."""
         self._load, self._until_ms = load, until_ms
 
     def die(self) -> None:
-        """Its load is gone."""
+        """End the process; its load is gone."""
         self._until_ms = 0.0
 
 
-_Kind = tuple[EngineSetup, EngineSetup | None, float, float]
-"""Groups that are one way: the setups of their first instances and of the decode instances behind
-them, how many of these there are for each of those, and the weight of each first one."""
+_GroupKind = tuple[EngineSetup, EngineSetup | None, float, float]
+"""Groups of equal behaviour: the setup of the first instances (aggregated or prefill), the setup of
+the decode instances behind them, decode instances per first one, and the weight per first one."""
 
 
 @dataclass(slots=True)
-class _Serving:
-    """Who serves a model. kinds: first instances of each kind, by what tells it from others."""
+class _ServingInstances:
+    """Running instances of a model. kinds: by an identifying key, a kind of group and its number of
+    first instances."""
 
     engines: list[FlowEngine] = field(default_factory=list)
-    kinds: dict[tuple[float, ...], tuple[_Kind, int]] = field(default_factory=dict)
+    kinds: dict[tuple[float, ...], tuple[_GroupKind, int]] = field(default_factory=dict)
 
     def add(self, group: RouteGroup, first: list[FlowEngine], decode: list[FlowEngine]) -> None:
-        """A group whose first and decode instances answer."""
+        """Add a group by its running first and decode instances."""
         self.engines += first + decode
         setup, behind = first[0].setup, decode[0].setup if decode else None
-        # Where each instance has the same share, groups of a kind are one way.
+        # If each instance has the same share, groups of a kind form one instance set.
         shared = len(decode) / len(first), group.weight / len(first)
         key = id(setup), id(behind), *shared
         _, count = self.kinds.get(key, (None, 0))
@@ -109,13 +115,13 @@ class _Serving:
 
 
 class FlowGateway:
-    """All models' flows, by the routes."""
+    """Lets the flows of all models run through their instances, by the routes."""
 
     def __init__(
         self,
         cluster: Cluster,
-        inflows: Mapping[str, Inflow],
-        agenda: Agenda,
+        inflows: Mapping[str, ArrivalFlow],
+        events: EventQueue,
         engines: Mapping[str, AnyEngine],
         limits: GatewayLimits,
         lead_s: float,
@@ -123,7 +129,7 @@ class FlowGateway:
     ) -> None:
         self.name = "gateway-0"
         self._random = random
-        self._agenda = agenda
+        self._events = events
         self._engines = engines
         self._lead_s = lead_s
         self._inflows = inflows
@@ -136,8 +142,8 @@ class FlowGateway:
             )
             for service in cluster.services
         }
-        self._serving: dict[str, _Serving] = {}
-        self._ways: dict[str, tuple[object, list[Way]]] = {}
+        self._serving: dict[str, _ServingInstances] = {}
+        self._set_cache: dict[str, tuple[object, list[InstanceSet]]] = {}
         self.rows: list[FlowRow] = []
 
     @property
@@ -145,33 +151,39 @@ class FlowGateway:
         """Whether any request has not ended."""
         return any(flow.in_flight for flow in self._flows.values())
 
-    def is_usual(self, from_s: float, to_s: float) -> bool:
-        """Whether the rates of [from_s, to_s), still to come, are those of lately, requests as long
-        as they were, and nothing waits."""
+    def is_steady(self, from_s: float, to_s: float) -> bool:
+        """Whether the rates and lengths in the coming span [from_s, to_s) are those of the recent
+        past, and no request waits."""
         since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
-        if not all(inflow.is_alike(since_s, until_s) for inflow in self._inflows.values()):
+        if not all(inflow.has_same_lengths(since_s, until_s) for inflow in self._inflows.values()):
             return False
-        coming = {m: inflow.coming(since_s, until_s) for m, inflow in self._inflows.items()}
+        expected_requests = {
+            m: inflow.expected_requests(since_s, until_s) for m, inflow in self._inflows.items()
+        }
         return all(
-            flow.is_usual(coming.get(m, 0.0), to_s - from_s) for m, flow in self._flows.items()
+            flow.is_steady(expected_requests.get(m, 0.0), to_s - from_s)
+            for m, flow in self._flows.items()
         )
 
-    def has_few(self, from_s: float, to_s: float) -> bool:
-        """Whether chance has a say in [from_s, to_s), still to come: in the requests of a model."""
+    def has_few_requests(self, from_s: float, to_s: float) -> bool:
+        """Whether a model has few requests in the coming span [from_s, to_s), so that chance
+        matters."""
         since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
         many = MANY_REQ_PER_S * (to_s - from_s)
-        return any(0.0 < one.coming(since_s, until_s) < many for one in self._inflows.values())
+        return any(
+            0.0 < one.expected_requests(since_s, until_s) < many for one in self._inflows.values()
+        )
 
     def apply(self, routes: Routes) -> None:
-        """Go by `routes` from now on."""
+        """Use `routes` from now on."""
         self._routes[routes.model] = routes
 
-    def look(self) -> None:
-        """See who serves: what flows from now on goes there."""
-        self._serving = {model: self._who_serves(model) for model in self._inflows}
+    def refresh_serving(self) -> None:
+        """Find the running instances of each model; later flows go there."""
+        self._serving = {model: self._serving_instances(model) for model in self._inflows}
 
     def flow(self, from_s: float, to_s: float, open_: bool = True) -> None:
-        """Everything that happens in [from_s, to_s); open_: requests still come."""
+        """Simulate [from_s, to_s). open_: whether requests still arrive."""
         for model, flow in self._flows.items():
             inflow, meter = self._inflows.get(model), self._meters[model]
             if inflow is None:
@@ -179,66 +191,70 @@ class FlowGateway:
             since_s = from_s - self._lead_s
             batch = inflow.take(since_s, to_s - self._lead_s) if open_ else inflow.take(0.0, 0.0)
             if batch.requests:
-                meter.came(batch)
+                meter.count_arrivals(batch)
             lengths = inflow.lengths(since_s)
-            ways = self._ways_of(model, lengths) if lengths else []
-            for cohort in flow.go_on(batch, from_s, to_s, ways):
-                meter.ended(cohort)
+            instance_sets = self._instance_sets(model, lengths) if lengths else []
+            for cohort in flow.advance(batch, from_s, to_s, instance_sets):
+                meter.count_ended(cohort)
                 self._row(model, cohort)
             meter.in_flight = flow.in_flight
 
     def report(self, end_ms: int, span_ms: int) -> Reported:
-        """One record per model whose routes are known."""
-        said = []
+        """One record per model with known routes."""
+        output = []
         for model, routes in self._routes.items():
             self._sequence += 1
-            said.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
+            output.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
         names = [(model, self.name, "simulated") for model in self._routes]
-        return from_rows(names, [row for row, _ in said], [cells for _, cells in said])
+        return from_rows(names, [row for row, _ in output], [cells for _, cells in output])
 
     def load(self, now_s: float) -> None:
-        """Tell the engines how many requests are in them at `now_s`, until when all has flowed."""
+        """Tell the engines how many requests they hold at `now_s`; everything up to then has
+        flowed."""
         for model, serving in self._serving.items():
             flow, engines = self._flows[model], serving.engines
             inside = min(flow.in_flight, math.ceil(flow.req_per_s * flow.stay_s))
             for one in engines:
-                one.carry(math.ceil(inside / len(engines)), 1000.0 * (now_s + flow.stay_s))
+                one.set_load(math.ceil(inside / len(engines)), 1000.0 * (now_s + flow.stay_s))
 
-    def settle(self, now_s: float) -> None:
-        """What has not ended by the end of the scenario is dropped."""
+    def drop_unfinished(self, now_s: float) -> None:
+        """Drop the requests that have not ended by the end of the scenario."""
         for model, flow in self._flows.items():
-            for cohort in (*flow.under_way, *flow.waiting):
+            for cohort in (*flow.in_service, *flow.waiting):
                 self._row(model, cohort)
-            flow.under_way.clear()
+            flow.in_service.clear()
             flow.waiting.clear()
 
     def _row(self, model: str, cohort: Cohort) -> None:
         batch = cohort.batch
-        tokens = batch.output_tokens * cohort.attained / max(1, batch.taken)
+        tokens = batch.output_tokens * cohort.attained / max(1, batch.servable)
         self.rows.append(
             FlowRow(model, cohort.at_s, batch.requests, cohort.served, cohort.attained, tokens)
         )
 
-    def _who_serves(self, model: str) -> _Serving:
+    def _serving_instances(self, model: str) -> _ServingInstances:
         routes = self._routes.get(model)
-        found = _Serving()
+        found = _ServingInstances()
         for group in routes.groups if routes else ():
-            decode = self._alive(group.decode)
-            whole, prefill = self._alive(group.aggregated), self._alive(group.prefill)
+            decode = self._running_engines(group.decode)
+            whole, prefill = (
+                self._running_engines(group.aggregated),
+                self._running_engines(group.prefill),
+            )
             if whole:
                 found.add(group, whole, [])
             elif prefill and decode:
                 found.add(group, prefill, decode)
         return found
 
-    def _alive(self, ends: Iterable[Endpoint]) -> list[FlowEngine]:
+    def _running_engines(self, ends: Iterable[Endpoint]) -> list[FlowEngine]:
         found = (self._engines.get(end.address) for end in ends)
         return [one for one in found if isinstance(one, FlowEngine)]
 
-    def _ways_of(self, model: str, lengths: Lengths) -> list[Way]:
+    def _instance_sets(self, model: str, lengths: Lengths) -> list[InstanceSet]:
         kinds = self._serving[model].kinds
         key = [(kind, count) for kind, (_, count) in kinds.items()], lengths
-        known = self._ways.get(model)
+        known = self._set_cache.get(model)
         if known is not None and known[0] == key:
             return known[1]
         count = sum(count for _, count in kinds.values())
@@ -246,16 +262,20 @@ class FlowGateway:
         made = []
         for (setup, behind, decodes, weight), count in kinds.values():
             phase = Phase.PREFILL if behind else Phase.AGGREGATED
-            each = pace((setup, phase), (behind, decodes) if behind else None, lengths, cv)
-            made.append(Way(count * weight, count, each, self._random))
-        self._ways[model] = key, made
+            each = instance_speed(
+                (setup, phase), (behind, decodes) if behind else None, lengths, cv
+            )
+            made.append(InstanceSet(count * weight, count, each, self._random))
+        self._set_cache[model] = key, made
         return made
 
 
-class FlowWorld(World):
-    """One run; `run` once."""
+class RateSimulator(Simulator):
+    """One run; call `run` once."""
 
-    def __init__(self, scenario: Scenario, decider: Decider, plan: Plan = plan_in_process) -> None:
+    def __init__(
+        self, scenario: Scenario, decider: Decider, plan: PlanFunction = plan_in_process
+    ) -> None:
         parts = [service.model for service in scenario.cluster.services if service.graph]
         parts += [route.name for route in scenario.cluster.routes]
         if parts:
@@ -267,13 +287,13 @@ class FlowWorld(World):
         for service in self.cluster.services:
             mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]
             if mine:
-                inflows[service.model] = Inflow(
+                inflows[service.model] = ArrivalFlow(
                     mine, service.max_len_tokens, scenario.weight, random
                 )
         self.gateway = FlowGateway(
             self.cluster,
             inflows,
-            self.agenda,
+            self.events,
             self.engines,
             scenario.limits,
             scenario.lead_s,
@@ -282,114 +302,114 @@ class FlowWorld(World):
         self.gateways = (self.gateway,)
         self._last_s = 0
         self._next_s = 0
-        self._changed = False
-        self._moved = True  # since it was looked who serves
-        self._idle: dict[str, Status] = {}  # the last words of nodes on which nothing runs
+        self._tick_next_second = False
+        self._serving_changed = True  # since refresh_serving was called
+        self._idle_statuses: dict[str, Status] = {}  # of nodes without instances
 
-    def engine(self, setup: AnySetup, address: str) -> AnyEngine:
-        """A process that answers."""
+    def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:
+        """Start an engine process that answers at `address`."""
         if not isinstance(setup, EngineSetup):
             raise InvalidValue("model", setup, "one without components")
-        return FlowEngine(setup, self.agenda, address)
+        return FlowEngine(setup, self.events, address)
 
-    def tell(self, status: Status) -> None:
-        """A node says how it is; a change of state is looked at within a second."""
+    def report_status(self, status: Status) -> None:
+        """A node publishes `status`; a change of state leads to a tick within a second."""
         known = self.statuses.get(status.node)
-        super().tell(status)
+        super().report_status(status)
         if status.instances:
-            self._idle.pop(status.node, None)
+            self._idle_statuses.pop(status.node, None)
         else:
-            self._idle[status.node] = status
+            self._idle_statuses[status.node] = status
         was = {one.instance: one.state for one in known.instances} if known else {}
         now = {one.instance: one.state for one in status.instances}
-        self._moved |= known is None or was != now
-        if known is None or any(s in _CALLS and was.get(one) != s for one, s in now.items()):
-            self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
+        self._serving_changed |= known is None or was != now
+        if known is None or any(s in _TICK_STATES and was.get(one) != s for one, s in now.items()):
+            self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
-    def _beat(self) -> None:
-        # Hundreds of nodes are as they were at each tick, and nobody looks back: what they said is
-        # dated anew.
-        at_ms = self.epoch_ms(self.agenda.now_ms)
-        for status in self._idle.values():
-            date(status, at_ms)
+    def _send_heartbeats(self) -> None:
+        # Most nodes have not changed since the last tick, and no copy of a status is kept: update
+        # its time in place.
+        at_ms = self.epoch_ms(self.events.now_ms)
+        for status in self._idle_statuses.values():
+            set_reported_ms(status, at_ms)
         for name, node in self.nodes.items():
-            if name not in self._idle and node.due_ms <= self.agenda.now_ms:
+            if name not in self._idle_statuses and node.due_ms <= self.events.now_ms:
                 node.heartbeat(at_ms)
 
     def finish(self) -> Timeline:
-        """As of `World`; what is under way may end."""
-        now_s = self.agenda.now_ms / 1000.0
-        self.gateway.look()
+        """As in `Simulator`; requests under way may still end."""
+        now_s = self.events.now_ms / 1000.0
+        self.gateway.refresh_serving()
         if now_s > self._last_s:
             self.gateway.flow(self._last_s, now_s)
         found = super().finish()
-        until_s = now_s + _SETTLE_S
+        until_s = now_s + _DRAIN_S
         while self.gateway.busy and now_s < until_s:
-            self.gateway.flow(now_s, now_s + QUIET_S, open_=False)
-            now_s += QUIET_S
-        self.gateway.settle(now_s)
+            self.gateway.flow(now_s, now_s + QUIET_STEP_S, open_=False)
+            now_s += QUIET_STEP_S
+        self.gateway.drop_unfinished(now_s)
         found.flows = sorted(self.gateway.rows, key=lambda row: (row.arrival_s, row.model))
         return found
 
-    def _clocks(self) -> None:
+    def _start_clocks(self) -> None:
         self._next_s = -1
-        self._tick_at(0)
+        self._schedule_tick(0)
 
-    def _tick_at(self, at_s: int) -> None:
-        """Tick at second `at_s`, unless one comes before."""
+    def _schedule_tick(self, at_s: int) -> None:
+        """Tick at second `at_s`, unless an earlier tick is scheduled."""
         if self._last_s < at_s and self._last_s < self._next_s <= at_s:
             return
         self._next_s = at_s
-        self.agenda.at(1000.0 * at_s, lambda: self._come(at_s))
+        self.events.at(1000.0 * at_s, lambda: self._run_tick(at_s))
 
-    def _come(self, at_s: int) -> None:
+    def _run_tick(self, at_s: int) -> None:
         if at_s != self._next_s:
-            return  # another came before
-        if self._moved:
-            self._moved = False
-            self.gateway.look()
+            return  # an earlier tick replaced this one
+        if self._serving_changed:
+            self._serving_changed = False
+            self.gateway.refresh_serving()
         while self._last_s < at_s:
-            to_s = min(at_s, (self._last_s // QUIET_S + 1) * QUIET_S)
+            to_s = min(at_s, (self._last_s // QUIET_STEP_S + 1) * QUIET_STEP_S)
             self.gateway.flow(self._last_s, to_s)
             self._report(1000.0 * to_s, 1000 * (to_s - self._last_s))
             self._last_s = to_s
         self.gateway.load(at_s)
-        self._beat()
-        self._changed = False
+        self._send_heartbeats()
+        self._tick_next_second = False
         self._decide()
-        self._tick_at(at_s + 1 if self._changed else self._quiet_until(at_s))
+        self._schedule_tick(at_s + 1 if self._tick_next_second else self._next_quiet_tick(at_s))
 
-    def _quiet_until(self, at_s: int) -> int:
-        """When to look again where nothing changes by then but, perhaps, rates."""
-        quiet_s = (at_s + QUIET_S) // QUIET_S * QUIET_S
-        usual = self.gateway.is_usual
-        longest_s = FEW_LONGEST_S if self.gateway.has_few(at_s, quiet_s) else LONGEST_S
+    def _next_quiet_tick(self, at_s: int) -> int:
+        """Second of the next tick if at most rates change by then."""
+        quiet_s = (at_s + QUIET_STEP_S) // QUIET_STEP_S * QUIET_STEP_S
+        usual = self.gateway.is_steady
+        longest_s = MAX_STEP_FEW_S if self.gateway.has_few_requests(at_s, quiet_s) else MAX_STEP_S
         while (
-            (next_s := quiet_s + QUIET_S) <= at_s + longest_s
+            (next_s := quiet_s + QUIET_STEP_S) <= at_s + longest_s
             and usual(quiet_s, next_s)
             and usual(at_s, next_s)
         ):
             quiet_s = next_s
         return quiet_s
 
-    def _happen(self, event: Happening) -> None:
-        super()._happen(event)
-        self._moved = True
+    def _apply_event(self, event: ScriptEvent) -> None:
+        super()._apply_event(event)
+        self._serving_changed = True
         if isinstance(event, NodeLost):
-            self._idle.pop(event.node, None)
-        self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
+            self._idle_statuses.pop(event.node, None)
+        self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
-    def _answer(self) -> None:
-        # A tick with what flowed until then: telemetry that is seconds old forbids every removal.
-        if self.solver.is_due(self.agenda.now_ms):
-            self._tick_at(math.ceil(self.agenda.now_ms / 1000.0))
+    def _on_answer(self) -> None:
+        # The tick needs telemetry up to now: older telemetry blocks every removal.
+        if self.planner.is_due(self.events.now_ms):
+            self._schedule_tick(math.ceil(self.events.now_ms / 1000.0))
 
-    def _carry_out(self, said: Said) -> None:
-        super()._carry_out(said)
-        if said.routes:
-            self._changed = True
-            self._tick_at(math.floor(self.agenda.now_ms / 1000.0) + 1)
+    def _apply_output(self, output: DeciderOutput) -> None:
+        super()._apply_output(output)
+        if output.routes:
+            self._tick_next_second = True
+            self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
-    def _reach(self, said: Said) -> None:
-        super()._reach(said)
-        self._moved = True
+    def _deliver(self, output: DeciderOutput) -> None:
+        super()._deliver(output)
+        self._serving_changed = True

@@ -1,17 +1,15 @@
-"""What a run came to, from its timeline.
+"""Measures of one run, computed from its timeline.
 
-Owns the definitions:
+Attainment: a request attains its SLO iff it was served and both its TTFT and its mean time per
+output token are within the model's limits. Every arrived request counts.
 
-Attainment: a request attains its SLO iff it was served, its TTFT and its mean time per output
-token are within the model's limits. Everything that arrived counts.
+Ordered capacity: requests/s of all assigned groups that are not draining, ready or not, by the
+planner's own figures (`combo_named`) at the lengths of the trace, before utilization.
 
-Ordered capacity: what the planner's own figures (`combo_named` at the lengths that really came)
-say of all groups that are wanted and not told to drain, ready or not; raw, before utilization.
-
-A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model, or one
-that does both, raises (lowers) what was ordered by more than a tenth, and costs more (less); the
-rest are exchanges. A reversal is one that follows its opposite for the same model; per hour is the
-most within any hour of any model.
+A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model. A decision
+that does both counts if it raises (lowers) the ordered capacity by more than a tenth and costs more
+(less); otherwise it is an exchange. A reversal is a scale-out or scale-in that follows its opposite
+for the same model.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.simulation.simulated_request import Ending
 from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
 
-EXCHANGE = 0.1
+EXCHANGE_TOLERANCE = 0.1
 _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reversals:
-    """Moves that followed their opposite. at_s: when they were."""
+    """Moves that followed their opposite. at_s: the second of each."""
 
     at_s: tuple[float, ...] = ()
 
     @property
     def most_per_h(self) -> int:
-        """The most within an hour."""
+        """The largest number within one hour."""
         at_s = self.at_s
         return max((bisect_right(at_s, at + _HOUR_S) - i for i, at in enumerate(at_s)), default=0)
 
@@ -57,7 +55,7 @@ def attains(row: RequestRow, slo: Slo) -> bool:
 
 
 def flows_of(service: Service, timeline: Timeline) -> list[FlowRow]:
-    """What became of the requests of `service`; a single one is a flow of one."""
+    """Rows of the requests of `service`; a request that was simulated alone is a row of one."""
     if timeline.flows:
         return [row for row in timeline.flows if row.model == service.model]
     mine = (row for row in timeline.requests if row.model == service.model)
@@ -72,14 +70,15 @@ def _as_flow(row: RequestRow, slo: Slo) -> FlowRow:
 
 
 def cost_usd(timeline: Timeline) -> float:
-    """What the nodes cost."""
+    """Cost of the billed nodes."""
     return sum(span.usd for span in timeline.nodes)
 
 
-class Capacity:
-    """Raw capacity of ordered groups, by the planner's figures at the lengths that came.
+class ComboCapacity:
+    """Capacity of combos by the planner's figures, at the lengths of the trace.
 
-    req_per_s: per model, the rate that its instances share; what is not named arrives at one.
+    req_per_s: per model, the rate that its instances share; a model without an entry has one
+    instance for all of its arrivals.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Capacity:
         self._known: dict[str, tuple[str, float]] = {}
 
     def of(self, combo_id: str) -> tuple[str, float]:
-        """(model, requests/s) of one combo."""
+        """Model and requests/s of one combo."""
         found = self._known.get(combo_id)
         if found is None:
             model, _ = parse_combo_id(combo_id)
@@ -108,7 +107,7 @@ class Capacity:
         return found
 
     def total(self, counts: Iterable[tuple[str, float]], model: str) -> float:
-        """Requests/s of `model` that (combo id, count) pairs hold."""
+        """Requests/s of `model` over (combo id, count) pairs."""
         total = 0.0
         for combo_id, count in counts:
             owner, req_per_s = self.of(combo_id)
@@ -117,26 +116,26 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """Raw capacity ordered of one model over time: `values[i]` from `at_s[i]` on."""
+class OrderedCapacity:
+    """Ordered capacity of one model over time: `values[i]` requests/s from `at_s[i]` on."""
 
     at_s: tuple[float, ...]
     values: tuple[float, ...]
 
     def value(self, at_s: float) -> float:
-        """What was ordered at `at_s`."""
+        """Requests/s ordered at `at_s`."""
         index = bisect_right(self.at_s, at_s)
         return self.values[index - 1] if index else 0.0
 
     def before(self, at_s: float) -> float:
-        """What was ordered just before `at_s`."""
+        """Requests/s ordered just before `at_s`."""
         index = bisect_right(self.at_s, at_s - 1e-9)
         return self.values[index - 1] if index else 0.0
 
 
-def orders(timeline: Timeline, capacity: Capacity, model: str) -> Orders:
-    """What was ordered of `model`."""
-    return Orders(
+def ordered_capacity(timeline: Timeline, capacity: ComboCapacity, model: str) -> OrderedCapacity:
+    """Ordered capacity of `model` over the run."""
+    return OrderedCapacity(
         tuple(row.at_s for row in timeline.ordered),
         tuple(capacity.total(row.counts.items(), model) for row in timeline.ordered),
     )
@@ -147,9 +146,9 @@ def reversals(moves: Sequence[tuple[float, int]]) -> Reversals:
     return Reversals(tuple(at for (_, last), (at, now) in pairwise(moves) if last != now))
 
 
-def model_moves(model: str, timeline: Timeline, capacity: Capacity) -> list[tuple[float, int]]:
-    """(second, +1 = scale-out or -1 = scale-in) of each."""
-    ordered = orders(timeline, capacity, model)
+def model_moves(model: str, timeline: Timeline, capacity: ComboCapacity) -> list[tuple[float, int]]:
+    """The second of each scale-out (+1) and scale-in (-1) of `model`."""
+    ordered = ordered_capacity(timeline, capacity, model)
     moves: list[tuple[float, int]] = []
     for decision in timeline.decisions:
         if not decision.applied:
@@ -159,7 +158,7 @@ def model_moves(model: str, timeline: Timeline, capacity: Capacity) -> list[tupl
         net = capacity.total(mine, model)
         direction = 1 if net > 0 else -1
         if len({n > 0 for _, n in mine}) == 2 and (
-            abs(net) <= EXCHANGE * ordered.before(at_s)
+            abs(net) <= EXCHANGE_TOLERANCE * ordered.before(at_s)
             or direction * decision.cost_delta_usd_per_h <= 0.0
         ):
             continue

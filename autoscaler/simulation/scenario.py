@@ -1,7 +1,4 @@
-"""What happens in a simulation, whoever decides: demand, fleet, script.
-
-Owns the value and its checks. Knows nothing of how it is run (`world`).
-"""
+"""Input of a simulation, the same for every decider: demand, fleet and scripted events."""
 
 from __future__ import annotations
 
@@ -12,30 +9,31 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.gateway_process import GatewayLimits
-from autoscaler.simulation.supply_script import Happening
-from autoscaler.simulation.virtual_planner import SolveTimes
+from autoscaler.simulation.supply_script import ScriptEvent
+from autoscaler.simulation.virtual_planner import PlanTimes
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens, whoever decides.
+    """Input of a simulation, the same for every decider.
 
-    arrivals: by rising time, which counts from `lead_s` after the controller's start; a later turn
-    of a session comes when the turn before has ended, and its time is an estimate. duration_s: from
-    then on; it is what is billed and judged. Requests under way at its end get 10 min more.
-    script: in any order. gateways: how many share the requests in turn. weight: requests that each
-    arrival stands for; only flows (`fluid`) know others than 1, and draw counts by `seed` then.
+    arrivals: by rising time, counted from `lead_s` after the controller's start. A later turn of a
+    session comes when the previous turn has ended; its time is an estimate. duration_s: length of
+    the billed and judged span after lead_s; requests under way at its end get 10 min more. script:
+    events in any order. gateways: how many gateways share the requests, in turn. weight: requests
+    per arrival; above 1 only if rates are simulated (`rate_simulator`), which then draws counts by
+    `seed`.
     """
 
     cluster: Cluster
     arrivals: Sequence[Arrival]
     duration_s: float
     lead_s: float = 0.0
-    script: tuple[Happening, ...] = ()
+    script: tuple[ScriptEvent, ...] = ()
     gateways: int = 1
     weight: float = 1.0
     seed: int = 1
-    solve: SolveTimes = field(default_factory=SolveTimes)
+    solve: PlanTimes = field(default_factory=PlanTimes)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
 
     def __post_init__(self) -> None:
@@ -52,10 +50,10 @@ class Scenario:
 
     @property
     def requests(self) -> int:
-        """How many requests the arrivals stand for."""
+        """Number of requests that the arrivals stand for."""
         return round(self.weight * len(self.arrivals))
 
     @property
     def end_s(self) -> float:
-        """The last second that is billed, on the simulation's axis."""
+        """The last billed second, on the simulation's axis."""
         return self.lead_s + self.duration_s

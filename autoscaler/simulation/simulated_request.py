@@ -1,7 +1,4 @@
-"""A request on its way through a simulation, and how it ended.
-
-Owns the values. Knows nothing of gateways or engines. Times in ms of the agenda.
-"""
+"""A request in a simulation, and how it ended. Times in ms of the event queue."""
 
 from __future__ import annotations
 
@@ -12,22 +9,23 @@ from topics.routing import Endpoint
 
 
 class Ending(StrEnum):
-    """What became of a request. PENDING: it has not ended."""
+    """Outcome of a request. PENDING: it has not ended."""
 
     PENDING = "pending"
     SERVED = "served"
-    FAILED = "failed"  # an engine was lost, or no engine takes a request that long
+    FAILED = "failed"  # an engine was lost, or no engine accepts such a length
     REFUSED = "refused"  # it waited too long, or too many waited
     DROPPED = "dropped"  # the simulation ended first
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request. first_ms, end_ms: of the first token and of the end, None before.
+    """One request.
 
-    tried: instances that failed it; attempts: how often it was sent to one. kind: which of the
-    routes' types it is; group: that took it last, or the path through a model of components.
-    model: that answers it; through: the service that chose it, "" where its client did.
+    first_ms, end_ms: of the first token and of the end, None before. tried: instances that failed
+    it. attempts: how often it was sent to an instance. kind: its request kind in the routes. group:
+    the last one that took it, or the path through a model of components. model: the model that
+    answers it. routed_by: the service that chose the model, "" if the client did.
     """
 
     id: int
@@ -44,4 +42,4 @@ class Call:
     group: str = ""
     media: frozenset[str] = frozenset()
     score: float | None = None
-    through: str = ""
+    routed_by: str = ""

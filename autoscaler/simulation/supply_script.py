@@ -1,7 +1,6 @@
-"""What happens to supply and fleet in a simulation, by the clock.
+"""Scripted events of a simulation: prices, availability, faults and changes of services.
 
-Owns the values of a script. Times are domain seconds on the simulation's own axis, on which its
-controller starts at 0.
+Times are domain seconds after the start of the simulated controller.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from topics.alerts import Alert
 
 @dataclass(frozen=True, slots=True)
 class PriceChanged:
-    """A node of `pool` costs this from now on, and the price feed says so."""
+    """A node of `pool` has this price from now on, and the price feed publishes it."""
 
     at_s: float
     pool: str
@@ -23,8 +22,8 @@ class PriceChanged:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityChanged:
-    """`nodes` further nodes of `pool` can be rented, and the feed says so. Launches on more nodes
-    than that fail, until nodes are given back or the next change."""
+    """`nodes` more nodes of `pool` can be rented, and the feed publishes it. Launches on further
+    nodes fail until nodes are released or until the next change."""
 
     at_s: float
     pool: str
@@ -33,8 +32,8 @@ class AvailabilityChanged:
 
 @dataclass(frozen=True, slots=True)
 class NodesLimited:
-    """At most `nodes` nodes of `pool` can be held from now on, and the feed says how many more can
-    be had. Of those that are held the newest above that get a reclaim notice and are taken away
+    """At most `nodes` nodes of `pool` can be rented from now on, and the feed publishes how many
+    are still available. The newest rented nodes above the limit get a reclaim notice and are lost
     `notice_s` later."""
 
     at_s: float
@@ -45,15 +44,15 @@ class NodesLimited:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """The node vanishes: its engines are gone, it says nothing any more, nobody bills it."""
+    """The node disappears: its engines are gone, its reports stop, and it is no longer billed."""
 
     at_s: float
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBack:
-    """A lost node is there again, empty; it takes up the assignment of that moment."""
+class NodeReturned:
+    """A lost node is back, without instances; it applies the current assignment."""
 
     at_s: float
     node: str
@@ -61,7 +60,7 @@ class NodeBack:
 
 @dataclass(frozen=True, slots=True)
 class LaunchesFail:
-    """Processes that are launched on `where` (a node or a pool id) end soon, until `until_s`."""
+    """Processes launched on `where` (a node or a pool id) exit soon after, until `until_s`."""
 
     at_s: float
     where: str
@@ -70,7 +69,7 @@ class LaunchesFail:
 
 @dataclass(frozen=True, slots=True)
 class ServiceChanged:
-    """A model's declared service is another one from now on."""
+    """`service` replaces the declared service of its model."""
 
     at_s: float
     service: Service
@@ -86,7 +85,8 @@ class AlertRaised:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySilent:
-    """No telemetry of gateway number `index` reaches the controller until `until_s`; it serves."""
+    """Telemetry of gateway number `index` does not reach the controller until `until_s`; the
+    gateway serves."""
 
     at_s: float
     index: int
@@ -94,22 +94,22 @@ class GatewaySilent:
 
 
 @dataclass(frozen=True, slots=True)
-class SolverAway:
-    """The solver process is away until `until_s`: requests come back unanswered."""
+class PlannerDown:
+    """The planner is down until `until_s`: plan requests return unanswered."""
 
     at_s: float
     until_s: float
 
 
-Happening = (
+ScriptEvent = (
     PriceChanged
     | AvailabilityChanged
     | NodesLimited
     | NodeLost
-    | NodeBack
+    | NodeReturned
     | LaunchesFail
     | ServiceChanged
     | AlertRaised
     | GatewaySilent
-    | SolverAway
+    | PlannerDown
 )

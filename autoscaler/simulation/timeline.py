@@ -1,7 +1,7 @@
-"""What happened in a simulation, written down so that anyone can recompute the figures.
+"""Rows of a simulation run, complete enough to recompute every figure, and their JSON form.
 
-Owns the rows and their form as JSON values. Knows nothing of how they are judged.
-Seconds are of the simulation's axis: 0 is the controller's start.
+Seconds are of the simulation's axis: 0 is the controller's start. `run_measures` and `policy_score`
+judge the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS = 6  # microseconds
 
 
 class RequestRow(NamedTuple):
-    """One request. first_token_s, end_s: None where there was none."""
+    """One request. first_token_s, end_s: None if it had none."""
 
     id: int
     model: str
@@ -34,8 +34,8 @@ class RequestRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """What was wanted from `at_s` on: combo id -> count of groups that are not told to drain."""
+class OrderedFleet:
+    """The assigned fleet from `at_s` on: combo id -> number of groups that are not draining."""
 
     at_s: float
     counts: dict[str, int]
@@ -43,8 +43,10 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """Requests of `model` that arrived around `arrival_s`: how many, and what became of them.
-    tokens: output tokens of those that attained their SLO."""
+    """Requests of `model` that arrived around `arrival_s`, with counts by outcome.
+
+    tokens: output tokens of the requests that attained their SLO.
+    """
 
     model: str
     arrival_s: float
@@ -56,11 +58,11 @@ class FlowRow:
 
 @dataclass(slots=True)
 class Timeline:
-    """calls: in order of arrival, as they stand; requests: their rows, after `finish`.
+    """Everything recorded in one run.
 
-    asked, answered: questions to the planner and its answers, with the second of the tick.
-    flows: in place of requests, where these were simulated as rates.
-    origin_ms: second 0 of the axis in ms since the epoch, for the records of the controller.
+    calls: in order of arrival, in their current state. requests: their rows, after `finish`. flows:
+    replaces requests if rates were simulated. plan_requests, plan_answers: with the second of the
+    tick. origin_ms: second 0 of the axis in ms since the epoch, for the controller's records.
     launches: processes started.
     """
 
@@ -69,15 +71,15 @@ class Timeline:
     requests: list[RequestRow] = field(default_factory=list)
     flows: list[FlowRow] = field(default_factory=list)
     nodes: list[NodeSpan] = field(default_factory=list)
-    ordered: list[Ordered] = field(default_factory=list)
+    ordered: list[OrderedFleet] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     plans: list[PlanRecord] = field(default_factory=list)
-    asked: list[tuple[float, PlanRequest]] = field(default_factory=list)
-    answered: list[tuple[float, PlanAnswer]] = field(default_factory=list)
+    plan_requests: list[tuple[float, PlanRequest]] = field(default_factory=list)
+    plan_answers: list[tuple[float, PlanAnswer]] = field(default_factory=list)
     launches: int = 0
 
     def finish(self) -> None:
-        """Make rows of the calls; those that have not ended are dropped."""
+        """Make rows of the calls; calls that have not ended count as dropped."""
         for call in self.calls:
             if call.ending is Ending.PENDING:
                 call.ending = Ending.DROPPED
@@ -85,9 +87,9 @@ class Timeline:
             RequestRow(
                 call.id,
                 call.model,
-                _s(call.arrival_ms),
-                None if call.first_ms is None else _s(call.first_ms),
-                None if call.end_ms is None else _s(call.end_ms),
+                _seconds(call.arrival_ms),
+                None if call.first_ms is None else _seconds(call.first_ms),
+                None if call.end_ms is None else _seconds(call.end_ms),
                 call.input_tokens,
                 call.output_tokens,
                 str(call.ending),
@@ -124,8 +126,8 @@ class Timeline:
             }
 
 
-def ordered_counts(assignments: Iterable[Assignment]) -> dict[str, int]:
-    """Combo id -> groups of which at least one instance is wanted and not told to drain."""
+def active_group_counts(assignments: Iterable[Assignment]) -> dict[str, int]:
+    """Combo id -> groups with at least one assigned instance that is not draining."""
     groups = {
         wanted.group
         for assignment in assignments
@@ -139,5 +141,5 @@ def ordered_counts(assignments: Iterable[Assignment]) -> dict[str, int]:
     return counts
 
 
-def _s(at_ms: float) -> float:
+def _seconds(at_ms: float) -> float:
     return round(at_ms / 1000.0, _DIGITS)

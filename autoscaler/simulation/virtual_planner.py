@@ -1,8 +1,8 @@
-"""The planner in virtual time: asked in process, its answer delivered after a modelled solve time.
+"""The planner in virtual time: plans in process; answers arrive after a modelled solve time.
 
-Owns the times and the questions under way. Urgent and full questions run beside each other, as
-they do in the solver process; of one kind, the later waits for the earlier. A plan follows from its
-question alone, so what was asked last is not planned again.
+Urgent and full requests are planned in parallel, as in the solver process; requests of one urgency
+are planned one after the other. A plan depends on its request alone, so a repeated request is not
+planned again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgenc
 from autoscaler.planning.strategies.registry import strategy_for
 from topics.reason_codes import ReasonCode
 
-Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
+PlanFunction = Callable[[PlanRequest, Cluster], PlanAnswer]
 
 
 @dataclass(frozen=True, slots=True)
-class SolveTimes:
-    """Domain seconds from question to answer."""
+class PlanTimes:
+    """Domain seconds from plan request to answer."""
 
     urgent_s: float = 0.5
     full_s: float = 3.0
@@ -35,48 +35,48 @@ class SolveTimes:
 
 
 def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-    """The real planner, without a clock: work limits only, so answers are reproducible."""
+    """The production planner with work limits instead of time limits: answers are reproducible."""
     return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy))
 
 
-class SimSolver:
-    """Questions in, answers out when they are due. Times in ms of the agenda."""
+class VirtualPlanner:
+    """Takes plan requests and returns answers when they are due. Times in ms of the event queue."""
 
-    def __init__(self, times: SolveTimes, plan: Plan = plan_in_process) -> None:
+    def __init__(self, times: PlanTimes, plan: PlanFunction = plan_in_process) -> None:
         self._times = times
         self._plan = plan
-        self._free_ms = dict.fromkeys(Urgency, 0.0)
-        self._due: list[tuple[float, PlanAnswer]] = []
+        self._free_at_ms = dict.fromkeys(Urgency, 0.0)
+        self._pending: list[tuple[float, PlanAnswer]] = []
         self._last: tuple[PlanRequest, Cluster, PlanAnswer] | None = None
-        self.away_until_ms = 0.0
+        self.down_until_ms = 0.0
 
-    def ask(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> float:
-        """Take a question; when its answer is due. While the solver is away it comes back
-        unanswered."""
+    def submit(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> float:
+        """Take a plan request; return when its answer is due. While the planner is down, the answer
+        is empty."""
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
-        if now_ms < self.away_until_ms:
+        if now_ms < self.down_until_ms:
             found = unanswered(request, Reason(ReasonCode.SOLVER_AWAY))
         else:
-            found = self._planned(request, cluster)
-        due_ms = max(now_ms, self._free_ms[request.urgency]) + takes_ms
-        self._free_ms[request.urgency] = due_ms
-        self._due.append((due_ms, found))
+            found = self._plan_or_repeat(request, cluster)
+        due_ms = max(now_ms, self._free_at_ms[request.urgency]) + takes_ms
+        self._free_at_ms[request.urgency] = due_ms
+        self._pending.append((due_ms, found))
         return due_ms
 
-    def _planned(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-        """The plan; quiet hours ask the same every five minutes."""
+    def _plan_or_repeat(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
+        """The plan; quiet hours repeat the same request every five minutes."""
         asked = replace(request, number=0, at_ms=0)
         if self._last is None or self._last[:2] != (asked, cluster):
             self._last = asked, cluster, self._plan(request, cluster)
         return replace(self._last[2], number=request.number)
 
     def is_due(self, now_ms: float) -> bool:
-        """Whether an answer has come by `now_ms` that was not handed out yet."""
-        return any(due_ms <= now_ms for due_ms, _ in self._due)
+        """Whether an answer is due by `now_ms` that was not taken yet."""
+        return any(due_ms <= now_ms for due_ms, _ in self._pending)
 
-    def answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:
-        """What has come by `now_ms` and was not handed out yet."""
-        ready = tuple(found for due_ms, found in self._due if due_ms <= now_ms)
-        self._due = [item for item in self._due if item[0] > now_ms]
+    def take_answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:
+        """Remove and return the answers that are due by `now_ms`."""
+        ready = tuple(found for due_ms, found in self._pending if due_ms <= now_ms)
+        self._pending = [item for item in self._pending if item[0] > now_ms]
         return ready

@@ -1,8 +1,8 @@
-"""A recorded span decided again under another declaration: what would have run, and at what cost.
+"""Replays the decisions of a recorded span under another declaration.
 
-Owns the questions that a recording can answer. Demand, prices, offers and alerts are as recorded;
-the planner is asked anew; the fleet is a `BystanderFleet`, so launches take their predicted time
-and none fails. Latencies are those that were recorded, whatever would have run.
+The result is the fleet that would have run and its cost. Demand, prices, offers and alerts are the
+recorded ones, and the planner plans again. The fleet is an `IdealFleet`: launches take their
+predicted time and none fails. Latencies stay as recorded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h
 from autoscaler.rollout.fleet_snapshot import look_at
 from autoscaler.rollout.serving_group import combo_id_of, ready_req_per_s
-from autoscaler.simulation.ideal_fleet import BystanderFleet
-from autoscaler.simulation.virtual_planner import Plan, SimSolver, SolveTimes, plan_in_process
+from autoscaler.simulation.ideal_fleet import IdealFleet
+from autoscaler.simulation.virtual_planner import (
+    PlanFunction,
+    PlanTimes,
+    VirtualPlanner,
+    plan_in_process,
+)
 from autoscaler.state.effects import PublishAssignment, PublishDecision, SolveRequested
 from topics.decisions import Decision
 
@@ -29,9 +34,11 @@ _MOST_GAP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One tick of the recording: the cluster as it was declared then, and what was seen. counted:
-    whether it belongs to the span that is asked about, or only leads up to it."""
+class RecordedTick:
+    """One tick of the recording: the cluster declared at that time, and the observation.
+
+    counted: whether it belongs to the requested span; if not, it only leads up to it.
+    """
 
     now_ms: int
     cluster: Cluster
@@ -41,8 +48,11 @@ class Recorded:
 
 @dataclass(slots=True)
 class ModelOutcome:
-    """What came of one model. short_requests: arrivals above what was ready, summed over seconds;
-    short_s: seconds in which there were any; requests: all arrivals of the span."""
+    """Totals of one model over the span.
+
+    requests: all arrivals. short_requests: arrivals above the ready capacity, summed over seconds.
+    short_s: seconds with such arrivals.
+    """
 
     requests: float = 0.0
     short_requests: float = 0.0
@@ -52,8 +62,11 @@ class ModelOutcome:
 
 @dataclass(slots=True)
 class WhatIf:
-    """The whole span. usd: of billed nodes. decisions: in order, those of kind hold included.
-    missing_s: gaps in the recording, which are neither billed nor judged."""
+    """Totals of the span.
+
+    usd: cost of the billed nodes. decisions: in order, including those of kind hold. missing_s:
+    gaps in the recording, which are neither billed nor judged.
+    """
 
     ticks: int = 0
     first_ms: int = 0
@@ -64,19 +77,19 @@ class WhatIf:
     decisions: list[Decision] = field(default_factory=list)
 
 
-def decided_again(
+def decide_again(
     state: ControllerState,
-    recorded: Iterable[Recorded],
+    recorded: Iterable[RecordedTick],
     declared: Cluster | None = None,
-    plan: Plan = plan_in_process,
+    plan: PlanFunction = plan_in_process,
 ) -> WhatIf:
-    """Decide the span again, from `state`. declared: instead of what was declared then.
+    """Decide the span again, starting from `state`. declared: replaces the recorded declaration.
 
-    All models are in mode act: what is only recommended would never run.
+    All models are in mode act, because a mere recommendation would never run.
     """
-    solver = SimSolver(SolveTimes(), plan)
+    solver = VirtualPlanner(PlanTimes(), plan)
     found = WhatIf()
-    fleet: BystanderFleet | None = None
+    fleet: IdealFleet | None = None
     state = replace(state, pending={}, announce=None)
     combos: dict[str, Combo] = dict(state.combos)
 
@@ -88,15 +101,15 @@ def decided_again(
     for tick in recorded:
         now_ms = tick.now_ms
         if fleet is None:
-            fleet = BystanderFleet(tick.observation.statuses, start_s)
+            fleet = IdealFleet(tick.observation.statuses, start_s)
             for assignment in state.assignments.values():
                 fleet.accept(assignment)
-        cluster = _acting(declared or tick.cluster)
+        cluster = _in_act_mode(declared or tick.cluster)
         observation = replace(
             tick.observation,
-            demand=_confirmed(tick.observation.demand, state),
+            demand=_with_confirmed_routes(tick.observation.demand, state),
             statuses=fleet.statuses(now_ms),
-            answers=solver.answers(float(now_ms)),
+            answers=solver.take_answers(float(now_ms)),
         )
         state, effects = decide(state, observation, cluster, now_ms)
         combos.update(state.combos)
@@ -107,7 +120,7 @@ def decided_again(
                 if tick.counted:
                     found.decisions.append(effect.record)
             elif isinstance(effect, SolveRequested):
-                solver.ask(effect.request, cluster, float(now_ms))
+                solver.submit(effect.request, cluster, float(now_ms))
         seconds = 0.0 if before_ms is None else (now_ms - before_ms) / 1000.0
         before_ms = now_ms
         if not tick.counted:
@@ -121,15 +134,17 @@ def decided_again(
     return found
 
 
-def _acting(cluster: Cluster) -> Cluster:
+def _in_act_mode(cluster: Cluster) -> Cluster:
     if all(service.mode is Mode.ACT for service in cluster.services):
         return cluster
     services: tuple[Service, ...] = tuple(replace(s, mode=Mode.ACT) for s in cluster.services)
     return replace(cluster, services=services)
 
 
-def _confirmed(demand: Mapping[str, ModelDemand], state: ControllerState) -> dict[str, ModelDemand]:
-    """Gateways that were heard apply the routes of this run as they applied those of the other."""
+def _with_confirmed_routes(
+    demand: Mapping[str, ModelDemand], state: ControllerState
+) -> dict[str, ModelDemand]:
+    """Gateways that reported in the recording confirm the routes of this run."""
     found = {}
     for model, seen in demand.items():
         routes = state.routes.get(model)
@@ -147,7 +162,7 @@ def _account(
     now_ms: int,
     seconds: float,
 ) -> None:
-    """Add `seconds` of what runs now to the bill and to what was short."""
+    """Add `seconds` of the current fleet to the cost and to the shortfall."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     prices = {
         pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
@@ -176,7 +191,7 @@ def _account(
 
 
 def arrival_rate(demand: ModelDemand | None) -> float:
-    """Arrivals/s over the last ten reported seconds; 0 where nothing is known."""
+    """Arrivals/s over the last ten reported seconds; 0 without data."""
     if demand is None:
         return 0.0
     spans = [span for span in demand.recent if span[0] <= _RECENT_S]

@@ -24,7 +24,7 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Ending
@@ -73,7 +73,7 @@ def scenario_of(workload: str, rates: Sequence[float], seed: int) -> Scenario:
 
 def both(scenario: Scenario) -> tuple[Outcome, Outcome]:
     """The first plan kept, and the control loop."""
-    live = simulate(scenario, LiveController())
+    live = simulate(scenario, ControllerUnderTest())
     first = [one for one in live.ordered if one.at_s <= scenario.lead_s]
     if not first:
         raise InvalidValue("fleet", "none", "a plan before the first request")

@@ -37,12 +37,17 @@ from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.planning_problem import make_problem
 from autoscaler.planning.strategies.registry import FOR_A_BUDGET
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.gateway_process import GatewayLimits
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Call, Ending
-from autoscaler.simulation.simulator import World
-from autoscaler.simulation.supply_script import AvailabilityChanged, Happening, NodeLost, SolverAway
+from autoscaler.simulation.simulator import Simulator
+from autoscaler.simulation.supply_script import (
+    AvailabilityChanged,
+    NodeLost,
+    PlannerDown,
+    ScriptEvent,
+)
 from loadtests.experiments.demystifying import AVAILABLE, GPUS, MIXES, MODELS, PRICES, TYPES
 from topics.fleet import Assignment
 
@@ -164,7 +169,7 @@ def run(
     """(before, after, full plans asked for after the event) of one run."""
     service = cluster.services[0]
     at_s = LEAD_S + EVENT_S
-    script: list[Happening] = [] if replans else [SolverAway(at_s - 1.0, LEAD_S + END_S)]
+    script: list[ScriptEvent] = [] if replans else [PlannerDown(at_s - 1.0, LEAD_S + END_S)]
     if event == "GPU drop":
         lost = node_ids(cluster.pool(LOST))[0]
         script += [NodeLost(at_s, lost), AvailabilityChanged(at_s, LOST, 0)]
@@ -177,13 +182,13 @@ def run(
         tuple(script),
         limits=GatewayLimits(queue_ms=WAIT_MS, max_waiting=100_000),
     )
-    world = World(scenario, LiveController())
-    world.advance(at_s)
-    if event == "GPU drop" and not world.assignments.get(lost, _NONE).instances:
+    simulator = Simulator(scenario, ControllerUnderTest())
+    simulator.advance(at_s)
+    if event == "GPU drop" and not simulator.assignments.get(lost, _NONE).instances:
         raise InvalidValue("budget", cluster.policy.budget_usd_per_h, "one that buys an H100 node")
-    world.advance(scenario.end_s)
-    calls = world.finish().calls
-    asked = world.timeline.asked
+    simulator.advance(scenario.end_s)
+    calls = simulator.finish().calls
+    asked = simulator.timeline.plan_requests
     return (
         served(calls, EVENT_S / 3.0, EVENT_S),
         served(calls, SETTLED_S, END_S - WAIT_MS / 1000.0),

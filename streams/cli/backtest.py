@@ -23,7 +23,7 @@ from rich.table import Table
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.simulation.policies import oracle
 from autoscaler.simulation.policies.policy import Policy
-from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS, named
+from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS, policies_by_name
 from streams.cli.interrupts import sigterm_unwinds, workers_spared
 from streams.files import units
 from streams.files.csv_rows import cause_of
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     names = (_FLOWS if args.fluid else DEFAULT) if args.policies is None else tuple(
         name.strip() for name in args.policies.split(",") if name.strip()
     )  # fmt: skip
-    policies = named(names)
+    policies = policies_by_name(names)
     if not policies:
         raise InvalidValue("--policies", args.policies, f"one of {', '.join(POLICIES)}")
     for policy in policies:

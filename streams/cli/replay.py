@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy
-from autoscaler.simulation.what_if import Recorded, WhatIf, decided_again
+from autoscaler.simulation.what_if import RecordedTick, WhatIf, decide_again
 from streams.cli import replay_view
 from streams.cli.json_output import show_json
 from streams.cli.time_arguments import moment_ms
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     for cluster in (None, declared):
         _say(f"deciding again: {'as recorded' if cluster is None else args.policy}")
         recorded = _recorded(chosen, since_ms, until_ms)
-        runs.append(decided_again(start.state, recorded, cluster))
+        runs.append(decide_again(start.state, recorded, cluster))
     if not runs[0].ticks:
         raise UserError(f"{args.log}: nothing was recorded between --since and --until")
     facts = replay_view.compared(start.cluster, declared, runs[0], runs[1])
@@ -111,13 +111,13 @@ def _covering(found: list[Segment], since_ms: int, until_ms: int) -> list[Segmen
     return inside or found[-1:]
 
 
-def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[Recorded]:
+def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[RecordedTick]:
     for segment in found:
         _, ticks = segment.read()
         for tick in ticks:
             if tick.now_ms <= until_ms:
                 counted = tick.now_ms >= since_ms
-                yield Recorded(tick.now_ms, tick.cluster, tick.observation, counted)
+                yield RecordedTick(tick.now_ms, tick.cluster, tick.observation, counted)
 
 
 def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:

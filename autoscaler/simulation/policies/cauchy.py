@@ -1,10 +1,10 @@
-"""Cauchy's autoscaler, Algorithm 1, with the ILP of its eq. 16 as planner.
+"""The autoscaler of Cauchy: Algorithm 1, with the ILP of eq. 16 as planner.
 
-Owns its rules per model. Every second: the rate of the last 2 min against the capacity of what is
-wanted; a difference of more than 20% acts, at most once in 2 min. Scale-out asks the ILP for the
-deficit; scale-in removes the combos that come nearest to the excess once it has lasted 30 s; after
-30 min without action all models are planned anew, new combos first, old ones afterwards.
-Source: Cauchy (SoCC '25), sections 3.3.2 and 3.5, Algorithm 1.
+Every second and for each model, the rate of the last 2 min is compared with the capacity of the
+active combos; a difference of more than 20% leads to an action, at most one in 2 min. Scale-out
+asks the ILP for the deficit. Scale-in removes the combos nearest to the excess after it has lasted
+30 s. After 30 min without an action, all models are planned again: new combos start first, old ones
+leave afterwards. Source: Cauchy (SoCC '25), sections 3.3.2 and 3.5, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.serving_group import Group
-from autoscaler.simulation.baseline_fleet import Crew
-from autoscaler.simulation.decider import Said, Seen
-from autoscaler.simulation.policies.policy import Policy, Setting, Trial
+from autoscaler.simulation.baseline_fleet import BaselineFleet
+from autoscaler.simulation.decider import DeciderInput, DeciderOutput
+from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.shoal_policy import plan_with
 
 LOCAL_S, GLOBAL_S, GRACE_S = 120, 1800, 30
@@ -32,7 +32,7 @@ THRESHOLD = 0.2
 
 @dataclass(slots=True)
 class _Model:
-    """acted_s: of the last action. over_s: since when there is an excess, None = there is none."""
+    """acted_s: time of the last action. over_s: since when there is an excess, None without one."""
 
     acted_s: float = -1e9
     over_s: float | None = None
@@ -40,44 +40,44 @@ class _Model:
 
 
 class CauchyLoop:
-    """lengths: of each model; the planner is told these."""
+    """lengths: per model, for the planner."""
 
     def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
-        self._crew = Crew(cluster, lengths)
+        self._fleet = BaselineFleet(cluster, lengths)
         self._lengths = lengths
         self._models = {service.model: _Model() for service in cluster.services}
         self._combos: dict[str, Combo] = {}
         self._number = 0
-        self._asked: dict[int, tuple[str, ...]] = {}
-        self._retire: tuple[str, ...] = ()  # groups that go once `_await` are ready
-        self._await: tuple[str, ...] = ()
+        self._scope_by_request: dict[int, tuple[str, ...]] = {}
+        self._retire: tuple[str, ...] = ()  # groups to drain when `_replacements` are ready
+        self._replacements: tuple[str, ...] = ()
         self._stable_s = 0.0
 
-    def decide(self, seen: Seen, now_ms: int) -> Said:
+    def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick."""
-        crew, now_s = self._crew, now_ms / 1000.0
-        crew.look(seen, now_ms)
+        fleet, now_s = self._fleet, now_ms / 1000.0
+        fleet.observe(inputs, now_ms)
         self._stable_s = self._stable_s or now_s
-        for found in seen.answers:
-            self._carry_out(found, seen, now_ms)
+        for found in inputs.answers:
+            self._apply_answer(found, inputs, now_ms)
         self._retire_replaced(now_ms)
         asks: list[PlanRequest] = []
-        if not self._asked:
-            services = seen.cluster.services
-            short = [s.model for s in services if self._is_short(seen, s, now_ms)]
-            asks = [self._ask(seen, (model,), Urgency.URGENT, now_ms) for model in short]
+        if not self._scope_by_request:
+            services = inputs.cluster.services
+            short = [s.model for s in services if self._needs_scale_out(inputs, s, now_ms)]
+            asks = [self._ask(inputs, (model,), Urgency.URGENT, now_ms) for model in short]
             if not asks and now_s - self._stable_s >= GLOBAL_S:
                 self._stable_s = now_s
-                scope = tuple(service.model for service in seen.cluster.services)
-                asks.append(self._ask(seen, scope, Urgency.FULL, now_ms))
-        return replace(crew.said(seen.cluster, now_ms), requests=tuple(asks))
+                scope = tuple(service.model for service in inputs.cluster.services)
+                asks.append(self._ask(inputs, scope, Urgency.FULL, now_ms))
+        return replace(fleet.output(inputs.cluster, now_ms), requests=tuple(asks))
 
-    def _is_short(self, seen: Seen, service: Service, now_ms: int) -> bool:
-        """Algorithm 1's test for one model; carries out a scale-in by itself."""
+    def _needs_scale_out(self, inputs: DeciderInput, service: Service, now_ms: int) -> bool:
+        """Algorithm 1's test for one model; performs a scale-in itself."""
         state, now_s = self._models[service.model], now_ms / 1000.0
-        groups = self._crew.wanted(service.model)
+        groups = self._fleet.active_groups(service.model)
         capacity = service.utilization * sum(self._combos[g.combo_id].req_per_s for g in groups)
-        excess = capacity - self._rate(seen, service, now_ms)
+        excess = capacity - self._rate(inputs, service, now_ms)
         if now_s - state.acted_s < LOCAL_S and groups:
             return False
         if -excess > THRESHOLD * capacity or len(groups) < service.min_instances:
@@ -91,10 +91,10 @@ class CauchyLoop:
             self._remove(service, groups, excess, now_ms)
         return False
 
-    def _rate(self, seen: Seen, service: Service, now_ms: int) -> float:
-        """The rate of the ring buffer; what is declared until requests have come."""
+    def _rate(self, inputs: DeciderInput, service: Service, now_ms: int) -> float:
+        """The rate of the last 2 min; the declared rate until requests have arrived."""
         state = self._models[service.model]
-        window = seen.windows.stats(service.model, now_ms, LOCAL_S)
+        window = inputs.windows.stats(service.model, now_ms, LOCAL_S)
         if isinstance(window, NoData) or (not state.arrived and not window.arrivals):
             return service.req_per_s
         state.arrived = True
@@ -110,8 +110,8 @@ class CauchyLoop:
             groups, key=lambda g: (-self._combos[g.combo_id].req_per_s, -g.created_ms, g.name)
         ):
             size = service.utilization * self._combos[group.combo_id].req_per_s
-            if left > 0 and size <= excess and group.name not in self._await:
-                self._crew.drain(group, now_ms)
+            if left > 0 and size <= excess and group.name not in self._replacements:
+                self._fleet.drain(group, now_ms)
                 change[group.combo_id] -= 1
                 excess -= size
                 left -= 1
@@ -119,27 +119,27 @@ class CauchyLoop:
             state = self._models[service.model]
             state.acted_s, state.over_s = now_ms / 1000.0, None
             self._stable_s = now_ms / 1000.0
-            self._crew.note(service.model, change, "excess", now_ms)
+            self._fleet.record_decision(service.model, change, "excess", now_ms)
 
     def _ask(
-        self, seen: Seen, scope: tuple[str, ...], urgency: Urgency, now_ms: int
+        self, inputs: DeciderInput, scope: tuple[str, ...], urgency: Urgency, now_ms: int
     ) -> PlanRequest:
-        cluster = seen.cluster
+        cluster = inputs.cluster
         fleet: Counter[str] = Counter()
         for service in cluster.services:
-            fleet.update(group.combo_id for group in self._crew.wanted(service.model))
+            fleet.update(group.combo_id for group in self._fleet.active_groups(service.model))
         demands = tuple(
-            Demand(s.model, self._rate(seen, s, now_ms), self._lengths.get(s.model, s.lengths))
+            Demand(s.model, self._rate(inputs, s, now_ms), self._lengths.get(s.model, s.lengths))
             for s in cluster.services
         )
         self._number += 1
-        self._asked[self._number] = scope
+        self._scope_by_request[self._number] = scope
         return PlanRequest(
             self._number, urgency, now_ms, demands, tuple(sorted(fleet.items())), scope=scope
         )
 
-    def _carry_out(self, found: PlanAnswer, seen: Seen, now_ms: int) -> None:
-        scope = self._asked.pop(found.number, ())
+    def _apply_answer(self, found: PlanAnswer, inputs: DeciderInput, now_ms: int) -> None:
+        scope = self._scope_by_request.pop(found.number, ())
         for model in scope:
             self._models[model].acted_s = now_ms / 1000.0
         if found.outcome is Outcome.NONE:
@@ -147,13 +147,13 @@ class CauchyLoop:
         self._combos.update({combo.id: combo for combo in found.combos})
         added, gone = list[str](), list[str]()
         for model in scope:
-            groups = self._crew.wanted(model)
+            groups = self._fleet.active_groups(model)
             has = Counter(group.combo_id for group in groups)
             wants = {c: n for c, n in found.counts if c.startswith(f"{model}:")}
             change: Counter[str] = Counter()
             for combo_id, count in wants.items():
                 for _ in range(count - has[combo_id]):
-                    if self._crew.add(self._combos[combo_id], seen.cluster, seen, now_ms):
+                    if self._fleet.add(self._combos[combo_id], inputs.cluster, inputs, now_ms):
                         change[combo_id] += 1
             if found.urgency is Urgency.FULL:
                 for combo_id, count in has.items():
@@ -161,36 +161,40 @@ class CauchyLoop:
                     surplus = mine[::-1][: max(0, count - wants.get(combo_id, 0))]
                     gone += [group.name for group in surplus]
                     change[combo_id] -= len(surplus)
-            new = {group.name for group in self._crew.wanted(model)} - {g.name for g in groups}
+            new = {group.name for group in self._fleet.active_groups(model)} - {
+                g.name for g in groups
+            }
             added += sorted(new)
             change = Counter({combo_id: n for combo_id, n in change.items() if n})
             if change:
                 self._stable_s = now_ms / 1000.0
-                self._crew.note(model, change, "deficit", now_ms)
-        self._retire, self._await = (*self._retire, *gone), (*self._await, *added)
+                self._fleet.record_decision(model, change, "deficit", now_ms)
+        self._retire, self._replacements = (*self._retire, *gone), (*self._replacements, *added)
 
     def _retire_replaced(self, now_ms: int) -> None:
-        """What a global plan replaces goes when its replacement is ready."""
-        groups = {g.name: g for model in self._models for g in self._crew.wanted(model)}
-        self._await = tuple(
-            name for name in self._await if name in groups and not self._crew.is_ready(groups[name])
+        """Drain the groups that a global plan replaces when their replacements are ready."""
+        groups = {g.name: g for model in self._models for g in self._fleet.active_groups(model)}
+        self._replacements = tuple(
+            name
+            for name in self._replacements
+            if name in groups and not self._fleet.is_ready(groups[name])
         )
-        if not self._await:
+        if not self._replacements:
             for name in self._retire:
                 if name in groups:
-                    self._crew.drain(groups[name], now_ms)
+                    self._fleet.drain(groups[name], now_ms)
             self._retire = ()
 
 
-def build(setting: Setting, knob: float) -> Trial:
+def build(context: PolicyContext, knob: float) -> PolicyRun:
     """Algorithm 1 for every model. knob: percentile, 0 = as declared."""
-    scenario = setting.scenario
+    scenario = context.scenario
     cluster = scenario.cluster
     if knob > 0.0:
         services = tuple(replace(s, percentile=knob) for s in cluster.services)
         cluster = replace(cluster, services=services)
     plan = partial(plan_with, strategy=strategy("cauchy"))
-    return Trial(replace(scenario, cluster=cluster), CauchyLoop(cluster, setting.lengths), plan)
+    return PolicyRun(replace(scenario, cluster=cluster), CauchyLoop(cluster, context.lengths), plan)
 
 
 POLICY = Policy(

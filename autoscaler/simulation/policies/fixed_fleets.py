@@ -1,7 +1,7 @@
-"""Fixed fleets: the cheapest that attains a target in simulation, and the one sized for the peak.
+"""Fixed fleets: the cheapest that attains a target in simulation, and one sized for the peak.
 
-Owns the two set-ups. The first knows the whole trace (it was found by simulating fleets on it); the
-second is what planning for the highest demand costs.
+The first knows the whole trace, because it is found by simulating fleets on it. The second shows
+the cost of planning for the highest demand.
 """
 
 from __future__ import annotations
@@ -11,43 +11,44 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.text import text_with_subject
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.simulation.fixed_fleet import FixedFleet
-from autoscaler.simulation.fleet_search import sweep
-from autoscaler.simulation.policies.policy import Policy, Setting, Trial
+from autoscaler.simulation.fleet_search import search_fleets
+from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.virtual_planner import plan_in_process
 
 
-def best(setting: Setting, target: float) -> Trial:
-    """The cheapest fleet of each model whose requests attain `target`; where none does, the one
-    sized for the peak."""
-    scenario = setting.scenario
+def best(context: PolicyContext, target: float) -> PolicyRun:
+    """The cheapest fleet of each model whose requests attain `target`; if none does, the one sized
+    for the peak."""
+    scenario = context.scenario
     counts: dict[str, int] = {}
     fallback: dict[str, int] | None = None
     for service in scenario.cluster.services:
-        if service.model not in setting.lengths:
+        if service.model not in context.lengths:
             continue
-        found = sweep(scenario, setting.lengths, service.model, (target,)).found[target]
+        found = search_fleets(scenario, context.lengths, service.model, (target,)).cheapest[target]
         if found is not None:
             counts.update(found.counts)
             continue
-        fallback = fallback if fallback is not None else _planned(setting, 1.0)
+        fallback = fallback if fallback is not None else _planned(context, 1.0)
         counts.update({c: n for c, n in fallback.items() if c.startswith(f"{service.model}:")})
-    return _fleet(setting, counts)
+    return _fleet(context, counts)
 
 
-def peak(setting: Setting, factor: float) -> Trial:
-    """The planner's fleet for `factor` times the peak of each model."""
-    return _fleet(setting, _planned(setting, factor))
+def peak(context: PolicyContext, factor: float) -> PolicyRun:
+    """The planner's fleet for `factor` times the peak of each model. InvalidValue if there is no
+    plan."""
+    return _fleet(context, _planned(context, factor))
 
 
-def _fleet(setting: Setting, counts: dict[str, int]) -> Trial:
-    cluster = setting.scenario.cluster
-    return Trial(setting.scenario, FixedFleet(counts, cluster, setting.lengths))
+def _fleet(context: PolicyContext, counts: dict[str, int]) -> PolicyRun:
+    cluster = context.scenario.cluster
+    return PolicyRun(context.scenario, FixedFleet(counts, cluster, context.lengths))
 
 
-def _planned(setting: Setting, factor: float) -> dict[str, int]:
-    cluster = setting.scenario.cluster
+def _planned(context: PolicyContext, factor: float) -> dict[str, int]:
+    cluster = context.scenario.cluster
     demands = tuple(
-        Demand(s.model, factor * setting.peak_of(s), setting.lengths_of(s))
+        Demand(s.model, factor * context.peak_of(s), context.lengths_of(s))
         for s in cluster.services
     )
     request = PlanRequest(1, Urgency.FULL, 0, demands, scope=tuple(d.model for d in demands))
@@ -61,8 +62,8 @@ def _planned(setting: Setting, factor: float) -> dict[str, int]:
 
 BEST = Policy(
     "fixed-best",
-    "cheapest fixed fleet, found by simulating fleets on this very trace, any mix of GPU slices",
-    "attainment that it has to reach",
+    "cheapest fixed fleet, found by simulating fleets on the same trace, any mix of GPU slices",
+    "attainment to reach",
     0.95,
     (0.9, 0.95, 0.97, 0.99),
     "search by simulation (autoscaler/simulation/fleet_search.py)",
@@ -72,7 +73,7 @@ BEST = Policy(
 
 PEAK = Policy(
     "fixed-peak",
-    "fixed fleet planned for the peak (p99 of 10 s rates), by our planner",
+    "fixed fleet planned for the peak (p99 of 10 s rates), by Shoal's planner",
     "multiple of the peak",
     1.0,
     (0.5, 0.75, 1.0, 1.25),

@@ -13,28 +13,28 @@ import math
 from collections import deque
 from functools import partial
 
-from autoscaler.simulation.policies.policy import Policy, Setting, Trial
-from autoscaler.simulation.policies.replica_setup import replicas
-from autoscaler.simulation.replicas import Replica, Signals
+from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
+from autoscaler.simulation.policies.replica_setup import replica_trial
+from autoscaler.simulation.replicas import ReplicaCapacity, Signals
 
 _LOOP_S, _STABLE_S = 15, 300
 _TOLERANCE = 0.1
-_AT_ONCE = 4
+_MAX_ADDED = 4
 
 
 class _Hpa:
     def __init__(self, target: float, first: int, on_queue: bool) -> None:
         self._target = target
         self._on_queue = on_queue
-        self._wanted = first
+        self._desired = first
         self._history: deque[int] = deque([first], maxlen=_STABLE_S // _LOOP_S)
 
-    def wanted(self, signals: Signals) -> int:
-        """By the loop's last run."""
+    def desired_replicas(self, signals: Signals) -> int:
+        """The result of the last loop run."""
         if signals.now_s % _LOOP_S or signals.req_per_s is None or not signals.ready:
-            return self._wanted
+            return self._desired
         total = signals.waiting if self._on_queue else signals.in_flight - signals.waiting
-        current = max(1, signals.wanted)
+        current = max(1, signals.desired)
         ratio = total / signals.ready / self._target
         if ratio > 1.0:
             ratio = max(1.0, total / current / self._target)
@@ -46,27 +46,27 @@ class _Hpa:
             found = max(1, math.ceil(base * ratio - 1e-9))
             if ratio < 1.0:
                 found = min(found, current)
-        found = min(found, current + max(_AT_ONCE, current))
+        found = min(found, current + max(_MAX_ADDED, current))
         self._history.append(found)
-        self._wanted = max(found, max(self._history)) if found < current else found
-        self._wanted = min(self._wanted, current) if found < current else self._wanted
-        return self._wanted
+        self._desired = max(found, max(self._history)) if found < current else found
+        self._desired = min(self._desired, current) if found < current else self._desired
+        return self._desired
 
 
-def on_utilization(replica: Replica, knob: float, first: int) -> _Hpa:
+def on_utilization(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
     """Target: share of a replica's concurrency in use."""
     return _Hpa(max(0.01, knob * replica.concurrency), first, on_queue=False)
 
 
-def on_queue(replica: Replica, knob: float, first: int) -> _Hpa:
+def on_queue(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
     """Target: waiting requests per replica."""
     del replica
     return _Hpa(knob, first, on_queue=True)
 
 
-def _build(setting: Setting, knob: float, queue: bool) -> Trial:
+def _build(context: PolicyContext, knob: float, queue: bool) -> PolicyRun:
     rule = on_queue if queue else on_utilization
-    return replicas(setting, knob, rule, "queue length" if queue else "batch utilisation")
+    return replica_trial(context, knob, rule, "queue length" if queue else "batch utilisation")
 
 
 _SOURCE = "kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale"

@@ -11,9 +11,9 @@ import math
 from collections import deque
 from functools import partial
 
-from autoscaler.simulation.policies.policy import Policy, Setting, Trial
-from autoscaler.simulation.policies.replica_setup import replicas
-from autoscaler.simulation.replicas import Replica, Signals
+from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
+from autoscaler.simulation.policies.replica_setup import replica_trial
+from autoscaler.simulation.replicas import ReplicaCapacity, Signals
 
 _TICK_S, _STABLE_S, _PANIC_S = 2, 60, 6
 _PANIC_THRESHOLD = 2.0
@@ -23,25 +23,25 @@ _MAX_UP, _MAX_DOWN = 1000.0, 2.0
 class Knative:
     """target: concurrency per replica."""
 
-    def __init__(self, replica: Replica, knob: float, first: int) -> None:
+    def __init__(self, replica: ReplicaCapacity, knob: float, first: int) -> None:
         self._target = max(0.01, knob * replica.concurrency)
-        self._seen: deque[int] = deque(maxlen=_STABLE_S)
-        self._wanted = first
+        self._in_flight: deque[int] = deque(maxlen=_STABLE_S)
+        self._desired = first
         self._panic_s: int | None = None
         self._panic_most = 0
 
-    def wanted(self, signals: Signals) -> int:
-        """By the larger of both windows while panicking, else by the stable one."""
-        self._seen.append(signals.in_flight)
+    def desired_replicas(self, signals: Signals) -> int:
+        """By the larger of both windows while panicking, else by the stable window."""
+        self._in_flight.append(signals.in_flight)
         if signals.now_s % _TICK_S or (signals.req_per_s is None and not signals.in_flight):
-            return self._wanted
+            return self._desired
         if not signals.ready:
-            return self._wanted  # its first replicas are on their way
-        seen = list(self._seen)
+            return self._desired  # the first replicas are starting
+        in_flight = list(self._in_flight)
         ready = max(1, signals.ready)
         low, high = math.floor(ready / _MAX_DOWN), math.ceil(_MAX_UP * ready)
-        stable = math.ceil(sum(seen) / len(seen) / self._target)
-        last = seen[-_PANIC_S:]
+        stable = math.ceil(sum(in_flight) / len(in_flight) / self._target)
+        last = in_flight[-_PANIC_S:]
         panic = math.ceil(sum(last) / len(last) / self._target)
         over = panic / ready >= _PANIC_THRESHOLD
         if over:
@@ -52,13 +52,13 @@ class Knative:
         if self._panic_s is not None:
             self._panic_most = max(self._panic_most, found, min(max(panic, low), high))
             found = self._panic_most
-        self._wanted = found
+        self._desired = found
         return found
 
 
-def build(setting: Setting, knob: float) -> Trial:
+def build(context: PolicyContext, knob: float) -> PolicyRun:
     """Knative for every model."""
-    return replicas(setting, knob, Knative, "concurrency")
+    return replica_trial(context, knob, Knative, "concurrency")
 
 
 POLICY = Policy(

@@ -1,9 +1,9 @@
-"""The oracle: what no policy can undercut by the performance model, because it knows the future.
+"""The oracle: a lower bound of the cost of any policy, by the performance model.
 
-Owns the bound. Each minute of the trace gets the proven lower bound of a plan for exactly what
-arrived in it: no start-up time, no transitions, no headroom (utilization 1, even arrivals), every
-node released to the second. It is computed, not simulated, so it attains what is asked of it.
-Minutes with equal demand, rounded down to steps of a 25th of the peak, share a plan.
+Each minute of the trace gets the proven lower bound of a plan for exactly its arrivals: no start-up
+time, no transitions, no headroom (utilization 1, even arrivals), and every node released at once.
+The bound is computed, not simulated, so it attains the declared percentiles. Minutes with equal
+demand, rounded down to steps of a 25th of the peak, share a plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.simulation.policies.policy import Setting
+from autoscaler.simulation.policies.policy import PolicyContext
 
 NAME = "oracle"
 ABOUT = "lower bound: the planner's bound for each minute's demand, known beforehand, not simulated"
@@ -27,15 +27,15 @@ _LEVELS = 25
 @dataclass(frozen=True, slots=True)
 class Bound:
     """cost_usd: no policy that meets the SLO costs less, by the performance model. attainment:
-    what it plans for, the declared percentiles weighted by requests."""
+    planned, the declared percentiles weighted by requests."""
 
     cost_usd: float
     attainment: float
 
 
-def bound(setting: Setting) -> Bound:
-    """The oracle's cost of `setting`. Idle time before the first request is free."""
-    scenario = setting.scenario
+def bound(context: PolicyContext) -> Bound:
+    """The oracle's cost. Idle time before the first request is free."""
+    scenario = context.scenario
     services = tuple(
         replace(s, utilization=1.0, min_instances=0, survive="none", req_per_s=0.0)
         for s in scenario.cluster.services
@@ -48,13 +48,13 @@ def bound(setting: Setting) -> Bound:
     step = {model: max(1.0, max(found) / _LEVELS) for model, found in counts.items()}
     levels: Counter[tuple[int, ...]] = Counter()
     for index in range(spans):
-        # Rounded down: a bound may only be too low.
+        # Rounded down, because the result must be a lower bound.
         levels[tuple(int(counts[s.model][index] / step[s.model]) for s in services)] += 1
     usd = 0.0
     for level, many in sorted(levels.items()):
         demands = {
             s.model: Demand(
-                s.model, scenario.weight * n * step[s.model] / SPAN_S, setting.lengths_of(s)
+                s.model, scenario.weight * n * step[s.model] / SPAN_S, context.lengths_of(s)
             )
             for s, n in zip(services, level, strict=True)
             if n

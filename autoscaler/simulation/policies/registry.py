@@ -1,4 +1,4 @@
-"""All policies by name. Owns the table, nothing else: a policy is one file and one line here."""
+"""All policies by name. A policy is one file in this folder and one line here."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ VARIANTS = tuple(name for name in POLICIES if name.startswith("shoal-"))
 DEFAULT = tuple(name for name in POLICIES if name not in VARIANTS)
 
 
-def named(names: Sequence[str]) -> tuple[Policy, ...]:
-    """The policies called so, in this order; "variants" stands for ours without each part.
-    InvalidValue for a name that nobody has. The oracle is always computed."""
+def policies_by_name(names: Sequence[str]) -> tuple[Policy, ...]:
+    """The policies with these names, in this order.
+
+    "variants" stands for Shoal without each of its parts; the oracle is skipped, because it is
+    always computed. InvalidValue for an unknown name.
+    """
     found: list[Policy] = []
     for name in names:
         for one in VARIANTS if name == "variants" else (name,):

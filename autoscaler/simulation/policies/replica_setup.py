@@ -1,40 +1,38 @@
-"""The set-up that policies of equal replicas share.
-
-Owns nothing but that: hardware by `best_kind`, one rule per model.
-"""
+"""Set-up shared by all policies of equal replicas: hardware by `best_instance_kind`, one rule per
+model."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from autoscaler.simulation.policies.policy import Setting, Trial
+from autoscaler.simulation.policies.policy import PolicyContext, PolicyRun
 from autoscaler.simulation.replicas import (
-    Replica,
+    ReplicaCapacity,
     ReplicaFleet,
     Scaler,
-    best_kind,
-    combo_of,
-    replica_of,
+    best_instance_kind,
+    combo_in_pool,
+    replica_capacity,
 )
 
-FIRST_LOAD = 0.8
-"""Share of a replica's capacity that the first fleet is sized for."""
+INITIAL_LOAD = 0.8
+"""Load of each replica, as a share of its capacity, for which the first fleet is sized."""
 
-Rule = Callable[[Replica, float, int], Scaler]
-"""A replica, the knob and how many replicas to begin with."""
+Rule = Callable[[ReplicaCapacity, float, int], Scaler]
+"""Arguments: a replica's capacity, the knob, and the first number of replicas."""
 
 
-def replicas(setting: Setting, knob: float, rule: Rule, why: str) -> Trial:
+def replica_trial(context: PolicyContext, knob: float, rule: Rule, why: str) -> PolicyRun:
     """A run in which `rule` scales each model on its best single kind of instance."""
-    cluster = setting.scenario.cluster
+    cluster = context.scenario.cluster
     chosen, rules = {}, {}
     for service in cluster.services:
-        lengths = setting.lengths_of(service)
-        mean = setting.means.get(service.model, service.req_per_s)
-        kind = best_kind(cluster, service, lengths, mean, setting.peak_of(service))
-        combo = combo_of(cluster, service, setting.lengths, kind, kind.pools[0].id)
-        replica = replica_of(combo, lengths)
-        first = max(1, math.ceil(service.req_per_s / (FIRST_LOAD * replica.req_per_s) - 1e-9))
+        lengths = context.lengths_of(service)
+        mean = context.means.get(service.model, service.req_per_s)
+        kind = best_instance_kind(cluster, service, lengths, mean, context.peak_of(service))
+        combo = combo_in_pool(cluster, service, context.lengths, kind, kind.pools[0].id)
+        replica = replica_capacity(combo, lengths)
+        first = max(1, math.ceil(service.req_per_s / (INITIAL_LOAD * replica.req_per_s) - 1e-9))
         chosen[service.model], rules[service.model] = kind, rule(replica, knob, first)
-    return Trial(setting.scenario, ReplicaFleet(cluster, setting.lengths, chosen, rules, why))
+    return PolicyRun(context.scenario, ReplicaFleet(cluster, context.lengths, chosen, rules, why))

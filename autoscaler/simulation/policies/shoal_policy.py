@@ -1,8 +1,8 @@
-"""Ours: the very fold and planner of production, and ours without each of its parts.
+"""Shoal as a policy: the production controller and planner, and variants without one part each.
 
-Owns what each variant leaves out. The knob is the share of requests that every model is planned
-for, whatever share is declared: capacity is sized by it. (The target utilization is no knob: what
-an instance is good for is measured at it, so a lower one leaves the same room.)
+The knob is the share of requests within the SLO for which every model is planned, in place of the
+declared percentile. (The target utilization is no knob: an instance's capacity is measured at it,
+so a lower value leaves the same headroom.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.strategies.homo import Homo
 from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.planning.strategies.shoal import Shoal
-from autoscaler.simulation.controller_under_test import LiveController, See
-from autoscaler.simulation.policies.policy import Policy, Setting, Trial
+from autoscaler.simulation.controller_under_test import ControllerUnderTest, DemandFilter
+from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 
 _KNOB = "planned share of requests within SLO"
 _VALUES = (0.9, 0.95, 0.98, 0.99, 0.995)
@@ -32,26 +32,31 @@ Change = Callable[[Cluster], Cluster]
 
 
 def plan_with(request: PlanRequest, cluster: Cluster, strategy: Strategy) -> PlanAnswer:
-    """The real planner under another strategy."""
+    """Plan with the production planner under another strategy."""
     return answer(request, cluster, profile_of(cluster), strategy)
 
 
 def build(
-    setting: Setting,
+    context: PolicyContext,
     knob: float,
     change: Change | None = None,
     strategy: Strategy | None = None,
-    see: See | None = None,
-) -> Trial:
-    """The production controller. knob: percentile, 0 = as declared. change: of the cluster that
-    it is told; see: of the demand that it sees; strategy: of its planner."""
-    scenario = setting.scenario
+    demand_filter: DemandFilter | None = None,
+) -> PolicyRun:
+    """The production controller.
+
+    knob: percentile, 0 = as declared. change: applied to the cluster before the controller reads
+    it. demand_filter: applied to the observed demand. strategy: of the planner.
+    """
+    scenario = context.scenario
     cluster = change(scenario.cluster) if change else scenario.cluster
     if knob > 0.0:
         services = tuple(replace(s, percentile=knob) for s in cluster.services)
         cluster = replace(cluster, services=services)
     plan = partial(plan_with, strategy=strategy or strategy_for(cluster.policy))
-    return Trial(replace(scenario, cluster=cluster), LiveController(see=see), plan)
+    return PolicyRun(
+        replace(scenario, cluster=cluster), ControllerUnderTest(demand_filter=demand_filter), plan
+    )
 
 
 def _policy_of(cluster: Cluster, **changes: float | str) -> Cluster:
@@ -60,29 +65,29 @@ def _policy_of(cluster: Cluster, **changes: float | str) -> Cluster:
 
 
 def free_transitions(cluster: Cluster) -> Cluster:
-    """Starting, loading and switching cost the planner nothing."""
+    """Starts, loads and role switches have no cost in the plan."""
     return _policy_of(cluster, k_start=0.0, k_load=0.0, k_switch=0.0)
 
 
 def dear_switches(cluster: Cluster) -> Cluster:
-    """A role switch is dearer than a start, so none is made."""
+    """A role switch costs more than a start, so no plan has one."""
     return _policy_of(cluster, k_switch=100.0)
 
 
 def without_forecast(cluster: Cluster) -> Cluster:
-    """Only what is asked now counts."""
+    """Only the current demand counts."""
     return _policy_of(cluster, forecast="none")
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
-    """Our planner, over the candidates that `keep` lets through, where any does."""
+class FilteredShoal:
+    """Shoal's planner over the candidates that pass `keep`; over all of them if none passes."""
 
     keep: Callable[[Combo, Mapping[str, str]], bool]
     name: str = "shoal"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """As `Shoal`."""
+        """As `Shoal.solve`."""
         gpus = {pool.id: pool.gpu.name for pool in problem.cluster.pools}
         candidates = {
             model: tuple(c for c in combos if self.keep(c, gpus)) or tuple(combos)
@@ -103,49 +108,49 @@ def of_one_instance(combo: Combo, gpus: Mapping[str, str]) -> bool:
 
 
 def local_window_only(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDemand]:
-    """Spans shorter than the local window are not seen."""
+    """Drop the spans that are shorter than the local window."""
     return {model: replace(one, recent=()) for model, one in demand.items()}
 
 
-def _variant(name: str, about: str, make: Callable[[Setting, float], Trial]) -> Policy:
+def _variant(name: str, about: str, make: Callable[[PolicyContext, float], PolicyRun]) -> Policy:
     source = "autoscaler/decide.py, autoscaler/planning"
     return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make, flows=True)
 
 
-SHOAL = _variant("shoal", "ours: the production controller and planner", build)
+SHOAL = _variant("shoal", "Shoal: the production controller and planner", build)
 NO_TRANSITIONS = _variant(
     "shoal-no-transitions",
-    "ours, planning as if starts and switches were free",
+    "Shoal, planning as if starts and switches were free",
     partial(build, change=free_transitions),
 )
 NO_SURGE = _variant(
     "shoal-no-surge",
-    "ours without the surge window: demand is seen in windows of two minutes and more",
-    partial(build, see=local_window_only),
+    "Shoal without the surge window: demand is measured over two minutes and more",
+    partial(build, demand_filter=local_window_only),
 )
 NO_FORECAST = _variant(
     "shoal-no-forecast",
-    "ours without a forecast: nothing is started for what is only expected",
+    "Shoal without a forecast: no instance starts for expected demand",
     partial(build, change=without_forecast),
 )
 NO_MIXED = _variant(
     "shoal-no-mixed",
-    "ours without mixed templates: every combo on one type of GPU",
-    partial(build, strategy=Only(of_one_gpu_type)),
+    "Shoal without mixed templates: every combo on one type of GPU",
+    partial(build, strategy=FilteredShoal(of_one_gpu_type)),
 )
 NO_PAIRS = _variant(
     "shoal-no-pairs",
-    "ours with single instances only: no prefill-decode combos, no pipelines",
-    partial(build, strategy=Only(of_one_instance)),
+    "Shoal with single instances only: no prefill-decode combos, no pipelines",
+    partial(build, strategy=FilteredShoal(of_one_instance)),
 )
 NO_SWITCH = _variant(
     "shoal-no-switch",
-    "ours without role switches in plans",
+    "Shoal without role switches in plans",
     partial(build, change=dear_switches),
 )
 HOMO = Policy(
     "homo",
-    "our loop with Coral's Homo as its planner: each model on homogeneous instances, one by one",
+    "Shoal's controller with Coral's Homo as planner: homogeneous instances, one model at a time",
     _KNOB,
     _AS_DECLARED,
     _VALUES,

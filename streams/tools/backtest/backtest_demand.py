@@ -17,7 +17,7 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.arrivals import Arrival, measured_lengths, that_fit
+from autoscaler.simulation.arrivals import Arrival, fitting_arrivals, measured_lengths
 from autoscaler.simulation.scenario import Scenario
 from streams.files.components_section import refuse_components
 from streams.files.shoal_yaml import load_config
@@ -318,7 +318,7 @@ def _with_priors(
 ) -> Cluster:
     """Models without a declared workload expect what came in the first minutes."""
     span_s = min(PRIOR_S, duration_s)
-    early = that_fit((a for a in arrivals if a.at_s < span_s), cluster.services)
+    early = fitting_arrivals((a for a in arrivals if a.at_s < span_s), cluster.services)
     lengths = measured_lengths(early)
     count = Counter(arrival.model for arrival in early)
     services = []

@@ -17,10 +17,10 @@ import joblib
 import orjson
 
 from autoscaler.simulation.policies import oracle
-from autoscaler.simulation.policies.policy import Setting, setting_of
+from autoscaler.simulation.policies.policy import PolicyContext, policy_context
 from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score, score
-from autoscaler.simulation.rate_simulator import simulate_flow
+from autoscaler.simulation.rate_simulator import simulate_rates
 from autoscaler.simulation.simulator import simulate
 from streams.files.csv_rows import cause_of
 from streams.files.user_errors import UserError
@@ -51,10 +51,10 @@ class Outcome:
 
 
 @lru_cache(maxsize=2)
-def prepared(demand: Demand, seed: int) -> tuple[Workload, Setting]:
+def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
     """The workload of `demand` and what policies may know of it."""
     workload = load_workload(demand, seed)
-    setting = setting_of(workload.scenario)
+    setting = policy_context(workload.scenario)
     keep()
     return workload, setting
 
@@ -65,7 +65,7 @@ def run(one: Run) -> Outcome:
     if one.policy == oracle.NAME:
         return Outcome(one, bound=oracle.bound(setting))
     trial = POLICIES[one.policy].build(setting, one.knob)
-    simulated = simulate_flow if one.demand.fluid else simulate
+    simulated = simulate_rates if one.demand.fluid else simulate
     found = simulated(trial.scenario, trial.decider, trial.plan)
     if one.timeline is not None:
         try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.simulation.supply_script import Happening, NodesLimited, PriceChanged
+from autoscaler.simulation.supply_script import NodesLimited, PriceChanged, ScriptEvent
 from streams.files.cloud_prices import cloud_prices, is_price_list, prices_of_pools
 from streams.files.csv_rows import finite_cell
 from streams.files.tables import Row, Table, read_lines, read_table
@@ -49,7 +49,7 @@ def load_supply(
     lead_s: float,
     times: TraceTime | None = None,
     notes: list[str] | None = None,
-) -> tuple[Happening, ...]:
+) -> tuple[ScriptEvent, ...]:
     """What the files say, on the axis of a simulation that begins `lead_s` before second `from_s`
     of the trace: what held by then holds from its start on. notes: gets how dates were placed.
     UserError for what does not fit."""
@@ -68,11 +68,11 @@ def load_supply(
                 known = ", ".join(sorted(pools))
                 raise UserError(f"{path}: pool: {one[:100]!r} is not one of {known}")
         changes += found
-    found_events: list[Happening] = []
-    before: dict[tuple[str, bool], Happening] = {}
+    found_events: list[ScriptEvent] = []
+    before: dict[tuple[str, bool], ScriptEvent] = {}
     for at_s, pool, price, nodes in sorted(_placed(changes, times, notes), key=lambda row: row[0]):
         when_s = max(0.0, at_s - from_s + lead_s) if at_s > from_s else 0.0
-        events: list[Happening] = []
+        events: list[ScriptEvent] = []
         if price is not None:
             events.append(PriceChanged(when_s, pool, price))
         if nodes is not None:

@@ -19,9 +19,9 @@ from autoscaler.planning.planner import explained_plan
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
+from autoscaler.simulation.simulator import Simulator
 from autoscaler.simulation.supply_script import NodeLost
 from topics.reason_codes import ReasonCode
 
@@ -65,13 +65,13 @@ def arrivals(after: float, until_s: float = END_S) -> list[Arrival]:
 
 
 @pytest.fixture(scope="module")
-def shifted() -> World:
-    world = World(Scenario(cluster(), arrivals(0.7), END_S, LEAD_S), LiveController())
+def shifted() -> Simulator:
+    world = Simulator(Scenario(cluster(), arrivals(0.7), END_S, LEAD_S), ControllerUnderTest())
     world.run()
     return world
 
 
-def test_what_is_served_is_what_was_planned_within_two_points(shifted: World) -> None:
+def test_what_is_served_is_what_was_planned_within_two_points(shifted: Simulator) -> None:
     """Of each type, over each combo, until the shift."""
     routes = shifted.routes["m"]
     assert {kind.name for kind in routes.types} == {"long", "chat"}
@@ -85,40 +85,42 @@ def test_what_is_served_is_what_was_planned_within_two_points(shifted: World) ->
             assert abs(last[kind.name, group.group] / total - share) <= 0.02
 
 
-def test_a_shift_of_the_mix_plans_again_for_what_was_measured(shifted: World) -> None:
-    full = [(at, ask) for at, ask in shifted.timeline.asked if ask.urgency is Urgency.FULL]
+def test_a_shift_of_the_mix_plans_again_for_what_was_measured(shifted: Simulator) -> None:
+    full = [(at, ask) for at, ask in shifted.timeline.plan_requests if ask.urgency is Urgency.FULL]
     after = [dict(ask.demands[0].mix) for at, ask in full if at > LEAD_S + SHIFT_S + 150.0]
     first = next(at for at, ask in full if dict(ask.demands[0].mix)["long"] > 0.4)
     assert LEAD_S + SHIFT_S < first < LEAD_S + SHIFT_S + 120.0
     assert after[-1]["long"] == pytest.approx(0.7, abs=0.08)
 
 
-def test_every_fleet_that_is_planned_keeps_the_budget(shifted: World) -> None:
+def test_every_fleet_that_is_planned_keeps_the_budget(shifted: Simulator) -> None:
     """On the way from one to the next both are paid for, as with every plan."""
     for plan in shifted.timeline.plans:
         assert sum(target.usd_per_h for target in plan.targets) <= 6.0
 
 
-def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: World) -> None:
+def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: Simulator) -> None:
     """After the shift two prefill instances and one for decode would do more, for all of the
     budget. The last of what runs may not leave before something else serves."""
     assert [sum(target.count for target in plan.targets) for plan in shifted.timeline.plans] == [3]
-    notes = [note for _, answer in shifted.timeline.answered for note in answer.notes]
+    notes = [note for _, answer in shifted.timeline.plan_answers for note in answer.notes]
     assert Reason(ReasonCode.BUDGET_STUCK, "m", ("m",)) in notes
 
 
 def test_a_lost_node_is_planned_around_and_explained() -> None:
     """Its requests go to the others at once; the plan that follows replaces it."""
-    world = World(Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S), LiveController())
+    world = Simulator(
+        Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S), ControllerUnderTest()
+    )
     world.advance(LEAD_S + 100.0)
     used = sorted(n for n, record in world.assignments.items() if record.instances)
     script = (NodeLost(LEAD_S + 100.0, used[0]),)
-    again = World(
-        Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S, script), LiveController()
+    again = Simulator(
+        Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S, script), ControllerUnderTest()
     )
     again.run()
-    asked = [ask for at, ask in again.timeline.asked if ask.urgency is Urgency.FULL]
-    assert any(at > LEAD_S + 100.0 for at, ask in again.timeline.asked)
+    asked = [ask for at, ask in again.timeline.plan_requests if ask.urgency is Urgency.FULL]
+    assert any(at > LEAD_S + 100.0 for at, ask in again.timeline.plan_requests)
     others = again.assignments.keys() - {used[0]}
     assert sum(bool(again.assignments[node].instances) for node in others) >= len(used)
     for kind in again.routes["m"].types:
@@ -132,7 +134,7 @@ def test_a_lost_node_is_planned_around_and_explained() -> None:
 
 def test_without_the_objective_nothing_is_told_apart() -> None:
     plain = replace(cluster(), policy=Policy(budget_usd_per_h=6.0))
-    world = World(Scenario(plain, arrivals(0.2, 60.0), 60.0, 120.0), LiveController())
+    world = Simulator(Scenario(plain, arrivals(0.2, 60.0), 60.0, 120.0), ControllerUnderTest())
     world.run()
     assert world.routes["m"].types == ()
-    assert not any(ask.demands[0].mix for _, ask in world.timeline.asked)
+    assert not any(ask.demands[0].mix for _, ask in world.timeline.plan_requests)

@@ -17,11 +17,11 @@ from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from autoscaler.serving.component_paths import planned_shares
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Call, Ending
-from autoscaler.simulation.simulator import World
-from autoscaler.simulation.supply_script import Happening, NodeLost
+from autoscaler.simulation.simulator import Simulator
+from autoscaler.simulation.supply_script import NodeLost, ScriptEvent
 from tests.unit.decide.decide_catalogue import service
 from topics.reason_codes import ReasonCode
 
@@ -67,22 +67,22 @@ def arrivals(steps: Sequence[tuple[float, float, float]]) -> list[Arrival]:
 
 
 def started(
-    steps: Sequence[tuple[float, float, float]], script: tuple[Happening, ...] = ()
-) -> World:
-    return World(
-        Scenario(cluster(), arrivals(steps), steps[-1][0], LEAD_S, script), LiveController()
+    steps: Sequence[tuple[float, float, float]], script: tuple[ScriptEvent, ...] = ()
+) -> Simulator:
+    return Simulator(
+        Scenario(cluster(), arrivals(steps), steps[-1][0], LEAD_S, script), ControllerUnderTest()
     )
 
 
 @cache
-def shifted() -> World:
+def shifted() -> Simulator:
     """From 30% photos to 80% of them."""
     world = started([(CHANGE_S, RATE, PHOTOS), (END_S, RATE, 0.8)])
     world.run()
     return world
 
 
-def running(world: World) -> Counter[str]:
+def running(world: Simulator) -> Counter[str]:
     """Instances that are wanted, by deployment."""
     return Counter(
         one.engine.removeprefix("omni.")
@@ -92,7 +92,7 @@ def running(world: World) -> Counter[str]:
     )
 
 
-def since(world: World, at_s: float) -> list[Call]:
+def since(world: Simulator, at_s: float) -> list[Call]:
     return [call for call in world.timeline.calls if call.arrival_ms / 1000.0 >= LEAD_S + at_s]
 
 
@@ -100,10 +100,12 @@ def test_a_shift_of_kinds_brings_other_cells_and_other_paths() -> None:
     before = started([(CHANGE_S, RATE, PHOTOS)])
     before.run()
     world = shifted()
-    asked = [dict(ask.demands[0].mix)["photo"] for _, ask in world.timeline.asked]
+    asked = [dict(ask.demands[0].mix)["photo"] for _, ask in world.timeline.plan_requests]
     assert asked[0] == pytest.approx(PHOTOS)
     assert asked[-1] == pytest.approx(0.8, abs=0.05)
-    first = next(at for at, ask in world.timeline.asked if dict(ask.demands[0].mix)["photo"] > 0.5)
+    first = next(
+        at for at, ask in world.timeline.plan_requests if dict(ask.demands[0].mix)["photo"] > 0.5
+    )
     assert first < LEAD_S + CHANGE_S + 90.0
     assert running(world)["image"] > running(before)["image"]
     rates = Counter[str]()

@@ -16,10 +16,10 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Ending
-from autoscaler.simulation.simulator import ORIGIN_MS, World
+from autoscaler.simulation.simulator import ORIGIN_MS, Simulator
 from autoscaler.simulation.timeline import Timeline
 from autoscaler.state.effects import PublishRoutes
 from topics.controls import Control
@@ -55,7 +55,7 @@ def cluster() -> Cluster:
     return Cluster(pools, services, routes=(ROUTE,))
 
 
-def run(seed: int, hard_from_s: float, until_s: float) -> World:
+def run(seed: int, hard_from_s: float, until_s: float) -> Simulator:
     """Scores as in the sample; from `hard_from_s` on only those of its harder half."""
     random = np.random.default_rng(seed)
     times = np.sort(random.uniform(0.0, until_s, random.poisson(RATE * until_s)))
@@ -64,7 +64,7 @@ def run(seed: int, hard_from_s: float, until_s: float) -> World:
                 score=float(random.uniform(0.5 if t >= hard_from_s else 0.0, 1.0)))
         for t in times
     ]  # fmt: skip
-    world = World(Scenario(cluster(), found, until_s, LEAD_S), LiveController())
+    world = Simulator(Scenario(cluster(), found, until_s, LEAD_S), ControllerUnderTest())
     world.run()
     return world
 
@@ -108,7 +108,7 @@ def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
         routes=(replace(ROUTE, at_least=89.0),),
     )
     found = [Arrival(0.5 * i, "auto", 400, 60, score=0.9) for i in range(200)]
-    world = World(Scenario(both, found, 100.0, 80.0), LiveController())
+    world = Simulator(Scenario(both, found, 100.0, 80.0), ControllerUnderTest())
     world.run()
     assert {call.ending for call in world.timeline.calls} == {Ending.SERVED}
     by_small = Counter(call.model for call in world.timeline.calls)["small"]

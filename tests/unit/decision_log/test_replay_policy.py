@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.simulation.what_if import Recorded, WhatIf, decided_again
+from autoscaler.simulation.what_if import RecordedTick, WhatIf, decide_again
 from streams.cli import replay_view
 from streams.cli.main import main
 from streams.decision_log.log_reader import segments
@@ -28,9 +28,9 @@ models:
 """
 
 
-def recorded(folder: Path) -> list[Recorded]:
+def recorded(folder: Path) -> list[RecordedTick]:
     return [
-        Recorded(tick.now_ms, tick.cluster, tick.observation)
+        RecordedTick(tick.now_ms, tick.cluster, tick.observation)
         for segment in segments(folder)
         for tick in segment.read()[1]
     ]
@@ -39,7 +39,7 @@ def recorded(folder: Path) -> list[Recorded]:
 def again(w: World, folder: Path, declared: Cluster | None = None) -> WhatIf:
     planner = Planner(w.catalogue)
     start, _ = segments(folder)[0].read()
-    return decided_again(start.state, recorded(folder), declared, planner.answer)
+    return decide_again(start.state, recorded(folder), declared, planner.answer)
 
 
 @pytest.fixture(scope="module")

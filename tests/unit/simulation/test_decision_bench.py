@@ -12,8 +12,13 @@ import pytest
 from autoscaler.domain.cluster import Market
 from autoscaler.simulation.arrivals import measured_lengths
 from autoscaler.simulation.fixed_fleet import FixedFleet
-from autoscaler.simulation.fleet_options import kinds
-from autoscaler.simulation.fleet_search import Fleet, Sweep, _Search, sweep
+from autoscaler.simulation.fleet_options import instance_kinds
+from autoscaler.simulation.fleet_search import (
+    FleetSearchResult,
+    SimulatedFleet,
+    _Search,
+    search_fleets,
+)
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import simulate
 from autoscaler.simulation.supply_script import PriceChanged
@@ -22,7 +27,7 @@ from loadtests.decision_cases import Case, Prepared, prepare
 from loadtests.decision_compare import dominance, over_seeds
 from loadtests.decision_figures import Truth, smoothed_rates
 from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
-from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, service
+from tests.unit.simulation.simulation_builders import OD, ONE, cluster, evenly, service
 
 CONFIG = Path(__file__).with_name("mini.yaml")
 STEP = Case("step", "steps", CONFIG, rates=(1.0, 6.0), before_s=60.0, duration_s=60.0, lead_s=120)
@@ -177,7 +182,9 @@ def test_as_rates_a_run_has_the_figures_of_requests_but_that_of_peaks() -> None:
 def test_the_sweep_of_flows_finds_what_the_sweep_of_requests_finds() -> None:
     prepared = prepared_at(20.0)
     found = [
-        sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,), fluid).found[0.97]
+        search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,), fluid).cheapest[
+            0.97
+        ]
         for fluid in (False, True)
     ]
     assert all(found)
@@ -231,7 +238,7 @@ def prepared_at(req_per_s: float) -> Prepared:
 def test_the_sweep_finds_the_cheapest_fleet_with_its_share_of_spot() -> None:
     """Against every count of the only kind there is."""
     prepared = prepared_at(20.0)
-    found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
+    found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
     search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
     attain = {n: search._simulate((n,)) for n in range(1, 7)}
     fewest = min(n for n, fleet in attain.items() if fleet and fleet.attainment >= 0.97)
@@ -247,7 +254,7 @@ def test_the_sweep_of_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
     few = tuple(replace(pool, max_nodes=3) for pool in prepared.scenario.cluster.pools)
     where = replace(prepared.scenario.cluster, pools=few)
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
-    found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
+    found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
     search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
     every = [search._simulate(c) for c in itertools.product(range(5), repeat=len(search.kinds))]
     enough = [fleet for fleet in every if fleet is not None and fleet.attainment >= 0.97]
@@ -261,9 +268,9 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
     owned = replace(pools[0], market=Market.OWNED, price_usd_per_h=0.0, max_nodes=1)
     where = replace(prepared.scenario.cluster, pools=(*pools, owned))
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
-    (kind,) = kinds(where, where.services[0], prepared.truth.lengths["mini"])
-    assert kind.most() == 9
-    found = sweep(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).found[0.97]
+    (kind,) = instance_kinds(where, where.services[0], prepared.truth.lengths["mini"])
+    assert kind.max_count() == 9
+    found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
     assert found is not None
     assert found.counts == ((f"mini:a1@{owned.id}", 1),)
     assert found.usd_per_h == 0.0
@@ -272,11 +279,11 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
 def test_ours_is_dominated_by_what_attains_as_much_for_less() -> None:
     ours = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
     share = ours.models["mini"].slo_attainment
-    cheap = Fleet((), 1.0, ours.cost_usd - 0.01, share)
-    dear = Fleet((), 1.0, ours.cost_usd + 0.01, share)
-    assert "DOMINATED" in dominance(ours, [Sweep("mini", {share: cheap}, 1)])
-    assert "not dominated" in dominance(ours, [Sweep("mini", {share: dear}, 1)])
-    assert "not dominated" in dominance(ours, [Sweep("mini", {share: None}, 1)])
+    cheap = SimulatedFleet((), 1.0, ours.cost_usd - 0.01, share)
+    dear = SimulatedFleet((), 1.0, ours.cost_usd + 0.01, share)
+    assert "DOMINATED" in dominance(ours, [FleetSearchResult("mini", {share: cheap}, 1)])
+    assert "not dominated" in dominance(ours, [FleetSearchResult("mini", {share: dear}, 1)])
+    assert "not dominated" in dominance(ours, [FleetSearchResult("mini", {share: None}, 1)])
 
 
 def test_seeds_are_compared_one_by_one_and_together() -> None:
@@ -284,9 +291,15 @@ def test_seeds_are_compared_one_by_one_and_together() -> None:
     none attains 97%, and 95% none in any."""
     one = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
     share, usd = one.models["mini"].slo_attainment, one.cost_usd
-    cheap, dear = Fleet((), 1.0, 0.99 * usd, share), Fleet((), 1.0, 2.0 * usd, share)
+    cheap, dear = (
+        SimulatedFleet((), 1.0, 0.99 * usd, share),
+        SimulatedFleet((), 1.0, 2.0 * usd, share),
+    )
     swept = [
-        (replace(one, seed=seed), [Sweep("mini", {0.97: fleet, 0.95: None, share: fleet}, 1)])
+        (
+            replace(one, seed=seed),
+            [FleetSearchResult("mini", {0.97: fleet, 0.95: None, share: fleet}, 1)],
+        )
         for seed, fleet in ((1, cheap), (2, dear), (3, None))
     ]
     assert over_seeds(swept) == [
@@ -300,6 +313,6 @@ def test_declared_floors_hold_for_fixed_fleets() -> None:
     floor = replace(prepared.scenario.cluster, services=(service(min_instances=3),))
     held = replace(prepared, scenario=replace(prepared.scenario, cluster=floor))
     for where, least in ((prepared, 1), (held, 3)):
-        found = sweep(where.scenario, where.truth.lengths, "mini", (0.97,)).found[0.97]
+        found = search_fleets(where.scenario, where.truth.lengths, "mini", (0.97,)).cheapest[0.97]
         assert found is not None
         assert sum(count for _, count in found.counts) == least

@@ -13,7 +13,15 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import architecture
 from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
-from tests.unit.simulation.worlds import OD, ONE, cluster, evenly, run, service, world
+from tests.unit.simulation.simulation_builders import (
+    OD,
+    ONE,
+    cluster,
+    evenly,
+    run,
+    service,
+    simulator,
+)
 
 SPEC = service().architecture
 
@@ -42,7 +50,7 @@ def test_a_rented_node_takes_its_time_to_come_and_the_next_instance_on_it_does_n
         run({ONE: 1}, early, 400.0, lead_s=0.0, on=one).requests[0].outcome for one in (on, late)
     ]
     assert outcomes == ["served", "refused"]
-    both = world({ONE: 2}, evenly(10, 1.0, first_s=start_s + 205.0), 400.0, lead_s=0.0, on=late)
+    both = simulator({ONE: 2}, evenly(10, 1.0, first_s=start_s + 205.0), 400.0, lead_s=0.0, on=late)
     assert {row.outcome for row in both.run().requests} == {"served"}
     assert len(both.engines) == 2
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.simulation.arrival_flow import Batch, Inflow
+from autoscaler.simulation.arrival_flow import ArrivalFlow, Batch
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.flow_meter import FlowMeter
-from autoscaler.simulation.gateway_meter import Meter
+from autoscaler.simulation.gateway_meter import GatewayMeter
 from autoscaler.simulation.rate_flow import Cohort
 from topics.sketch import LOWEST, MOST_IN_CELL
 from topics.telemetry import COUNTS
@@ -40,7 +40,7 @@ def test_columns_say_what_records_of_single_requests_would() -> None:
         span.count_arrival(one.input_tokens, one.output_tokens)
     for one in (CAME[0], CAME[2]):  # the other one fits no engine
         span.count_answer(50.0, 1500.0, one.input_tokens, one.output_tokens, 1e3, 1e3)
-    batch = Inflow(CAME, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
+    batch = ArrivalFlow(CAME, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
     cohort = Cohort(0.5, batch, 0, served=2, attained=2.0)
     for bucket, count in span.ttft_ms.items():
         cohort.ttft[bucket - LOWEST] += count
@@ -48,8 +48,8 @@ def test_columns_say_what_records_of_single_requests_would() -> None:
         cohort.tpot[bucket - LOWEST] += count
     # Of the two that were served, which a flow knows only together with those that were not.
     span.input_tokens = batch.input_tokens
-    meter.came(batch)
-    meter.ended(cohort)
+    meter.count_arrivals(batch)
+    meter.count_ended(cohort)
     meter.in_flight = span.in_flight
     one, other = by_column(meter), by_record(span)
     assert one.names == other.names
@@ -65,15 +65,15 @@ def test_a_count_beyond_a_cell_is_several() -> None:
     span, meter = Span(), FlowMeter()
     for _ in range(many):
         span.count_arrival(500, 100)
-    one = Inflow(CAME[:1], 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
+    one = ArrivalFlow(CAME[:1], 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
     batch = Batch(many, inputs=many * one.inputs, shapes=many * one.shapes)
-    meter.came(batch)
+    meter.count_arrivals(batch)
     assert cells(by_column(meter)) == cells(by_record(span))
 
 
 def test_a_gateway_tells_windows_what_its_record_would() -> None:
     """Requests answered, in flight and sent on by kind; then nothing but zeros."""
-    told, record = Meter(), Span()
+    told, record = GatewayMeter(), Span()
     for meter in (told, record):
         for one in CAME:
             meter.count_arrival(one.input_tokens, one.output_tokens)
@@ -82,7 +82,7 @@ def test_a_gateway_tells_windows_what_its_record_would() -> None:
         meter.count_answer(50.0, 1500.0, 500, 100, 1e3, 1e3)
         meter.refused += 1
     for _ in range(2):
-        row, found, kinds = told.told(7, 1000, 2)
+        row, found, kinds = told.take_report(7, 1000, 2)
         one = from_rows([("m", "g", "b")], [row], [found], {0: kinds} if kinds else {})
         other = by_record(record)
         assert one.numbers.tolist() == other.numbers.tolist()
@@ -95,6 +95,6 @@ def test_few_misses_at_a_time_are_counted_in_the_end() -> None:
     """Spans of one request that attains by 95%: rounded each by itself, none would miss."""
     meter = FlowMeter()
     for _ in range(100):
-        meter.ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))
+        meter.count_ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))
     row = by_column(meter).numbers[0].tolist()
     assert (row[COUNTS.index("completions")], row[COUNTS.index("attained")]) == (100, 95)

@@ -13,11 +13,11 @@ from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile_sources import profile_of
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
+from autoscaler.simulation.simulator import Simulator
 from autoscaler.simulation.supply_script import NodeLost
-from tests.unit.simulation.worlds import OD, cluster, evenly, service, world
+from tests.unit.simulation.simulation_builders import OD, cluster, evenly, service, simulator
 
 SPEC = catalog.model("Qwen/Qwen3-32B")
 GANG = f"mini:a1.32@{OD}>a1.32@{OD}"
@@ -33,7 +33,7 @@ def joined() -> Cluster:
 
 def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
     """A lone request takes the prompt's pass through both stages; the bill has two spans."""
-    one = world({GANG: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
+    one = simulator({GANG: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
     timeline = one.run()
     stages = tuple((NodeSlice(catalog.gpu("L40S"), 1), 32) for _ in range(2))
     lane, _ = pipeline_times(
@@ -54,7 +54,7 @@ def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
 @pytest.mark.parametrize("node", ["eu.l40s.on-demand.0", "eu.l40s.on-demand.1"])
 def test_a_lost_node_takes_the_whole_gang_along(node: str) -> None:
     """Whichever rank it is, nothing is served afterwards by a fleet that replaces nothing."""
-    timeline = world(
+    timeline = simulator(
         {GANG: 1}, evenly(60, 1.0), 100.0, on=joined(), script=(NodeLost(150.0, node),)
     ).run()
     late = [row for row in timeline.requests if row.arrival_s > 160.0]
@@ -72,7 +72,7 @@ def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
     where = replace(declared, services=(kept,))
     script = (NodeLost(250.0, "eu.l40s.on-demand.1"),)
     scenario = Scenario(where, evenly(480, 0.5, first_s=10.0), 300.0, 200.0, script)
-    timeline = World(scenario, LiveController()).run()
+    timeline = Simulator(scenario, ControllerUnderTest()).run()
     late = [row for row in timeline.requests if row.arrival_s > 430.0]
     assert late
     assert all(row.outcome == "served" for row in late)
@@ -87,7 +87,7 @@ def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
 def test_prefill_and_decode_gangs_hand_over() -> None:
     """Four nodes, two gangs, one request at a time through both; no KV stays behind."""
     both = f"mini:p1.32@{OD}>p1.32@{OD}+d1.32@{OD}>d1.32@{OD}"
-    one = world({both: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
+    one = simulator({both: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
     timeline = one.run()
     assert [row.outcome for row in timeline.requests] == ["served"] * 5
     assert len({span.node for span in timeline.nodes}) == 4

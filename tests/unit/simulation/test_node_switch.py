@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.supply_script import LaunchesFail
-from tests.unit.simulation.worlds import ONE, world
+from tests.unit.simulation.simulation_builders import ONE, simulator
 from topics.fleet import InstanceState, ObservedInstance
 
 NODE = "eu.l40s.on-demand.0"
@@ -17,7 +17,7 @@ NODE = "eu.l40s.on-demand.0"
 
 def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> None:
     """Two tries, then the role of before, with the reason; another wish is another try."""
-    one = world({ONE: 1}, [], 900.0, script=(LaunchesFail(150.0, NODE, 175.0),))
+    one = simulator({ONE: 1}, [], 900.0, script=(LaunchesFail(150.0, NODE, 175.0),))
     one.advance(149.0)
     first = one.assignments[NODE]
     node = one.nodes[NODE]
@@ -47,7 +47,7 @@ def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> No
 
 def test_a_role_is_switched_without_a_start() -> None:
     """The process that serves one phase serves the other: nothing is loaded again."""
-    one = world({ONE: 1}, [], 900.0)
+    one = simulator({ONE: 1}, [], 900.0)
     one.advance(149.0)
     first = one.assignments[NODE]
     wanted = tuple(replace(item, phase="prefill") for item in first.instances)
@@ -61,7 +61,7 @@ def test_a_role_is_switched_without_a_start() -> None:
 def test_a_drain_lasts_as_long_as_the_assignment_says(timeout_s: float, served: bool) -> None:
     """An answer of several minutes: cut after one minute, or after an executor's own two where the
     assignment names none; finished within fifteen."""
-    one = world({ONE: 1}, [Arrival(30.0, "mini", 100, 20_000)], 1800.0)
+    one = simulator({ONE: 1}, [Arrival(30.0, "mini", 100, 20_000)], 1800.0)
     one.advance(160.0)
     first = one.assignments[NODE]
     gone = tuple(replace(item, drain=True) for item in first.instances)

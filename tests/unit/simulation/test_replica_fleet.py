@@ -7,11 +7,11 @@ from collections import Counter
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
 from autoscaler.rollout.serving_group import Life
-from autoscaler.simulation.fleet_options import kinds
-from autoscaler.simulation.replicas import ReplicaFleet, Signals, best_kind
+from autoscaler.simulation.fleet_options import instance_kinds
+from autoscaler.simulation.replicas import ReplicaFleet, Signals, best_instance_kind
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
-from tests.unit.simulation.worlds import LENGTHS, OD, SPOT, cluster, evenly, service
+from autoscaler.simulation.simulator import Simulator
+from tests.unit.simulation.simulation_builders import LENGTHS, OD, SPOT, cluster, evenly, service
 
 
 class Script:
@@ -20,22 +20,22 @@ class Script:
     def __init__(self, wanted: dict[int, int]) -> None:
         self._wanted = wanted
 
-    def wanted(self, signals: Signals) -> int:
+    def desired_replicas(self, signals: Signals) -> int:
         return self._wanted[max(s for s in self._wanted if s <= signals.now_s)]
 
 
 def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
     """1, then 5, then 2: nine starts would be churn, five are what it takes."""
     where = cluster(service(spot_share=0.5))
-    (kind,) = kinds(where, where.services[0], LENGTHS)
+    (kind,) = instance_kinds(where, where.services[0], LENGTHS)
     rule = Script({0: 1, 100: 5, 400: 2})
     fleet = ReplicaFleet(where, {"mini": LENGTHS}, {"mini": kind}, {"mini": rule}, "scripted")
-    world = World(Scenario(where, evenly(200, 2.0, first_s=120.0), 600.0), fleet)
-    world.advance(50.0)
+    simulator = Simulator(Scenario(where, evenly(200, 2.0, first_s=120.0), 600.0), fleet)
+    simulator.advance(50.0)
     assert pools(fleet) == {OD: 1}
-    world.advance(390.0)
+    simulator.advance(390.0)
     assert pools(fleet) == {OD: 3, SPOT: 2}
-    found = world.run()
+    found = simulator.run()
     assert pools(fleet) == {OD: 1, SPOT: 1}
     assert found.launches == 5
     assert [d.kind for d in found.decisions] == ["scale_out", "scale_out", "scale_in"]
@@ -44,11 +44,11 @@ def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
 
 def test_a_full_pool_bounds_the_replicas() -> None:
     where = cluster(service(spot_share=0.0), nodes=2)
-    (kind,) = kinds(where, where.services[0], LENGTHS)
+    (kind,) = instance_kinds(where, where.services[0], LENGTHS)
     fleet = ReplicaFleet(
         where, {"mini": LENGTHS}, {"mini": kind}, {"mini": Script({0: 50})}, "scripted"
     )
-    World(Scenario(where, evenly(10, 1.0), 60.0), fleet).run()
+    Simulator(Scenario(where, evenly(10, 1.0), 60.0), fleet).run()
     assert pools(fleet) == {OD: 2}
 
 
@@ -58,11 +58,14 @@ def test_hardware_is_chosen_by_the_price_of_whole_nodes() -> None:
     shared = Pool("eu", "quad", gpu, 4, 4, Market.ON_DEMAND, 4 * 1.8)
     alone = Pool("us", "single", gpu, 1, 40, Market.ON_DEMAND, 2.0)
     where = Cluster((shared, alone), (service(spot_share=0.0),))
-    found = [best_kind(where, where.services[0], LENGTHS, rate, rate).pools for rate in (0.5, 90.0)]
+    found = [
+        best_instance_kind(where, where.services[0], LENGTHS, rate, rate).pools
+        for rate in (0.5, 90.0)
+    ]
     assert [pools[0].name for pools in found] == ["single", "quad"]
 
 
 def pools(fleet: ReplicaFleet) -> Counter[str]:
-    groups = fleet._crew.wanted("mini")
+    groups = fleet._fleet.active_groups("mini")
     assert all(group.life is Life.ACTIVE for group in groups)
     return Counter(group.placed[0].pool for group in groups)

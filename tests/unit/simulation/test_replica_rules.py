@@ -7,9 +7,9 @@ from collections.abc import Callable
 from autoscaler.simulation.policies.hpa import on_queue, on_utilization
 from autoscaler.simulation.policies.knative import Knative
 from autoscaler.simulation.policies.skyserve import SkyServe
-from autoscaler.simulation.replicas import Replica, Scaler, Signals
+from autoscaler.simulation.replicas import ReplicaCapacity, Scaler, Signals
 
-REPLICA = Replica(req_per_s=2.0, concurrency=10.0)
+REPLICA = ReplicaCapacity(req_per_s=2.0, concurrency=10.0)
 
 
 def play(
@@ -22,11 +22,11 @@ def play(
     """Wanted replicas per second; load: second -> (req/s, in flight, waiting). Replicas are ready
     at once unless `ready` says how many are."""
     found: list[int] = []
-    count = rule.wanted(Signals(start_s - 1, 0, 0, None, 0, 0))
+    count = rule.desired_replicas(Signals(start_s - 1, 0, 0, None, 0, 0))
     for now_s in range(start_s, start_s + seconds):
         rate, in_flight, waiting = load(now_s)
         up = count if ready is None else ready
-        count = rule.wanted(Signals(now_s, up, count, rate, in_flight, waiting))
+        count = rule.desired_replicas(Signals(now_s, up, count, rate, in_flight, waiting))
         found.append(count)
     return found
 

@@ -192,8 +192,7 @@ def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:
 def test_rates_in_place_of_requests_cost_about_the_same(
     trace: Path, found: Path, tmp_path: Path
 ) -> None:
-    """Attainment is held to in tests/unit/simulation/test_fluid.py: here lengths come in an order
-    that rates know nothing of."""
+    """Rates ignore the order of the lengths; tests/unit/simulation checks attainment."""
     code = main([
         "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1", "--fluid",
         "--policies", "shoal,fixed-peak", "--json", str(tmp_path / "a.json"),

@@ -8,11 +8,11 @@ import pytest
 
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
+from autoscaler.simulation.simulator import Simulator
 from autoscaler.simulation.supply_script import NodesLimited, PriceChanged
 from streams.files.user_errors import UserError
 from streams.tools.backtest.supply_files import TraceTime, load_supply
-from tests.unit.simulation.worlds import OD, ONE, SPOT, cluster, evenly
+from tests.unit.simulation.simulation_builders import OD, ONE, SPOT, cluster, evenly
 
 
 def written(folder: Path, text: str) -> str:
@@ -60,15 +60,15 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, text: str, sai
 def test_the_newest_nodes_above_the_limit_are_told_then_taken_and_not_billed() -> None:
     where = cluster()
     script = (NodesLimited(100.0, OD, 1, notice_s=60.0),)
-    world = World(Scenario(where, [], 200.0, 0.0, script), FixedFleet({ONE: 3}, where, {}))
-    world.advance(120.0)
-    told = [status.node for status in world.statuses.values() if status.reclaim_ms]
+    simulator = Simulator(Scenario(where, [], 200.0, 0.0, script), FixedFleet({ONE: 3}, where, {}))
+    simulator.advance(120.0)
+    told = [status.node for status in simulator.statuses.values() if status.reclaim_ms]
     assert len(told) == 2
-    assert all(world.nodes[name].up for name in told)
-    world.advance(170.0)
-    assert not any(world.nodes[name].up for name in told)
-    world.advance(200.0)
-    spans = {span.node: span.to_s for span in world.finish().nodes}
+    assert all(simulator.nodes[name].up for name in told)
+    simulator.advance(170.0)
+    assert not any(simulator.nodes[name].up for name in told)
+    simulator.advance(200.0)
+    spans = {span.node: span.to_s for span in simulator.finish().nodes}
     assert sorted(spans.values()) == [160.0, 160.0, 200.0]
     assert {node for node, end_s in spans.items() if end_s == 160.0} == set(told)
 
@@ -76,11 +76,11 @@ def test_the_newest_nodes_above_the_limit_are_told_then_taken_and_not_billed() -
 def test_launches_beyond_the_limit_fail() -> None:
     where = cluster()
     script = (NodesLimited(0.0, OD, 1),)
-    world = World(
+    simulator = Simulator(
         Scenario(where, evenly(0, 0.1), 60.0, 0.0, script), FixedFleet({ONE: 2}, where, {})
     )
-    world.advance(60.0)
-    assert len({span.node for span in world.finish().nodes}) == 1
+    simulator.advance(60.0)
+    assert len({span.node for span in simulator.finish().nodes}) == 1
 
 
 def test_dates_are_those_of_the_trace_if_both_overlap(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
-from autoscaler.simulation.supply_script import Happening
+from autoscaler.simulation.simulator import Simulator
+from autoscaler.simulation.supply_script import ScriptEvent
 from autoscaler.simulation.timeline import Timeline
 
 OD = "eu/l40s/on-demand"
@@ -49,22 +49,22 @@ def evenly(count: int, every_s: float, model: str = "mini", first_s: float = 0.0
     return [Arrival(first_s + i * every_s, model, 1000, 100) for i in range(count)]
 
 
-def world(
+def simulator(
     counts: dict[str, int],
     arrivals: Sequence[Arrival],
     duration_s: float,
     lead_s: float = 120.0,
-    script: tuple[Happening, ...] = (),
+    script: tuple[ScriptEvent, ...] = (),
     on: Cluster | None = None,
     gateways: int = 1,
-) -> World:
+) -> Simulator:
     """A world with a fixed fleet."""
     where = on or cluster()
     scenario = Scenario(where, arrivals, duration_s, lead_s, script, gateways)
     lengths = {one.model: LENGTHS for one in where.services}
-    return World(scenario, FixedFleet(counts, where, lengths))
+    return Simulator(scenario, FixedFleet(counts, where, lengths))
 
 
 def run(*args: object, **kwargs: object) -> Timeline:
     """The same, run to its end."""
-    return world(*args, **kwargs).run()  # type: ignore[arg-type]
+    return simulator(*args, **kwargs).run()  # type: ignore[arg-type]

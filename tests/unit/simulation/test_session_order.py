@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.simulation.arrivals import Arrival
-from tests.unit.simulation.worlds import ONE, run
+from tests.unit.simulation.simulation_builders import ONE, run
 
 
 def talk(*turns: tuple[float, float | None]) -> list[Arrival]:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.supply_script import Happening, LaunchesFail, NodeBack, NodeLost
-from tests.unit.simulation.worlds import OD, ONE, world
+from autoscaler.simulation.supply_script import LaunchesFail, NodeLost, NodeReturned, ScriptEvent
+from tests.unit.simulation.simulation_builders import OD, ONE, simulator
 
 NODES = [f"eu.l40s.on-demand.{n}" for n in range(3)]
 PAIR = f"mini:p1@{OD}+d1@{OD}"
@@ -20,7 +20,7 @@ arrivals = st.lists(
 faults = st.lists(
     st.one_of(
         st.builds(NodeLost, st.floats(0.0, 220.0), st.sampled_from(NODES)),
-        st.builds(NodeBack, st.floats(0.0, 220.0), st.sampled_from(NODES)),
+        st.builds(NodeReturned, st.floats(0.0, 220.0), st.sampled_from(NODES)),
         st.builds(
             LaunchesFail, st.floats(0.0, 220.0), st.sampled_from([*NODES, OD]), st.just(90.0)
         ),
@@ -35,18 +35,18 @@ faults = st.lists(
 )
 def test_every_request_ends_once_and_in_order_of_its_events(
     drawn: list[tuple[float, int, int]],
-    script: list[Happening],
+    script: list[ScriptEvent],
     counts: dict[str, int],
     gateways: int,
 ) -> None:
     """Nothing is lost or invented; arrivals = completions + failures + refused in the windows."""
     found = [Arrival(at, "mini", read, made) for at, read, made in sorted(drawn)]
-    one = world(counts, found, 120.0, 100.0, tuple(script), gateways=gateways)
+    one = simulator(counts, found, 120.0, 100.0, tuple(script), gateways=gateways)
     ends: list[int] = []
-    told = one._ended
-    one._ended = lambda call: (ends.append(call.id), told(call))  # type: ignore[assignment]
+    on_ended = one._on_ended
+    one._on_ended = lambda call: (ends.append(call.id), on_ended(call))  # type: ignore[assignment]
     for gateway in one.gateways:
-        gateway._ended = one._ended
+        gateway._ended = one._on_ended
     timeline = one.run()
     assert sorted(ends) == list(range(len(found)))
     for row, arrival in zip(timeline.requests, found, strict=True):
@@ -61,16 +61,16 @@ def test_every_request_ends_once_and_in_order_of_its_events(
             )
     assert all(engine.in_flight == 0 for engine in one.engines.values())
     for gateway in one.gateways:
-        assert gateway._fronts["mini"].meter.in_flight == 0
-        assert not gateway._fronts["mini"].router._occupancy._in_flight
+        assert gateway._frontends["mini"].meter.in_flight == 0
+        assert not gateway._frontends["mini"].router._occupancy._in_flight
 
 
 @settings(max_examples=25, deadline=None)
 @given(faults, st.integers(0, 3))
 def test_spans_of_a_node_do_not_overlap_and_end_with_the_run(
-    script: list[Happening], count: int
+    script: list[ScriptEvent], count: int
 ) -> None:
-    timeline = world({ONE: count}, [], 100.0, 100.0, tuple(script)).run()
+    timeline = simulator({ONE: count}, [], 100.0, 100.0, tuple(script)).run()
     for name in NODES:
         spans = sorted((s.from_s, s.to_s) for s in timeline.nodes if s.node == name)
         assert all(0.0 <= start < end <= 200.0 for start, end in spans)

@@ -9,8 +9,8 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
-from autoscaler.simulation.virtual_planner import SimSolver, SolveTimes, plan_in_process
-from tests.unit.simulation.worlds import LENGTHS, cluster
+from autoscaler.simulation.virtual_planner import PlanTimes, VirtualPlanner, plan_in_process
+from tests.unit.simulation.simulation_builders import LENGTHS, cluster
 
 
 def question(number: int, urgency: Urgency) -> PlanRequest:
@@ -22,29 +22,29 @@ def planned(request: PlanRequest, on: Cluster) -> PlanAnswer:
 
 
 def test_an_urgent_answer_overtakes_a_full_one_and_comes_once() -> None:
-    solver = SimSolver(SolveTimes(0.5, 3.0), planned)
-    solver.ask(question(1, Urgency.FULL), cluster(), 0.0)
-    solver.ask(question(2, Urgency.URGENT), cluster(), 1000.0)
-    assert [found.number for found in solver.answers(1000.0)] == []
-    assert [found.number for found in solver.answers(2000.0)] == [2]
-    assert [found.number for found in solver.answers(3000.0)] == [1]
-    assert solver.answers(10_000.0) == ()
+    solver = VirtualPlanner(PlanTimes(0.5, 3.0), planned)
+    solver.submit(question(1, Urgency.FULL), cluster(), 0.0)
+    solver.submit(question(2, Urgency.URGENT), cluster(), 1000.0)
+    assert [found.number for found in solver.take_answers(1000.0)] == []
+    assert [found.number for found in solver.take_answers(2000.0)] == [2]
+    assert [found.number for found in solver.take_answers(3000.0)] == [1]
+    assert solver.take_answers(10_000.0) == ()
 
 
 def test_questions_of_one_kind_wait_for_each_other() -> None:
-    solver = SimSolver(SolveTimes(0.5, 3.0), planned)
-    solver.ask(question(1, Urgency.FULL), cluster(), 0.0)
-    solver.ask(question(2, Urgency.FULL), cluster(), 1000.0)
-    assert [found.number for found in solver.answers(4000.0)] == [1]
-    assert [found.number for found in solver.answers(6000.0)] == [2]
+    solver = VirtualPlanner(PlanTimes(0.5, 3.0), planned)
+    solver.submit(question(1, Urgency.FULL), cluster(), 0.0)
+    solver.submit(question(2, Urgency.FULL), cluster(), 1000.0)
+    assert [found.number for found in solver.take_answers(4000.0)] == [1]
+    assert [found.number for found in solver.take_answers(6000.0)] == [2]
 
 
 def test_while_the_solver_is_away_questions_come_back_unanswered() -> None:
-    solver = SimSolver(SolveTimes(), planned)
-    solver.away_until_ms = 5000.0
-    solver.ask(question(1, Urgency.URGENT), cluster(), 4000.0)
-    solver.ask(question(2, Urgency.URGENT), cluster(), 5000.0)
-    outcomes = [found.outcome for found in solver.answers(10_000.0)]
+    solver = VirtualPlanner(PlanTimes(), planned)
+    solver.down_until_ms = 5000.0
+    solver.submit(question(1, Urgency.URGENT), cluster(), 4000.0)
+    solver.submit(question(2, Urgency.URGENT), cluster(), 5000.0)
+    outcomes = [found.outcome for found in solver.take_answers(10_000.0)]
     assert outcomes == [Outcome.NONE, Outcome.PLANNED]
 
 
@@ -55,14 +55,14 @@ def test_what_was_asked_last_is_not_planned_again() -> None:
         made.append(request.number)
         return planned(request, on)
 
-    solver = SimSolver(SolveTimes(0.5, 3.0), noted)
+    solver = VirtualPlanner(PlanTimes(0.5, 3.0), noted)
     later = replace(question(2, Urgency.FULL), at_ms=300_000)
     for asked in (question(1, Urgency.FULL), later, replace(later, keeps=("mini",))):
-        solver.ask(asked, cluster(), 0.0)
+        solver.submit(asked, cluster(), 0.0)
     dearer = replace(cluster(), policy=replace(cluster().policy, budget_usd_per_h=50.0))
-    solver.ask(replace(later, number=3, keeps=("mini",)), dearer, 0.0)
+    solver.submit(replace(later, number=3, keeps=("mini",)), dearer, 0.0)
     assert made == [1, 2, 3]
-    assert [found.number for found in solver.answers(60_000.0)] == [1, 2, 2, 3]
+    assert [found.number for found in solver.take_answers(60_000.0)] == [1, 2, 2, 3]
 
 
 def test_the_real_planner_answers_in_process() -> None:

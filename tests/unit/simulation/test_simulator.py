@@ -17,13 +17,22 @@ from autoscaler.simulation.supply_script import (
     AvailabilityChanged,
     GatewaySilent,
     LaunchesFail,
-    NodeBack,
     NodeLost,
+    NodeReturned,
     PriceChanged,
     ServiceChanged,
 )
 from autoscaler.simulation.timeline import Timeline
-from tests.unit.simulation.worlds import OD, ONE, SPOT, cluster, evenly, run, service, world
+from tests.unit.simulation.simulation_builders import (
+    OD,
+    ONE,
+    SPOT,
+    cluster,
+    evenly,
+    run,
+    service,
+    simulator,
+)
 from topics.fleet import InstanceState
 
 
@@ -71,7 +80,7 @@ def test_a_request_that_no_engine_takes_fails() -> None:
 def test_prefill_and_decode_instances_serve_together() -> None:
     """The first token comes from the decode instance, after prefill, transfer and one step."""
     pair = f"mini:p1@{OD}+d1@{OD}"
-    one = world({pair: 1}, evenly(200, 0.5), 120.0)
+    one = simulator({pair: 1}, evenly(200, 0.5), 120.0)
     timeline = one.run()
     assert attained(timeline) == 1.0
     spec, node = service().architecture, NodeSlice(cluster().pools[0].gpu, 1)
@@ -101,15 +110,15 @@ def test_a_lost_node_breaks_its_requests_and_is_billed_no_longer() -> None:
 
 
 def test_a_node_that_is_back_takes_up_its_assignment() -> None:
-    script = NodeLost(150.0, "eu.l40s.on-demand.0"), NodeBack(160.0, "eu.l40s.on-demand.0")
-    one = world({ONE: 1}, evenly(100, 0.25, first_s=200.0), 300.0, script=script)
+    script = NodeLost(150.0, "eu.l40s.on-demand.0"), NodeReturned(160.0, "eu.l40s.on-demand.0")
+    one = simulator({ONE: 1}, evenly(100, 0.25, first_s=200.0), 300.0, script=script)
     timeline = one.run()
     assert attained(timeline) == 1.0
     assert [(span.from_s, span.to_s) for span in timeline.nodes] == [(0.1, 150.0), (160.0, 420.0)]
 
 
 def test_launches_that_fail_are_given_up_after_three_attempts() -> None:
-    one = world({ONE: 1}, [], 200.0, script=(LaunchesFail(0.0, OD, 1000.0),))
+    one = simulator({ONE: 1}, [], 200.0, script=(LaunchesFail(0.0, OD, 1000.0),))
     one.run()
     (seen,) = one.statuses["eu.l40s.on-demand.0"].instances
     assert seen.state is InstanceState.FAILED
@@ -117,7 +126,7 @@ def test_launches_that_fail_are_given_up_after_three_attempts() -> None:
 
 
 def test_launches_succeed_again_when_the_fault_is_over() -> None:
-    one = world({ONE: 1}, [], 200.0, script=(LaunchesFail(0.0, OD, 8.0),))
+    one = simulator({ONE: 1}, [], 200.0, script=(LaunchesFail(0.0, OD, 8.0),))
     one.run()
     (seen,) = one.statuses["eu.l40s.on-demand.0"].instances
     assert (seen.state, seen.restarts) == (InstanceState.READY, 1)
@@ -138,7 +147,7 @@ def test_a_change_of_price_begins_a_new_span() -> None:
 
 def test_a_silent_gateway_serves_and_is_not_heard() -> None:
     script = (GatewaySilent(130.0, 1, 1000.0),)
-    one = world({ONE: 2}, evenly(200, 0.5), 100.0, script=script, gateways=2)
+    one = simulator({ONE: 2}, evenly(200, 0.5), 100.0, script=script, gateways=2)
     timeline = one.run()
     now_ms = one.epoch_ms(220_000.0)
     found = one.windows.stats("mini", now_ms, 60)
@@ -148,7 +157,7 @@ def test_a_silent_gateway_serves_and_is_not_heard() -> None:
 
 
 def test_telemetry_carries_what_arrived_and_how_long_it_was() -> None:
-    one = world({ONE: 2}, evenly(400, 0.25), 100.0)
+    one = simulator({ONE: 2}, evenly(400, 0.25), 100.0)
     one.run()
     found = one.windows.stats("mini", one.epoch_ms(220_000.0), 60)
     assert isinstance(found, Stats)
@@ -159,7 +168,7 @@ def test_telemetry_carries_what_arrived_and_how_long_it_was() -> None:
 
 def test_a_changed_service_is_seen_by_the_decider() -> None:
     changed = replace(service(), min_instances=7)
-    one = world({ONE: 1}, [], 50.0, script=(ServiceChanged(30.0, changed),))
+    one = simulator({ONE: 1}, [], 50.0, script=(ServiceChanged(30.0, changed),))
     one.run()
     assert one.cluster.service("mini").min_instances == 7
 

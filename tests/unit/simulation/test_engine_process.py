@@ -13,7 +13,7 @@ from autoscaler.serving.engine_requests import Limits, Part, Work
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation import engine_process as engine_module
 from autoscaler.simulation.engine_process import SimEngine
-from autoscaler.simulation.event_queue import Agenda
+from autoscaler.simulation.event_queue import EventQueue
 
 
 class FlatTimes:
@@ -54,18 +54,18 @@ class Watch:
         self.breaks += 1
 
 
-def engine(agenda: Agenda) -> SimEngine:
+def engine(events: EventQueue) -> SimEngine:
     setup = EngineSetup(catalog.model("openai/gpt-oss-20b"), FlatTimes(), Limits(8, 10_000), 1.0)
-    return SimEngine(setup, agenda, "node:1")
+    return SimEngine(setup, events, "node:1")
 
 
 def test_two_requests_share_iterations_as_computed_by_hand() -> None:
     """A: 1000 tokens in, 11 out at 0 ms; B: 500 in, 2 out at 115 ms."""
-    agenda, a, b = Agenda(), Watch(), Watch()
-    one = engine(agenda)
-    agenda.at(0.0, lambda: one.submit(Work(1, 1000, 11), a))
-    agenda.at(115.0, lambda: one.submit(Work(2, 500, 2), b))
-    agenda.run(10_000.0)
+    events, a, b = EventQueue(), Watch(), Watch()
+    one = engine(events)
+    events.at(0.0, lambda: one.submit(Work(1, 1000, 11), a))
+    events.at(115.0, lambda: one.submit(Work(2, 500, 2), b))
+    events.run(10_000.0)
     # A's prompt: 0 to 110. One decode of A: to 120.1. B's prompt with a decode of A: 60.1 ms, to
     # 180.2. Both decode once: to 190.4, where B ends. A has 4 tokens and needs 7 more: 261.1.
     assert a.first == [110.0]
@@ -76,27 +76,27 @@ def test_two_requests_share_iterations_as_computed_by_hand() -> None:
 
 
 def test_an_engine_that_dies_tells_everyone_inside_and_nobody_else() -> None:
-    agenda, a, b = Agenda(), Watch(), Watch()
-    one = engine(agenda)
+    events, a, b = EventQueue(), Watch(), Watch()
+    one = engine(events)
     one.submit(Work(1, 100, 1), a)
-    agenda.run(50.0)
+    events.run(50.0)
     one.submit(Work(2, 1000, 100), b)
-    agenda.run(200.0)
+    events.run(200.0)
     one.die()
-    agenda.run(10_000.0)
+    events.run(10_000.0)
     assert (a.breaks, a.end) == (0, [20.0])
     assert (b.breaks, b.end) == (1, [])
 
 
 def test_kv_of_a_prefill_is_held_until_it_was_given() -> None:
-    agenda, job = Agenda(), Watch()
-    one = engine(agenda)
+    events, job = EventQueue(), Watch()
+    one = engine(events)
     one.submit(Work(1, 1000, 1, Part.PREFILL), job)
-    agenda.run(110.0)
+    events.run(110.0)
     assert (job.end, one.held_kv) == ([110.0], 1)
-    assert one.give_kv(1, 40.0)
-    agenda.run(149.0)
+    assert one.transfer_kv(1, 40.0)
+    events.run(149.0)
     assert one.held_kv == 1
-    agenda.run(151.0)
+    events.run(151.0)
     assert one.held_kv == 0
-    assert not one.give_kv(1, 40.0)
+    assert not one.transfer_kv(1, 40.0)

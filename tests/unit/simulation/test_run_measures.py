@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.workload import Slo
-from autoscaler.simulation.arrivals import p99_of_10s_rates
-from autoscaler.simulation.run_measures import Capacity, Orders, attains
-from autoscaler.simulation.timeline import Ordered, RequestRow, Timeline, ordered_counts
+from autoscaler.simulation.arrivals import p99_10s_req_per_s
+from autoscaler.simulation.run_measures import ComboCapacity, OrderedCapacity, attains
+from autoscaler.simulation.timeline import OrderedFleet, RequestRow, Timeline, active_group_counts
 from loadtests.decision_figures import (
     Truth,
     model_figures,
     smoothed_rates,
     step_figures,
 )
-from tests.unit.simulation.worlds import LENGTHS, ONE, cluster, evenly
+from tests.unit.simulation.simulation_builders import LENGTHS, ONE, cluster, evenly
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance
 
@@ -42,7 +42,7 @@ def test_a_request_attains_within_both_limits(request_row: RequestRow, hit: bool
 
 
 def test_delays_count_from_the_step_and_to_what_is_ordered() -> None:
-    found = Orders((0.0, 98.0, 105.0, 130.0), (2.0, 1.0, 3.0, 9.0))
+    found = OrderedCapacity((0.0, 98.0, 105.0, 130.0), (2.0, 1.0, 3.0, 9.0))
     figures = step_figures(found, 100.0, 8.0)
     assert (figures.first_scale_out_s, figures.sufficient_s) == (5.0, 30.0)
     assert step_figures(found, 110.0, 3.0).sufficient_s == 0.0
@@ -52,8 +52,8 @@ def test_delays_count_from_the_step_and_to_what_is_ordered() -> None:
 
 def test_p99_of_rates_is_of_whole_spans_of_ten_seconds() -> None:
     busy = [5.0 + 0.1 * i for i in range(30)]  # 30 in the first span, none in the other 99
-    assert p99_of_10s_rates(busy, (0.0, 1000.0)) == 3.0
-    assert p99_of_10s_rates(busy, (0.0, 2000.0)) == 0.0
+    assert p99_10s_req_per_s(busy, (0.0, 1000.0)) == 3.0
+    assert p99_10s_req_per_s(busy, (0.0, 2000.0)) == 0.0
 
 
 def test_the_rate_of_a_trace_is_its_count_around_a_moment() -> None:
@@ -79,14 +79,14 @@ def decision(
 
 
 def figures_of(timeline: Timeline, rate: float):  # type: ignore[no-untyped-def]
-    capacity = Capacity(cluster(), {"mini": LENGTHS})
+    capacity = ComboCapacity(cluster(), {"mini": LENGTHS})
     truth = Truth({"mini": lambda _: rate}, {"mini": LENGTHS})
     return model_figures("mini", timeline, cluster(), capacity, truth, (0.0, 100.0))
 
 
 def test_over_provisioning_is_what_is_ordered_of_what_is_asked_for() -> None:
-    one = Capacity(cluster(), {"mini": LENGTHS}).of(ONE)[1]
-    timeline = Timeline(ordered=[Ordered(0.0, {ONE: 1}), Ordered(50.0, {ONE: 3})])
+    one = ComboCapacity(cluster(), {"mini": LENGTHS}).of(ONE)[1]
+    timeline = Timeline(ordered=[OrderedFleet(0.0, {ONE: 1}), OrderedFleet(50.0, {ONE: 3})])
     figures = figures_of(timeline, 0.8 * one)  # one instance at 80% is exactly enough
     assert figures.over_provisioning == pytest.approx(0.5 * (0.0 + 2.0))
 
@@ -94,7 +94,7 @@ def test_over_provisioning_is_what_is_ordered_of_what_is_asked_for() -> None:
 def test_reversals_and_false_scale_outs_come_from_applied_decisions() -> None:
     spot = ONE.replace("on-demand", "spot")
     timeline = Timeline(
-        ordered=[Ordered(0.0, {ONE: 4})],
+        ordered=[OrderedFleet(0.0, {ONE: 4})],
         decisions=[
             decision(10.0, (ONE, 1)),  # four were enough: false
             decision(20.0, (ONE, 1), applied=False),
@@ -115,17 +115,18 @@ def test_an_exchange_for_more_capacity_at_less_cost_is_no_scale_out() -> None:
     more = (spot, 3), (ONE, -1)
     for usd_per_h, false_outs in ((-0.5, 0), (0.4, 1)):
         timeline = Timeline(
-            ordered=[Ordered(0.0, {ONE: 4})], decisions=[decision(10.0, *more, usd_per_h=usd_per_h)]
+            ordered=[OrderedFleet(0.0, {ONE: 4})],
+            decisions=[decision(10.0, *more, usd_per_h=usd_per_h)],
         )
         assert figures_of(timeline, 1.0).false_scale_outs == false_outs
 
 
 def test_a_scale_out_that_was_needed_is_not_false() -> None:
-    timeline = Timeline(ordered=[Ordered(0.0, {ONE: 1})], decisions=[decision(10.0, (ONE, 1))])
+    timeline = Timeline(ordered=[OrderedFleet(0.0, {ONE: 1})], decisions=[decision(10.0, (ONE, 1))])
     assert figures_of(timeline, 50.0).false_scale_outs == 0
 
 
 def test_what_drains_is_not_ordered() -> None:
     stays = DesiredInstance("a", "mini", "aggregated", f"{ONE}:1", (0,))
     goes = DesiredInstance("b", "mini", "aggregated", f"{ONE}:2", (1,), drain=True)
-    assert ordered_counts([Assignment("n", "p", 1, 1, 1, (stays, goes))]) == {ONE: 1}
+    assert active_group_counts([Assignment("n", "p", 1, 1, 1, (stays, goes))]) == {ONE: 1}

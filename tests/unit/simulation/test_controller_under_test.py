@@ -10,15 +10,15 @@ import pytest
 from autoscaler.domain.cluster import Cluster
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.simulation.arrivals import Arrival
-from autoscaler.simulation.controller_under_test import LiveController
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.run_measures import attains
 from autoscaler.simulation.scenario import Scenario
-from autoscaler.simulation.simulator import World
-from autoscaler.simulation.supply_script import Happening, NodeLost, PriceChanged
+from autoscaler.simulation.simulator import Simulator
+from autoscaler.simulation.supply_script import NodeLost, PriceChanged, ScriptEvent
 from autoscaler.simulation.timeline import Timeline
 from loadtests.decision_cases import Case
 from loadtests.decision_runs import as_json, run
-from tests.unit.simulation.worlds import OD, cluster, evenly, service
+from tests.unit.simulation.simulation_builders import OD, cluster, evenly, service
 
 STEP = Case(
     "step",
@@ -35,9 +35,9 @@ def declared(req_per_s: float, nodes: int = 6) -> Cluster:
     return cluster(service(req_per_s=req_per_s, min_instances=1), nodes=nodes)
 
 
-def live(where: Cluster, arrivals: list[Arrival], *script: Happening) -> Timeline:
+def live(where: Cluster, arrivals: list[Arrival], *script: ScriptEvent) -> Timeline:
     scenario = Scenario(where, arrivals, 240.0, 120.0, script)
-    return World(scenario, LiveController()).run()
+    return Simulator(scenario, ControllerUnderTest()).run()
 
 
 def test_a_declared_workload_is_served_from_its_first_request_on() -> None:
@@ -46,14 +46,14 @@ def test_a_declared_workload_is_served_from_its_first_request_on() -> None:
     hits = sum(attains(row, slo) for row in timeline.requests)
     assert hits / len(timeline.requests) >= 0.95
     assert timeline.nodes
-    assert timeline.asked and timeline.answered
+    assert timeline.plan_requests and timeline.plan_answers
 
 
 def test_an_urgent_answer_comes_within_a_tick_and_is_ordered_at_once() -> None:
     """The first plan is asked for at the first tick."""
     timeline = live(declared(8.0), [])
-    assert timeline.asked[0][0] == 0.0
-    first = next(at_s for at_s, found in timeline.answered if found.urgency is Urgency.URGENT)
+    assert timeline.plan_requests[0][0] == 0.0
+    first = next(at_s for at_s, found in timeline.plan_answers if found.urgency is Urgency.URGENT)
     assert first == pytest.approx(0.5)
     assert timeline.ordered[0].at_s == pytest.approx(0.5)
 
@@ -74,7 +74,7 @@ def test_a_price_that_rises_tenfold_is_planned_with() -> None:
     timeline = live(where, evenly(1900, 0.125), PriceChanged(200.0, OD, 20.0))
     asked = [
         request
-        for at_s, request in timeline.asked
+        for at_s, request in timeline.plan_requests
         if 200.0 <= at_s <= 203.0 and request.urgency is Urgency.FULL
     ]
     assert asked

@@ -11,19 +11,24 @@ import pytest
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.serving.engine_setup import engine_setup
-from autoscaler.simulation.arrival_flow import Batch, Inflow
+from autoscaler.simulation.arrival_flow import ArrivalFlow, Batch
 from autoscaler.simulation.arrivals import Arrival, measured_lengths
-from autoscaler.simulation.controller_under_test import LiveController
-from autoscaler.simulation.decider import Said, Seen
+from autoscaler.simulation.controller_under_test import ControllerUnderTest
+from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.policy_score import Score, score
-from autoscaler.simulation.rate_flow import Flow, Way, pace
-from autoscaler.simulation.rate_simulator import FEW_LONGEST_S, LONGEST_S, FlowWorld, simulate_flow
+from autoscaler.simulation.rate_flow import Flow, InstanceSet, instance_speed
+from autoscaler.simulation.rate_simulator import (
+    MAX_STEP_FEW_S,
+    MAX_STEP_S,
+    RateSimulator,
+    simulate_rates,
+)
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import ORIGIN_MS, simulate
-from autoscaler.simulation.supply_script import NodeBack, NodeLost, PriceChanged
+from autoscaler.simulation.supply_script import NodeLost, NodeReturned, PriceChanged
 from loadtests.arrivals import Step, lognormal_lengths, poisson
-from tests.unit.simulation.worlds import OD, ONE, cluster
+from tests.unit.simulation.simulation_builders import OD, ONE, cluster
 from topics.fleet import InstanceState
 
 MODEL = "mini"
@@ -37,20 +42,22 @@ def arrivals(rate: float, span_s: float, seed: int = 1) -> list[Arrival]:
 
 def scored(scenario: Scenario, fluid: bool, fleet: int) -> Score:
     lengths = measured_lengths(scenario.arrivals)
-    decider = FixedFleet({ONE: fleet}, scenario.cluster, lengths) if fleet else LiveController()
-    run = simulate_flow if fluid else simulate
+    decider = (
+        FixedFleet({ONE: fleet}, scenario.cluster, lengths) if fleet else ControllerUnderTest()
+    )
+    run = simulate_rates if fluid else simulate
     return score(run(scenario, decider), scenario, lengths)
 
 
-def way(count: int = 2) -> Way:
+def instance_set(count: int = 2) -> InstanceSet:
     setup = engine_setup("openai/gpt-oss-20b", "L40S", 1, "aggregated", 8192)
-    each = pace((setup, Phase.AGGREGATED), None, LENGTHS, 1.0)
-    return Way(1.0, count, each, np.random.default_rng(1))
+    each = instance_speed((setup, Phase.AGGREGATED), None, LENGTHS, 1.0)
+    return InstanceSet(1.0, count, each, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("load", [0.6, 1.3])
 def test_a_fixed_fleet_costs_and_attains_what_it_does_request_by_request(load: float) -> None:
-    rate = load * way().req_per_s
+    rate = load * instance_set().req_per_s
     scenario = Scenario(cluster(nodes=4), arrivals(rate, 400.0), 400.0, 240.0)
     one, other = scored(scenario, False, 2), scored(scenario, True, 2)
     assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.01)
@@ -68,10 +75,13 @@ def test_the_controller_scales_a_flow_as_it_scales_requests() -> None:
 def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
     steps = [Step(0.0, 8.0), Step(300.0, 1.0)]
     falling = poisson(MODEL, steps, 1500.0, DRAW, np.random.default_rng(1))
-    world = cluster(nodes=8)
-    short = replace(world.services[0], scale_in_after_s=120.0)
-    scenario = Scenario(replace(world, services=(short,)), falling, 1500.0, 240.0)
-    runs = [simulate(scenario, LiveController()), simulate_flow(scenario, LiveController())]
+    simulator = cluster(nodes=8)
+    short = replace(simulator.services[0], scale_in_after_s=120.0)
+    scenario = Scenario(replace(simulator, services=(short,)), falling, 1500.0, 240.0)
+    runs = [
+        simulate(scenario, ControllerUnderTest()),
+        simulate_rates(scenario, ControllerUnderTest()),
+    ]
     billed = [[sum(n.from_s <= at < n.to_s for n in one.nodes) for at in (500, 1700)]
               for one in runs]  # fmt: skip
     assert billed[1][1] < billed[1][0]
@@ -83,9 +93,9 @@ class Noting(FixedFleet):
 
     asked: tuple[int, ...] = ()
 
-    def decide(self, seen: Seen, now_ms: int) -> Said:
+    def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         self.asked += ((now_ms - ORIGIN_MS) // 1000,)
-        return super().decide(seen, now_ms)
+        return super().decide(inputs, now_ms)
 
 
 def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does() -> None:
@@ -95,16 +105,16 @@ def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does
     script = (PriceChanged(777.5, OD, 3.0),)
     scenario = Scenario(cluster(nodes=4), came, 1400.0, 0.0, script)
     decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
-    simulate_flow(scenario, decider)
+    simulate_rates(scenario, decider)
     settled = [at for at in decider.asked if 600 <= at < 1230]
-    assert max(b - a for a, b in pairwise(settled)) == FEW_LONGEST_S
+    assert max(b - a for a, b in pairwise(settled)) == MAX_STEP_FEW_S
     assert len(settled) < 630 / 20
     assert 778 in decider.asked
     # Ten times the rate: seen within the span in which it begins.
     assert {1230, 1240, 1250} <= set(decider.asked)
 
 
-@pytest.mark.parametrize(("weight", "apart_s"), [(10.0, FEW_LONGEST_S), (30.0, LONGEST_S)])
+@pytest.mark.parametrize(("weight", "apart_s"), [(10.0, MAX_STEP_FEW_S), (30.0, MAX_STEP_S)])
 def test_few_requests_are_looked_at_more_often_than_many(
     weight: float, apart_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,9 +122,9 @@ def test_few_requests_are_looked_at_more_often_than_many(
     came = arrivals(4.0, 900.0)
     scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weight=weight)
     decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
-    world = FlowWorld(scenario, decider)
-    monkeypatch.setattr(Flow, "is_usual", lambda self, coming, span_s: True)
-    world.advance(1000.0)
+    simulator = RateSimulator(scenario, decider)
+    monkeypatch.setattr(Flow, "is_steady", lambda self, requests, span_s: True)
+    simulator.advance(1000.0)
     settled = [at for at in decider.asked if at >= 600]
     assert max(b - a for a, b in pairwise(settled)) == apart_s
 
@@ -127,15 +137,15 @@ def test_the_clock_stops_where_an_instance_ends_and_not_where_it_drains(
 ) -> None:
     scenario = Scenario(cluster(nodes=4), arrivals(4.0, 600.0), 600.0, 240.0)
     decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(scenario.arrivals))
-    world = FlowWorld(scenario, decider)
-    world.advance(500.5)
-    while decider.asked[-1] > world.agenda.now_ms / 1000.0 - 2.0:
-        world.advance(world.agenda.now_ms / 1000.0 + 1.0)
-    status = next(one for one in world.statuses.values() if one.instances)
+    simulator = RateSimulator(scenario, decider)
+    simulator.advance(500.5)
+    while decider.asked[-1] > simulator.events.now_ms / 1000.0 - 2.0:
+        simulator.advance(simulator.events.now_ms / 1000.0 + 1.0)
+    status = next(one for one in simulator.statuses.values() if one.instances)
     (instance,) = status.instances
-    world.tell(replace(status, instances=(replace(instance, state=state),)))
-    now_s = math.floor(world.agenda.now_ms / 1000.0)
-    world.advance(now_s + 2.0)
+    simulator.report_status(replace(status, instances=(replace(instance, state=state),)))
+    now_s = math.floor(simulator.events.now_ms / 1000.0)
+    simulator.advance(now_s + 2.0)
     assert (now_s + 1 in decider.asked) is calls
 
 
@@ -143,10 +153,10 @@ def test_groups_of_a_kind_are_one_way() -> None:
     """Two instances in one group or in two carry the same flow alike."""
     scenario = Scenario(cluster(nodes=4), arrivals(6.0, 300.0), 300.0, 240.0)
     lengths = measured_lengths(scenario.arrivals)
-    world = FlowWorld(scenario, FixedFleet({ONE: 3}, scenario.cluster, lengths))
-    world.advance(400.0)
-    (ways,) = [made for _, made in world.gateway._ways.values()]
-    assert [one.req_per_s for one in ways] == pytest.approx([way(3).req_per_s], rel=0.05)
+    simulator = RateSimulator(scenario, FixedFleet({ONE: 3}, scenario.cluster, lengths))
+    simulator.advance(400.0)
+    (ways,) = [made for _, made in simulator.gateway._set_cache.values()]
+    assert [one.req_per_s for one in ways] == pytest.approx([instance_set(3).req_per_s], rel=0.05)
 
 
 def test_nodes_say_how_they_are_at_every_tick() -> None:
@@ -155,12 +165,12 @@ def test_nodes_say_how_they_are_at_every_tick() -> None:
     busy = []
     for rate in (200.0, 1.0):
         scenario = Scenario(cluster(nodes=4), arrivals(rate, 300.0), 300.0, 240.0)
-        world = FlowWorld(scenario, FixedFleet({ONE: 2}, scenario.cluster, lengths))
-        world.advance(480.0)
-        said = world.statuses.values()
+        simulator = RateSimulator(scenario, FixedFleet({ONE: 2}, scenario.cluster, lengths))
+        simulator.advance(480.0)
+        said = simulator.statuses.values()
         assert {replace(status) for status in said} == {*said}  # every field is still checked
         assert {bool(status.instances) for status in said} == {True, False}
-        assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - LONGEST_S) for status in said)
+        assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - MAX_STEP_S) for status in said)
         busy.append(sum(one.in_flight for status in said for one in status.instances))
     assert busy[0] > busy[1]
 
@@ -168,20 +178,22 @@ def test_nodes_say_how_they_are_at_every_tick() -> None:
 def test_a_lost_node_says_nothing_although_nothing_ran_there() -> None:
     base = cluster(nodes=4)
     scenario = Scenario(base, arrivals(6.0, 300.0), 300.0, 240.0)
-    world = FlowWorld(scenario, FixedFleet({ONE: 2}, base, measured_lengths(scenario.arrivals)))
-    world.advance(300.0)
-    idle = next(name for name, said in world.statuses.items() if not said.instances)
-    world._happen(NodeLost(300.0, idle))
-    world.advance(480.0)
-    assert world.statuses[idle].at_ms <= ORIGIN_MS + 300_000
-    world._happen(NodeBack(480.0, idle))
-    world.advance(540.0)
-    assert world.statuses[idle].at_ms > ORIGIN_MS + 480_000
+    simulator = RateSimulator(
+        scenario, FixedFleet({ONE: 2}, base, measured_lengths(scenario.arrivals))
+    )
+    simulator.advance(300.0)
+    idle = next(name for name, said in simulator.statuses.items() if not said.instances)
+    simulator._apply_event(NodeLost(300.0, idle))
+    simulator.advance(480.0)
+    assert simulator.statuses[idle].at_ms <= ORIGIN_MS + 300_000
+    simulator._apply_event(NodeReturned(480.0, idle))
+    simulator.advance(540.0)
+    assert simulator.statuses[idle].at_ms > ORIGIN_MS + 480_000
 
 
 def test_a_flow_gives_the_same_timeline_twice() -> None:
     scenario = Scenario(cluster(nodes=8), arrivals(3.0, 600.0), 600.0, 240.0)
-    runs = [simulate_flow(scenario, LiveController()) for _ in range(2)]
+    runs = [simulate_rates(scenario, ControllerUnderTest()) for _ in range(2)]
     assert runs[0].flows == runs[1].flows
     assert runs[0].nodes == runs[1].nodes
 
@@ -193,7 +205,7 @@ def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
         few = arrivals(0.2, 60.0)
         scenario = Scenario(cluster(nodes=4), few, 60.0, 240.0, weight=weight, seed=seed)
         decider = FixedFleet({ONE: 2}, scenario.cluster, measured_lengths(few))
-        return [row.requests for row in simulate_flow(scenario, decider).flows]
+        return [row.requests for row in simulate_rates(scenario, decider).flows]
 
     assert counts(10.0, 1) == counts(10.0, 1) != counts(10.0, 2)
     assert counts(1.0, 1) == counts(1.0, 2)
@@ -201,8 +213,8 @@ def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
 
 def test_an_arrival_can_stand_for_many_requests() -> None:
     many = arrivals(2.0, 1000.0)
-    plain = Inflow(many, 8192, 1.0, np.random.default_rng(1))
-    heavy = Inflow(many, 8192, 50.0, np.random.default_rng(1))
+    plain = ArrivalFlow(many, 8192, 1.0, np.random.default_rng(1))
+    heavy = ArrivalFlow(many, 8192, 50.0, np.random.default_rng(1))
     assert plain.take(0.0, 1000.0).requests == len(many)
     found = heavy.take(0.0, 1000.0)
     assert found.requests == pytest.approx(50 * len(many), rel=0.02)
@@ -220,14 +232,14 @@ def turned(rate: float, span_s: float) -> list[Arrival]:
 
 
 def test_engines_are_reckoned_with_the_lengths_of_the_moment() -> None:
-    found = Inflow(turned(4.0, 1200.0), 32_768, 1.0, np.random.default_rng(1))
+    found = ArrivalFlow(turned(4.0, 1200.0), 32_768, 1.0, np.random.default_rng(1))
     before, after = found.lengths(30.0), found.lengths(1150.0)
     assert before is not None
     assert after is not None
     assert before.input_tokens == pytest.approx(6000.0, rel=0.1)
     assert after.input_tokens == pytest.approx(300.0, rel=0.1)
     assert found.lengths(570.0) is before
-    steady = Inflow(arrivals(4.0, 3600.0), 8192, 1.0, np.random.default_rng(1))
+    steady = ArrivalFlow(arrivals(4.0, 3600.0), 8192, 1.0, np.random.default_rng(1))
     assert all(steady.lengths(float(at)) is steady.lengths(0.0) for at in range(0, 3600, 60))
 
 
@@ -235,7 +247,7 @@ def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> N
     """Long prompts with short answers beside the others: what decodes long holds little KV."""
     random, kinds = np.random.default_rng(1), [(4000, 10), (100, 900)]
     mixed = [Arrival(a.at_s, MODEL, *kinds[int(random.integers(2))]) for a in arrivals(8.0, 400.0)]
-    found = Inflow(mixed, 8192, 1.0, random).lengths(0.0)
+    found = ArrivalFlow(mixed, 8192, 1.0, random).lengths(0.0)
     assert found == replace(measured_lengths(mixed)[MODEL], together=-1.0)
     scenario = Scenario(cluster(nodes=4), mixed, 400.0, 240.0)
     one, other = scored(scenario, False, 2), scored(scenario, True, 2)
@@ -244,18 +256,18 @@ def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> N
 
 def test_requests_that_no_engine_takes_are_told_apart() -> None:
     odd = [Arrival(0.5, MODEL, 9000, 10), Arrival(0.6, MODEL, 10, 10)]
-    found = Inflow(odd, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
-    assert (found.requests, found.too_long, found.taken) == (2, 1, 1)
+    found = ArrivalFlow(odd, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
+    assert (found.requests, found.too_long, found.servable) == (2, 1, 1)
     assert found.output_tokens == 10
 
 
 def test_what_exceeds_the_capacity_waits_and_misses() -> None:
-    ways, flow = [way()], Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    ways, flow = [instance_set()], Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
     rate = 2.0 * ways[0].req_per_s
     attained = served = 0.0
     for at in range(0, 200, 10):
         batch = Batch(round(10 * rate)) if at < 100 else Batch()
-        for cohort in flow.go_on(batch, float(at), at + 10.0, ways):
+        for cohort in flow.advance(batch, float(at), at + 10.0, ways):
             attained, served = attained + cohort.attained, served + cohort.served
     assert served / (100 * rate) > 0.9
     assert attained / served < 0.3
@@ -267,7 +279,10 @@ def test_what_exceeds_the_capacity_waits_and_misses() -> None:
 def test_lengths_that_change_are_no_quiet_time(from_s: float, to_s: float, alike: bool) -> None:
     """Nor are the two minutes after it: the decider is to see them come."""
     came = [Arrival(float(at), MODEL, 100 if at < 600 else 400, 50) for at in range(1200)]
-    assert Inflow(came, 8192, 1.0, np.random.default_rng(1)).is_alike(from_s, to_s) == alike
+    assert (
+        ArrivalFlow(came, 8192, 1.0, np.random.default_rng(1)).has_same_lengths(from_s, to_s)
+        == alike
+    )
 
 
 def test_chance_counts_once() -> None:
@@ -275,7 +290,7 @@ def test_chance_counts_once() -> None:
     flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
     seen = []
     for at in range(0, 3600, 10):
-        flow.go_on(Batch(int(random.poisson(50.0))), float(at), at + 10.0, [way()])
+        flow.advance(Batch(int(random.poisson(50.0))), float(at), at + 10.0, [instance_set()])
         seen.append(flow.req_per_s)
     settled = np.array(seen[30:])
     assert settled.mean() == pytest.approx(5.0, rel=0.02)
@@ -285,18 +300,18 @@ def test_chance_counts_once() -> None:
 def test_misses_come_together() -> None:
     """A rule that looks at five minutes must see them as it would request by request: their mean is
     that of the sample, and they scatter by more than if each came by itself."""
-    slo, one = Slo(2000.0, 100.0), way()
+    slo, one = Slo(2000.0, 100.0), instance_set()
     flow, count = Flow(slo, 30.0, 600.0, 10_000), round(8.0 * one.req_per_s)
     missed = [0.0]
     for at in range(0, 36_000, 10):
         missed[-1] += sum(
             cohort.served - cohort.attained
-            for cohort in flow.go_on(Batch(count), float(at), at + 10.0, [one])
+            for cohort in flow.advance(Batch(count), float(at), at + 10.0, [one])
         )
         if at % 300 == 290:
             missed.append(0.0)
     windows = np.array(missed[1:-1])
-    upto = one.at(count / 10.0)[0].seen(slo, 0.0)[0]
+    upto = one.at(count / 10.0)[0].stats(slo, 0.0)[0]
     expected = 30 * count * (1.0 - upto[-1] / (len(upto) - 1))
     assert windows.mean() == pytest.approx(expected, rel=0.15)
     assert windows.var() > 2.0 * windows.mean()
@@ -308,7 +323,7 @@ HALVES = np.minimum(np.arange(1001), 500)
 
 def test_an_instance_goes_along_the_sample() -> None:
     """All of it in turn, and all again, as long as no new place is drawn."""
-    one = way(1)
+    one = instance_set(1)
     attained = [one.attained(HALVES, 10.0, 0.0) for _ in range(200)]
     assert sum(attained) == pytest.approx(1000.0)
     assert sum(a != b for a, b in pairwise(attained)) <= 8  # two ends a round, each in a ten
@@ -316,7 +331,7 @@ def test_an_instance_goes_along_the_sample() -> None:
 
 def test_an_instance_is_somewhere_else_in_the_sample_after_about_a_minute() -> None:
     """Of 1,200 spans of 10 s a sixth begin at a new place, half of these in the other half."""
-    one = way(1)
+    one = instance_set(1)
     attained = [one.attained(HALVES, 1.0, 10.0) for _ in range(1200)]
     assert 70 < sum(a != b for a, b in pairwise(attained)) < 130
     assert np.mean(attained) == pytest.approx(0.5, abs=0.1)
@@ -325,7 +340,7 @@ def test_an_instance_is_somewhere_else_in_the_sample_after_about_a_minute() -> N
 @pytest.mark.parametrize("requests", [0.4, 1.0, 2.0, 7.5])
 def test_few_requests_attain_as_many_do(requests: float) -> None:
     """Fewer than instances, parts of one, and as many at each as there are in the sample."""
-    one = way(3)
+    one = instance_set(3)
     assert np.mean([one.attained(HALVES, requests, 60.0) for _ in range(4000)]) == pytest.approx(
         0.5 * requests, rel=0.06
     )
@@ -336,21 +351,21 @@ def test_few_requests_attain_as_many_do(requests: float) -> None:
 def test_a_step_of_the_rate_is_followed_within_a_minute(before: int) -> None:
     flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
     for at in range(0, 1260, 10):
-        flow.go_on(Batch(before if at < 1200 else 100), float(at), at + 10.0, [way()])
+        flow.advance(Batch(before if at < 1200 else 100), float(at), at + 10.0, [instance_set()])
     assert flow.req_per_s == pytest.approx(10.0, rel=0.03)
 
 
 def test_where_nothing_serves_requests_are_refused_after_the_hold() -> None:
     flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
-    assert flow.go_on(Batch(7), 0.0, 10.0, []) == []
-    ended = [one for at in range(10, 60, 10) for one in flow.go_on(Batch(), at, at + 10.0, [])]
+    assert flow.advance(Batch(7), 0.0, 10.0, []) == []
+    ended = [one for at in range(10, 60, 10) for one in flow.advance(Batch(), at, at + 10.0, [])]
     assert [(one.refused, one.served) for one in ended] == [(7, 0)]
     assert flow.in_flight == 0
 
 
 def test_no_more_wait_than_a_gateway_lets() -> None:
     flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 5)
-    ended = flow.go_on(Batch(8), 0.0, 10.0, [])
+    ended = flow.advance(Batch(8), 0.0, 10.0, [])
     assert flow.in_flight == 5
     assert sum(one.refused for one in [*ended, *flow.waiting]) == 3
 
