@@ -209,7 +209,7 @@ def _decision(pick: Pick, names: Names) -> records.Decision:
     return records.Decision(
         pick((1, 2, 50)), names.token, pick((*names.models, "*")), pick(records.DECISION_KINDS),
         names.now_ms - pick((0, 1000, HOUR_MS)), True, "why", 3.0, 4.0, 1.0, names.now_ms,
-        ((pick(names.groups), 1),), pick((0, names.now_ms + 60_000)),
+        ((pick(names.groups), 1),), pick((0, names.now_ms + 60_000)), ("surge",),
     )  # fmt: skip
 
 

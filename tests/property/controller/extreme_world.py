@@ -18,6 +18,7 @@ from rich.console import Console
 from autoscaler.decide import ControllerState, restore
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.node_names import node_ids
+from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, unanswered
 from executors.gateway.gateway_metrics import Metrics as GatewayMetrics
@@ -53,6 +54,7 @@ from topics.checks import InvalidRecord
 from topics.codec import decode, encode, write_value
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.leadership import Leadership
+from topics.reason_codes import ReasonCode
 from topics.records import Assignment, Routes
 from topics.signing import Keys
 from topics.telemetry import Telemetry
@@ -169,8 +171,10 @@ class _Solver:
         try:
             self._answers.append(plan_here(*asked(ask(request, cluster))))
         except Exception as error:  # as in the solver: any failure is an answer
-            self._fleet.raised.append(f"{type(error).__name__}: {error}")
-            self._answers.append(unanswered(request, str(error)))
+            named = f"{type(error).__name__}: {error}"
+            self._fleet.raised.append(named)
+            why = Reason(ReasonCode.SOLVER_ERROR, quoted=named)
+            self._answers.append(unanswered(request, why))
 
     def take(self) -> tuple[PlanAnswer, ...]:
         found, self._answers = tuple(self._answers), []
@@ -303,7 +307,7 @@ def drawn(fleet: Fleet) -> None:
     models = [service.model for service in fleet.config.cluster.services]
     picture.rows(fleet.now_ms), picture.services(fleet.now_ms), picture.progress(models)
     picture.unmet(fleet.now_ms), picture.gpu_hours(fleet.now_ms), picture.usd_per_h()
-    picture.endpoints(), picture.reactions_s(), picture.held()
+    picture.endpoints(), picture.reactions_s(), picture.behind()
     facts = Shown(("t",), "s", (), NOW_MS, 0, 0, 0, picture.usd(fleet.now_ms), None)
     view.update(picture, fleet.now_ms, facts)
 
