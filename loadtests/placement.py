@@ -15,7 +15,7 @@ import numpy.typing as npt
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.templates.library import Stage
 from autoscaler.templates.partitions import MAX_NODES, partition_tables
-from autoscaler.templates.placement_search import inspect_table, search_multiset
+from autoscaler.templates.placement_search import check_table, search_multiset
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class PlacementSearch:
                 "throughput", table.shape, f"(stages, configurations, layers <= {_MAX_LAYERS})"
             )
         self._work = np.empty(table.shape[:2], np.float64)
-        if inspect_table(table, self._work):
+        if check_table(table, self._work):
             raise _first_bad_entry(table)
         self._table = table
         found = partition_tables()

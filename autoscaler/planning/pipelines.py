@@ -23,7 +23,7 @@ from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import VLLM
 from autoscaler.templates.library_request import MAX_CONFIGS, LibraryRequest
 from autoscaler.templates.partitions import MAX_NODES
-from autoscaler.templates.required_libraries import capabilities, request_of
+from autoscaler.templates.required_libraries import capabilities, service_library_request
 from autoscaler.templates.throughput_table import throughput_table, uncertain_configs
 
 _TRIED = 2
@@ -179,7 +179,9 @@ def _request(
     stretch: float,
 ) -> LibraryRequest:
     engine = capabilities(service)
-    return request_of(service, phase, slices, lengths, profile.content_hash, engine, stretch)
+    return service_library_request(
+        service, phase, slices, lengths, profile.content_hash, engine, stretch
+    )
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,4 @@
-"""Build one template library from its throughput table.
-
-Owns the order of the sweep and the shape of its result. Knows nothing of files or progress bars.
-"""
+"""Builds one template library from its throughput table."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.templates.enumerate import DOMINANCE_TOLERANCE, binomials, first_of_size, sweep_size
+from autoscaler.templates.enumerate import DOMINANCE_TOLERANCE, binomials, size_offsets, sweep_size
 from autoscaler.templates.library import Library, count_nodes
 from autoscaler.templates.library_request import LibraryRequest, content_hash
 from autoscaler.templates.partitions import MAX_NODES, partition_tables
-from autoscaler.templates.placement_search import inspect_table
+from autoscaler.templates.placement_search import check_table
 
 Progress = Callable[[int, int], None]
 """Called after each size of multisets with (multisets passed, multisets in all)."""
@@ -28,35 +25,35 @@ def build_library(
     uncertain: npt.NDArray[np.bool_] | None = None,
     progress: Progress | None = None,
 ) -> Library:
-    """All templates of `request` that the engine can run and no split dominates.
+    """All templates of `request` that the engine can run and that no split dominates.
 
-    table: (S, C, L) as `tables.throughput_table` makes it; uncertain: (C,), none when left out.
-    Raises InvalidValue on a wrong shape, on entries that are negative or not finite, and on a
-    table that rises in layers (dominance and search both rest on that).
-    Ordered by node count, then by the rank of the multiset: the same input gives the same bytes.
+    table: (S, C, L) from `throughput_table`. uncertain: (C,), none if left out. Raises InvalidValue
+    for a wrong shape, for entries that are negative or not finite, and for a table that rises in
+    layers (dominance and search both require that it does not). Templates are ordered by node
+    count, then by the rank of the multiset: the same input gives the same bytes.
     """
     configs = len(request.configs)
-    table, work = _checked(request, table)
+    table, work = _validated(request, table)
     memory = np.array([node.mem_gb for node in request.configs])
     order = np.argsort(memory, kind="stable")
-    # The sweep prunes by memory, so it wants configurations in ascending order of it.
+    # The sweep prunes by memory, so configurations must ascend by memory.
     table, work = np.ascontiguousarray(table[:, order]), np.ascontiguousarray(work[:, order])
     family = np.array(request.engine.families(request.configs), np.int64)[order]
     model_gb = request.model.weight_bytes / 1e9
     most_nodes = 1 if request.engine.single_node else request.max_nodes
-    starts, choose = first_of_size(configs), binomials(configs)
-    worth = np.zeros(starts[most_nodes + 1])
+    starts, choose = size_offsets(configs), binomials(configs)
+    best_rate = np.zeros(starts[most_nodes + 1])
     parts = partition_tables()
     kept_nodes, kept_members, kept_layers, kept_rates = [], [], [], []
     visited = 0
     for n in range(1, most_nodes + 1):
         room = comb(configs + n - 1, n)
-        # Rows that stay unwritten cost no memory: the pages are never touched.
+        # Unwritten rows cost no memory, because their pages are never touched.
         nodes = np.empty((room, MAX_NODES), np.int8)
         members = np.empty((room, MAX_NODES), np.int8)
         layers = np.empty((room, MAX_NODES), np.int16)
         rates = np.empty(room, np.float64)
-        kept, seen, _ = sweep_size(
+        kept_count, newly_visited, _ = sweep_size(
             table,
             work,
             memory[order],
@@ -66,7 +63,7 @@ def build_library(
             model_gb * request.max_memory_ratio,
             not request.engine.data_parallel_stages,
             DOMINANCE_TOLERANCE,
-            worth,
+            best_rate,
             starts,
             choose,
             parts.first,
@@ -81,11 +78,11 @@ def build_library(
             layers,
             rates,
         )
-        visited += seen
-        kept_nodes.append(nodes[:kept].copy())
-        kept_members.append(members[:kept].copy())
-        kept_layers.append(layers[:kept].copy())
-        kept_rates.append(rates[:kept].copy())
+        visited += newly_visited
+        kept_nodes.append(nodes[:kept_count].copy())
+        kept_members.append(members[:kept_count].copy())
+        kept_layers.append(layers[:kept_count].copy())
+        kept_rates.append(rates[:kept_count].copy())
         if progress is not None:
             progress(int(starts[n + 1]), int(starts[most_nodes + 1]))
     back = np.append(order, -1).astype(np.int8)  # index -1 stays -1
@@ -105,22 +102,24 @@ def build_library(
     )
 
 
-def _checked(
+def _validated(
     request: LibraryRequest, table: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The table as contiguous floats and its W(k); InvalidValue when it cannot be used."""
-    wanted = (len(request.configs), request.model.layers)
-    found = np.ascontiguousarray(table, dtype=np.float64)
-    if found.ndim != 3 or found.shape[0] < 1 or found.shape[1:] != wanted:
-        raise InvalidValue("throughput table", found.shape, f"(stages, {wanted[0]}, {wanted[1]})")
-    work = np.empty(found.shape[:2])
-    if inspect_table(found, work):
-        bad = ~(np.isfinite(found) & (found >= 0))
-        bad[:, :, 1:] |= np.diff(found, axis=2) > 0
+    """The table as contiguous floats, and its W(k); InvalidValue if it cannot be used."""
+    expected = (len(request.configs), request.model.layers)
+    checked = np.ascontiguousarray(table, dtype=np.float64)
+    if checked.ndim != 3 or checked.shape[0] < 1 or checked.shape[1:] != expected:
+        raise InvalidValue(
+            "throughput table", checked.shape, f"(stages, {expected[0]}, {expected[1]})"
+        )
+    work = np.empty(checked.shape[:2])
+    if check_table(checked, work):
+        bad = ~(np.isfinite(checked) & (checked >= 0))
+        bad[:, :, 1:] |= np.diff(checked, axis=2) > 0
         s, c, j = (int(i) for i in np.argwhere(bad)[0])
         raise InvalidValue(
             f"throughput table[stages {s + 1}][{request.configs[c].name}][layers {j + 1}]",
-            float(found[s, c, j]),
+            float(checked[s, c, j]),
             "finite, 0 or more, never more than with one layer less",
         )
-    return found, work
+    return checked, work

@@ -1,7 +1,4 @@
-"""What an engine can run: the filter between all placements and those that can be started.
-
-Owns `EngineCapabilities` and the packaged three. Knows nothing of launch lines.
-"""
+"""The templates that an engine can run: a filter on all placements."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from autoscaler.domain.slices import NodeSlice
 
 
 class PipelineNodes(StrEnum):
-    """Which nodes may form one multi-node template."""
+    """The nodes that may form one multi-node template."""
 
     NONE = "none"
     SAME_SLICE = "same-slice"
@@ -23,13 +20,13 @@ class PipelineNodes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """What templates an engine declares to run.
+    """The templates that an engine can run, as declared.
 
-    pipeline: which nodes may be joined by a pipeline with uneven layers: none, only equal slices,
-    slices with equally many GPUs (one tensor-parallel size for all stages), or any.
-    data_parallel_stages: several nodes may share one stage and its load (Coral's full library).
-    split_heads: tensor parallelism needs attention heads that divide by the GPU count, KV heads
-    that divide by it or into it, and parts of all widths that hold whole blocks of quantisation.
+    pipeline: nodes that a pipeline with uneven layers may join: none, only equal slices, slices
+    with equally many GPUs (one tensor-parallel size for all stages), or any. data_parallel_stages:
+    several nodes may share one stage and its load (Coral's full library). split_heads: tensor
+    parallelism requires attention heads that divide by the GPU count, KV heads that divide by it or
+    into it, and parts of all widths that are whole blocks of quantisation.
     """
 
     name: str
@@ -43,18 +40,18 @@ class EngineCapabilities:
         return self.pipeline is PipelineNodes.NONE
 
     def runs(self, model: ModelSpec, node: NodeSlice) -> bool:
-        """Whether the engine can split `model` over the GPUs of `node`, and compute it there."""
+        """Whether the engine can split `model` over the GPUs of `node` and compute it there."""
         return not self.refusal(model, node)
 
     def refusal(self, model: ModelSpec, node: NodeSlice) -> str:
-        """Why it cannot; "" where it can."""
+        """Why the engine cannot run `model` on `node`; "" if it can."""
         if model.integer_activations and node.gpu.fp4_tflops > 0.0:
-            # vLLM has INT8 products for Turing to Hopper; of ours, GPUs with FP4 are newer.
+            # vLLM has INT8 products for Turing to Hopper; GPUs with FP4 are newer.
             return f"{node.gpu.name} has no INT8 products for quantised activations"
         return model.split_refusal(node.gpus) if self.split_heads else ""
 
     def families(self, configs: tuple[NodeSlice, ...]) -> list[int]:
-        """A number per configuration; nodes of one template must have the same."""
+        """A family number per configuration; all nodes of one template must have the same."""
         if self.pipeline is PipelineNodes.SAME_SIZE:
             return [node.gpus for node in configs]
         if self.pipeline is PipelineNodes.ANY:
@@ -63,10 +60,10 @@ class EngineCapabilities:
 
 
 VLLM = EngineCapabilities("vllm")
-"""One node, tensor parallel: what every vLLM runs."""
+"""One node, tensor parallel: every vLLM supports it."""
 
 VLLM_PIPELINE = EngineCapabilities("vllm-pipeline", PipelineNodes.SAME_SIZE)
-"""vLLM with uneven pipelines over nodes declared (one tensor-parallel size for all stages)."""
+"""vLLM that declares uneven pipelines over nodes (one tensor-parallel size for all stages)."""
 
 CORAL = EngineCapabilities("coral", PipelineNodes.ANY, data_parallel_stages=True, split_heads=False)
 """Coral's full library: any nodes, data parallel within a stage. vLLM cannot run it."""

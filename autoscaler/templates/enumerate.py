@@ -1,14 +1,13 @@
-"""Walk all multisets of node slices and keep what no split into smaller ones dominates.
+"""Visits all multisets of node slices and keeps those that no split into smaller ones dominates.
 
-Owns the compiled sweep over one size of multisets. Knows nothing of models and files.
+A multiset of n of C configurations, sorted as a_0 <= ... <= a_(n-1), has the rank sum over i of
+binomial(a_i + i, i + 1) among those of its size (the combinatorial number system).
+`best_rate[n][rank]` is the highest rate of the multiset, as one template or split into several:
+best_rate(M) = max(T(M), max over splits M = A + B of best_rate(A) + best_rate(B)).
 
-A multiset of n of C configurations, sorted as a_0 <= ... <= a_(n-1), has the rank
-sum over i of binomial(a_i + i, i + 1) among those of its size (the combinatorial number system).
-`worth[n][rank]` is the most that the multiset can serve, as one template or split into several:
-worth(M) = max(T(M), max over splits M = A + B of worth(A) + worth(B)). A template is dominated
-iff T(M) <= worth of the best split, and leaving nodes out is a split too (worth is never
-negative). So the split's worth is the incumbent that the placement search has to beat, which is
-why the sweep is fast: nearly all multisets are refused by a bound without any search.
+A template is dominated iff T(M) <= the rate of the best split. Leaving nodes out is also a split,
+because rates are never negative. So the rate of the best split is the incumbent that the placement
+search has to beat. Hence the sweep is fast: a bound refuses nearly all multisets without a search.
 
 Source: Coral sec. 4.2 (enumeration up to N_max nodes and rho times the model's memory).
 """
@@ -40,17 +39,17 @@ def binomials(configs: int) -> Ints:
     )
 
 
-def first_of_size(configs: int) -> Ints:
+def size_offsets(configs: int) -> Ints:
     """Where the multisets of each size start in one flat array; the last entry is its length."""
     sizes = [comb(configs + n - 1, n) if n else 0 for n in range(MAX_NODES + 1)]
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 @compiled
-def best_split(nodes: Ints, n: int, worth: Floats, starts: Ints, choose: Ints) -> float:
-    """The most that the nodes serve as two or more parts, parts without a use allowed."""
+def best_split(nodes: Ints, n: int, best_rate: Floats, starts: Ints, choose: Ints) -> float:
+    """The highest rate of the nodes as two parts; a part may be unused."""
     best = 0.0
-    # Node 0 is always in the first part: each split is seen once.
+    # Node 0 is always in the first part, so each split is visited once.
     for mask in range(1, (1 << n) - 1, 2):
         rank_a, size_a, rank_b, size_b = 0, 0, 0, 0
         for i in range(n):
@@ -60,7 +59,7 @@ def best_split(nodes: Ints, n: int, worth: Floats, starts: Ints, choose: Ints) -
             else:
                 rank_b += choose[nodes[i] + size_b, size_b + 1]
                 size_b += 1
-        total = worth[starts[size_a] + rank_a] + worth[starts[size_b] + rank_b]
+        total = best_rate[starts[size_a] + rank_a] + best_rate[starts[size_b] + rank_b]
         best = max(best, total)
     return best
 
@@ -76,7 +75,7 @@ def sweep_size(
     most_memory: float,
     only_chains: bool,
     margin: float,
-    worth: Floats,
+    best_rate: Floats,
     starts: Ints,
     choose: Ints,
     first: Ints,
@@ -91,11 +90,11 @@ def sweep_size(
     out_layers: Layers,
     out_rate: Floats,
 ) -> tuple[int, int, int]:
-    """Visit every multiset of exactly `n` nodes within the memory limits; smaller sizes first.
+    """Visit every multiset of exactly `n` nodes within the memory limits; call smaller sizes first.
 
-    memory (C,) ascending. family (C,): the nodes of one template must be of one family. worth,
-    starts: see the module. Writes the kept templates to the out arrays (rows: node configuration
-    or -1, stage bit mask or 0, stage layers or 0) and returns (kept, visited, searched).
+    memory (C,) ascending. family (C,): the nodes of one template must be of one family. best_rate,
+    starts: see the module. Writes the kept templates to the out arrays (rows: node configuration or
+    -1, stage bit mask or 0, stage layers or 0) and returns (kept, visited, searched).
     """
     configs = table.shape[1]
     nodes = np.zeros(MAX_NODES, np.int64)
@@ -105,14 +104,14 @@ def sweep_size(
     kept, visited, searched = 0, 0, 0
     position = 0
     while True:
-        held = 0.0
+        memory_gb = 0.0
         for i in range(n):
-            held += memory[nodes[i]]
-        if held <= most_memory:
+            memory_gb += memory[nodes[i]]
+        if memory_gb <= most_memory:
             position = n - 1
-            if held >= least_memory:
+            if memory_gb >= least_memory:
                 visited += 1
-                split = best_split(nodes, n, worth, starts, choose)
+                split = best_split(nodes, n, best_rate, starts, choose)
                 rank = 0
                 allowed = True
                 for i in range(n):
@@ -120,7 +119,7 @@ def sweep_size(
                     if family[nodes[i]] != family[nodes[0]]:
                         allowed = False
                 at = starts[n] + rank
-                worth[at] = split
+                best_rate[at] = split
                 if allowed:
                     rate, stages = search_multiset(
                         table,
@@ -142,7 +141,7 @@ def sweep_size(
                     )
                     searched += 1
                     if stages > 0:
-                        worth[at] = rate
+                        best_rate[at] = rate
                         out_rate[kept] = rate
                         for i in range(MAX_NODES):
                             out_nodes[kept, i] = nodes[i] if i < n else -1
@@ -150,7 +149,7 @@ def sweep_size(
                             out_layers[kept, i] = stage_layers[i] if i < stages else 0
                         kept += 1
         else:
-            # Memory ascends with the index: a larger one at this position is too much as well.
+            # Memory ascends with the index: a larger index here exceeds the limit too.
             position -= 1
         while position >= 0 and nodes[position] + 1 >= configs:
             position -= 1

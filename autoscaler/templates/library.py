@@ -1,7 +1,4 @@
-"""Templates and libraries as values.
-
-Owns `Template` and `Library`. Knows nothing of how they were found or where they are kept.
-"""
+"""Templates and template libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from autoscaler.templates.library_request import LibraryRequest
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pipeline stage: its nodes (configuration indices, ascending), the layers each holds."""
+    """One pipeline stage. nodes: configuration indices, ascending. layers: held by each node."""
 
     nodes: tuple[int, ...]
     layers: int
@@ -26,10 +23,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One way to serve a model: how many nodes of each configuration, and the best placement.
+    """One way to serve a model: the number of nodes of each configuration and the best placement.
 
-    node_counts: per configuration of its library. stages: their nodes are configuration indices.
-    uncertain: the estimate rests on a GPU never measured or a model known to be estimated badly.
+    node_counts: per configuration of its library. uncertain: the estimate rests on a GPU that was
+    never measured, or on a model that is known to be estimated badly.
     """
 
     model: str
@@ -42,12 +39,13 @@ class Template:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Library:
-    """All templates of one request that no split into smaller ones dominates.
+    """All templates of one request that no split into smaller templates dominates.
 
     node_counts: (n, C) int16, nodes per configuration. throughput_req_per_s: (n,) float64.
-    uncertain: (n,) bool. The placement is kept packed and unpacked by `template`: nodes (n, 6)
-    int8 configuration of each node or -1; members (n, 6) int8 bit mask over those nodes of each
-    stage, 0 = no stage; layers (n, 6) int16 layers of each stage. visited: multisets looked at.
+    uncertain: (n,) bool. The placement is stored packed, and `template` unpacks it. nodes, (n, 6)
+    int8: configuration of each node or -1. members, (n, 6) int8: per stage a bit mask over these
+    nodes, 0 = no stage. layers, (n, 6) int16: layers of each stage. visited: number of multisets
+    that the sweep visited.
     """
 
     request: LibraryRequest
@@ -65,7 +63,7 @@ class Library:
 
     @property
     def configs(self) -> tuple[NodeSlice, ...]:
-        """The configurations that columns of `node_counts` stand for."""
+        """The configurations of the columns of `node_counts`."""
         return self.request.configs
 
     def template(self, index: int) -> Template:
@@ -89,12 +87,12 @@ class Library:
         )
 
     def templates(self) -> Iterator[Template]:
-        """All templates, one by one."""
+        """All templates, in order."""
         return (self.template(index) for index in range(len(self)))
 
 
 def count_nodes(nodes: npt.NDArray[np.int8], configs: int) -> npt.NDArray[np.int16]:
-    """(n, 6) configuration indices or -1 to (n, C) counts."""
+    """Counts per configuration, (n, C), of rows of configuration indices or -1, (n, 6)."""
     counts = np.zeros((len(nodes), configs + 1), np.int16)
     rows = np.arange(len(nodes))
     for column in nodes.T:

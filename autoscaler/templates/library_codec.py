@@ -1,7 +1,4 @@
-"""Libraries as bytes: a NumPy archive with a JSON header. No pickles.
-
-Owns the file form and its checks. Knows nothing of files: bytes in, bytes out.
-"""
+"""Encodes libraries as bytes and decodes them: a NumPy archive with a JSON header, no pickles."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _ARRAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a library file says of itself."""
+    """The header of a library file. templates: rows. visited: multisets of the sweep."""
 
     content_hash: str
     templates: int
@@ -59,20 +56,20 @@ def encode(library: Library) -> bytes:
 
 
 def read_header(data: bytes) -> Header:
-    """What `data` was built from; InvalidValue when it is not a library file."""
+    """The header of `data`; InvalidValue if `data` is not a library file."""
     return _header(_open(data))
 
 
 def decode(data: bytes, request: LibraryRequest, expected_hash: str) -> Library:
     """The library in `data`, if it was built from `request` with content hash `expected_hash`.
 
-    Raises InvalidValue when it was built from anything else (naming the fields that differ) and
-    when the file is damaged.
+    Raises InvalidValue if it was built from anything else (names the fields that differ) or if the
+    file is damaged.
     """
     archive = _open(data)
     header = _header(archive)
     if header.content_hash != expected_hash:
-        differing = _differences(orjson.loads(request.as_json()), header.request)
+        differing = _differing_paths(orjson.loads(request.as_json()), header.request)
         why = f"differs in {', '.join(differing)}" if differing else "performance model changed"
         raise InvalidValue(
             "library content hash", header.content_hash[:12], f"{expected_hash[:12]} ({why})"
@@ -110,7 +107,7 @@ def _read(archive: Any, name: str) -> npt.NDArray[Any]:
     try:
         found: npt.NDArray[Any] = archive[name]
     except Exception as error:
-        # A damaged archive makes zipfile, zlib and numpy raise nearly anything.
+        # On a damaged archive, zipfile, zlib and numpy raise many kinds of exceptions.
         raise InvalidValue(f"library file: {name}", "unreadable", f"an array ({error})") from None
     return found
 
@@ -146,7 +143,8 @@ def _array(archive: Any, name: str, templates: int) -> npt.NDArray[Any]:
 
 
 def _check_placements(request: LibraryRequest, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Every row is a placement: stages split its nodes, layers sum to the model's."""
+    """Check that every row is a placement: its stages split its nodes, and the layers add up to the
+    model's. InvalidValue otherwise."""
     nodes, members, layers = arrays["nodes"], arrays["members"], arrays["layers"]
     rates = arrays["throughput_req_per_s"]
     present = nodes >= 0
@@ -169,14 +167,16 @@ def _check_placements(request: LibraryRequest, arrays: dict[str, npt.NDArray[Any
         )
 
 
-def _differences(wanted: Any, found: Any, path: str = "") -> list[str]:
+def _differing_paths(wanted: Any, found: Any, path: str = "") -> list[str]:
     """Paths at which two JSON values differ, at most five."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         names = sorted({*wanted, *found})
         paths = [
             p
             for name in names
-            for p in _differences(wanted.get(name), found.get(name), f"{path}.{name}".lstrip("."))
+            for p in _differing_paths(
+                wanted.get(name), found.get(name), f"{path}.{name}".lstrip(".")
+            )
         ]
         return paths[:5]
     return [] if wanted == found else [path]

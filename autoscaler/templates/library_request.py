@@ -1,7 +1,4 @@
-"""What a template library is asked for, and the hash of everything it is built from.
-
-Owns `LibraryRequest` and `content_hash`. Knows nothing of how libraries are built or stored.
-"""
+"""The inputs of a template library, and the hash of everything it is built from."""
 
 from __future__ import annotations
 
@@ -20,18 +17,19 @@ from autoscaler.templates.engine_filter import VLLM, EngineCapabilities
 from autoscaler.templates.partitions import MAX_NODES
 
 BUILD_VERSION = 2
-"""Raised whenever the same request would give another library."""
+"""Increased whenever the same request would give another library."""
 
 MAX_CONFIGS = 48
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryRequest:
-    """One library: a model, a phase, its SLO and workload bucket, on these node slices.
+    """One library: a model, a phase, its SLO and lengths, on these node slices.
 
-    engine: what may be run (vLLM on one node by default). max_nodes (N_max) and max_memory_ratio
-    (rho) bound the multisets, Coral sec. 4.2. utilisation: the load, in [0, 1), at which waiting
-    for a prefill slot is reckoned; 0 leaves it out, as Coral does. See `library.tables`.
+    bucket: the lengths of the requests. engine: the filter of templates (by default vLLM on one
+    node). max_nodes (N_max) and max_memory_ratio (rho) bound the multisets, Coral sec. 4.2.
+    utilisation: the load, in [0, 1), at which the wait for a prefill slot is computed; 0 leaves it
+    out, as Coral does. See `throughput_table`.
     """
 
     model: ModelSpec
@@ -62,18 +60,19 @@ class LibraryRequest:
 
     @property
     def name(self) -> str:
-        """As people write it: "Qwen/Qwen3-32B decode"."""
+        """Model and phase for people: "Qwen/Qwen3-32B decode"."""
         return f"{self.model.name} {self.phase}"
 
     def as_json(self) -> bytes:
-        """All fields, keys sorted: the form that is hashed and stored."""
+        """All fields, keys sorted: the form for hashing and storage."""
         return orjson.dumps(self, option=orjson.OPT_SORT_KEYS)
 
 
 def content_hash(request: LibraryRequest, table: npt.NDArray[np.float64]) -> str:
     """SHA-256 over the request, the throughput table and the version of the builder.
 
-    The table is in it because it is what the formulas of a release made of the profile.
+    The table is included because it depends on the formulas of the release as well as on the
+    profile.
     """
     digest = hashlib.sha256(f"shoal library {BUILD_VERSION}\n".encode())
     digest.update(request.as_json())

@@ -1,10 +1,9 @@
-"""Set partitions of at most six nodes into stages, with interchangeable nodes counted once.
+"""Set partitions of up to six nodes into stages; interchangeable nodes are counted once.
 
-Owns the static tables that the compiled placement search walks. Knows nothing of throughput.
-
-Nodes come sorted by configuration. What matters of a multiset is its pattern: bit i says that
-node i + 1 has the configuration of node i. Six distinct nodes have 203 partitions; six equal
-ones have only 11, one for each way to write 6 as a sum.
+Builds the static tables that the compiled placement search walks. Nodes are sorted by
+configuration. The relevant property of a multiset is its pattern: bit i is set if node i + 1 has
+the configuration of node i. Six distinct nodes have 203 partitions; six equal ones have only 11,
+one for each way to write 6 as a sum.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_NODES = 6
-"""Most nodes of one template (N_max of Coral sec. 4.2); the tables are built for it."""
+"""Maximum nodes of one template (N_max of Coral sec. 4.2); the tables are built for it."""
 
 PATTERNS = 1 << (MAX_NODES - 1)
 
@@ -26,11 +25,10 @@ PATTERNS = 1 << (MAX_NODES - 1)
 class PartitionTables:
     """Flat tables; group = (nodes * PATTERNS + pattern) * (MAX_NODES + 1) + stages.
 
-    first, count: where a group's partitions start in `kinds` and `members`, and how many there
-    are; each takes `stages` entries. members: node bit mask of a stage. kinds: the same with
-    equal nodes replaced by the last of their run, so that stages of equal composition share
-    what was computed once. needed_first, needed_count, needed: the distinct kinds of a group,
-    smaller ones first.
+    first, count: where a group's partitions start in `kinds` and `members`, and their number; each
+    partition has `stages` entries. members: node bit mask of a stage. kinds: the same with equal
+    nodes replaced by the last of their run, so that stages of equal composition share their
+    results. needed_first, needed_count, needed: the distinct kinds of a group, smaller ones first.
     """
 
     first: npt.NDArray[np.int64]
@@ -63,18 +61,20 @@ def partition_tables() -> PartitionTables:
             for stages in range(1, nodes + 1):
                 group = group_index(nodes, pattern, stages)
                 first[group], needed_first[group] = len(kinds), len(needed)
-                seen: set[tuple[int, ...]] = set()
+                signatures: set[tuple[int, ...]] = set()
                 for blocks in everything:
                     signature = tuple(sorted(kind_of[mask] for mask in blocks))
-                    if len(blocks) != stages or signature in seen:
+                    if len(blocks) != stages or signature in signatures:
                         continue
-                    seen.add(signature)
+                    signatures.add(signature)
                     members.extend(blocks)
                     kinds.extend(kind_of[mask] for mask in blocks)
-                count[group] = len(seen)
-                wanted = sorted({k for s in seen for k in s}, key=lambda k: (k.bit_count(), k))
-                needed.extend(wanted)
-                needed_count[group] = len(wanted)
+                count[group] = len(signatures)
+                distinct_kinds = sorted(
+                    {k for s in signatures for k in s}, key=lambda k: (k.bit_count(), k)
+                )
+                needed.extend(distinct_kinds)
+                needed_count[group] = len(distinct_kinds)
     return PartitionTables(
         first=first,
         count=count,
@@ -99,9 +99,9 @@ def _set_partitions(nodes: int) -> Iterator[list[int]]:
 
 
 def _kind(mask: int, nodes: int, pattern: int) -> int:
-    """`mask` with the chosen nodes of every run of equal ones moved to the run's end.
+    """`mask` with the chosen nodes of every run of equal ones moved to the end of the run.
 
-    To the end, so that a kind without its lowest bit is a kind again.
+    To the end, so that a kind without its lowest bit is also a kind.
     """
     kind, last = 0, nodes - 1
     for node in reversed(range(nodes)):

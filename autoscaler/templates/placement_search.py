@@ -1,14 +1,14 @@
-"""The exact placement search, compiled: one multiset of nodes, all stage counts.
+"""The exact placement search, compiled: the best placement of one multiset of nodes.
 
-Owns the numeric kernels. Knows nothing of models, files or libraries: arrays in, arrays out.
+Method. T̂ does not rise with the layers held, so a stage of given nodes can hold up to J(stage, t)
+layers at more than t requests/s; bisection finds J. A set partition beats the incumbent t iff all J
+>= 1 and their sum reaches L. Only then is its own optimum computed: start from those J layers and
+remove layers, one at a time, from the slowest stage until L are left. Each removal is forced, so
+the last minimum is the optimum.
 
-Method. With T̂ non-increasing in the layers held, a stage of given nodes can hold more than t
-requests/s with up to J(stage, t) layers, found by bisection. A set partition beats the incumbent
-t iff all J >= 1 and their sum reaches L. Only then is its own optimum computed: start from those
-J layers and take layers, one at a time, from the slowest stage until L are left; each removal is
-forced, so the last minimum is the optimum. A whole stage count is skipped when its area bound
-cannot beat the incumbent: a stage of j layers at t requests/s does j t work, node k at most
-W(k) = max_j j T̂(j, k), and all stages together must do L t, so t <= sum of W over nodes / L.
+A whole stage count is skipped if its area bound cannot beat the incumbent. A stage of j layers at t
+requests/s does j t work, node k does at most W(k) = max_j j T̂(j, k), and all stages together must
+do L t, so t <= sum of W over nodes / L.
 
 Source: Coral sec. 4.2 (the problem, there an ILP per stage count).
 """
@@ -26,18 +26,18 @@ Ints = npt.NDArray[np.int64]
 
 
 @compiled
-def inspect_table(table: Floats, work: Floats) -> int:
-    """Fill `work` (S, C) with max_j j T̂; say what the table (S, C, L) is.
+def check_table(table: Floats, work: Floats) -> int:
+    """Fill `work` (S, C) with max_j j T̂ and check the table (S, C, L).
 
-    Returns 0 when it is non-increasing in layers, 1 when some entry rises, 2 when some entry is
-    negative or not finite.
+    Returns 0 if it does not rise with layers, 1 if some entry rises, 2 if some entry is negative or
+    not finite.
     """
     rises = 0
     bad = 0
     layers = table.shape[2]
     for s in range(table.shape[0]):
         for c in range(table.shape[1]):
-            # No branches: most of the time of a small solve is spent here.
+            # No branches: a small solve spends most of its time here.
             most = table[s, c, 0]
             bad |= not 0.0 <= most < np.inf
             for j in range(1, layers):
@@ -53,7 +53,7 @@ def inspect_table(table: Floats, work: Floats) -> int:
 
 @compiled
 def stage_rate(table: Floats, s: int, nodes: Ints, n: int, kind: int, layers: int) -> float:
-    """Requests/s of a stage made of the nodes in bit mask `kind`, each holding `layers` layers."""
+    """Requests/s of a stage of the nodes in bit mask `kind`, each with `layers` layers."""
     total = 0.0
     for i in range(n):
         if (kind >> i) & 1:
@@ -81,7 +81,7 @@ def most_layers(
 
 
 @compiled
-def raise_partition(
+def optimize_partition(
     table: Floats,
     s: int,
     nodes: Ints,
@@ -91,17 +91,18 @@ def raise_partition(
     stages: int,
     low: float,
     high: float,
-    held: Ints,
+    stage_layers: Ints,
 ) -> float:
-    """The best slowest-stage rate of one partition whose layers `held` beat `low` and sum to >= L.
+    """The best slowest-stage rate of one partition.
 
-    `high` is an upper bound. A few bisections on the rate come first, because from a low incumbent
-    the walk that removes one layer at a time would be long. `held` ends with the optimal layers.
+    stage_layers: start values that beat `low` and sum to >= L; the optimal layers on return. high:
+    an upper bound of the rate. A few bisections on the rate come first, because from a low
+    incumbent the removal of single layers would take long.
     """
     total_layers = table.shape[2]
     excess = -total_layers
     for i in range(stages):
-        excess += held[i]
+        excess += stage_layers[i]
     trial = np.empty(MAX_NODES, np.int64)
     for _ in range(12):
         if excess <= 2 * stages:
@@ -109,7 +110,7 @@ def raise_partition(
         middle = 0.5 * (low + high)
         total = 0
         for i in range(stages):
-            trial[i] = most_layers(table, s, nodes, n, kinds[at + i], middle, 0, held[i])
+            trial[i] = most_layers(table, s, nodes, n, kinds[at + i], middle, 0, stage_layers[i])
             if trial[i] == 0:
                 total = -1
                 break
@@ -118,19 +119,19 @@ def raise_partition(
             low = middle
             excess = total - total_layers
             for i in range(stages):
-                held[i] = trial[i]
+                stage_layers[i] = trial[i]
         else:
             high = middle
     rates = np.empty(MAX_NODES, np.float64)
     for i in range(stages):
-        rates[i] = stage_rate(table, s, nodes, n, kinds[at + i], held[i])
+        rates[i] = stage_rate(table, s, nodes, n, kinds[at + i], stage_layers[i])
     while excess > 0:
         slowest = -1
         for i in range(stages):
-            if held[i] > 1 and (slowest < 0 or rates[i] < rates[slowest]):
+            if stage_layers[i] > 1 and (slowest < 0 or rates[i] < rates[slowest]):
                 slowest = i
-        held[slowest] -= 1
-        rates[slowest] = stage_rate(table, s, nodes, n, kinds[at + slowest], held[slowest])
+        stage_layers[slowest] -= 1
+        rates[slowest] = stage_rate(table, s, nodes, n, kinds[at + slowest], stage_layers[slowest])
         excess -= 1
     best: float = rates[0]
     for i in range(1, stages):
@@ -153,15 +154,15 @@ def search_multiset(
     needed_first: Ints,
     needed_count: Ints,
     needed: Ints,
-    reach: Ints,
+    layer_cache: Ints,
     out_members: Ints,
     out_layers: Ints,
 ) -> tuple[float, int]:
     """Best placement of `nodes[:n]` (sorted configuration indices) that beats `incumbent`.
 
-    table (S, C, L) non-increasing in layers, work (S, C) from `inspect_table`. only_chains allows
-    one node per stage and nothing else. reach is scratch of 64. Returns (requests/s, stages) and
-    fills out_members (bit masks) and out_layers; (incumbent, 0) when nothing beats it.
+    table (S, C, L) does not rise with layers; work (S, C) is from `check_table`. only_chains allows
+    only one node per stage. layer_cache is scratch of 64. Returns (requests/s, stages) and fills
+    out_members (bit masks) and out_layers; (incumbent, 0) if no placement beats it.
     """
     total_layers = table.shape[2]
     pattern = 0
@@ -169,10 +170,10 @@ def search_multiset(
         if nodes[i] == nodes[i + 1]:
             pattern |= 1 << i
     for i in range(1 << n):
-        reach[i] = 0  # an entry is stages * 1024 + layers, so one of another stage count is seen
+        layer_cache[i] = 0  # stages * 1024 + layers, so other stage counts are ignored
     best = incumbent
     found = 0
-    held = np.empty(MAX_NODES, np.int64)
+    stage_layers = np.empty(MAX_NODES, np.int64)
     for stages in range(1, min(n, table.shape[0], total_layers) + 1):
         if only_chains and stages != n:
             continue
@@ -188,41 +189,43 @@ def search_multiset(
         longest = total_layers - stages + 1
         for q in range(needed_first[group], needed_first[group] + needed_count[group]):
             kind = needed[q]
-            # A stage holds at least what it holds without its last node.
+            # A stage can hold at least as many layers as without its last node.
             rest = kind & (kind - 1)
             low = 0
-            if reach[rest] >> 10 == stages:
-                low = reach[rest] & 1023
+            if layer_cache[rest] >> 10 == stages:
+                low = layer_cache[rest] & 1023
             reached = most_layers(table, s, nodes, n, kind, best, low, longest)
-            reach[kind] = (stages << 10) | reached
+            layer_cache[kind] = (stages << 10) | reached
         at = first[group]
         for _ in range(count[group]):
             total = 0
             for i in range(stages):
-                reached = reach[kinds[at + i]] & 1023
+                reached = layer_cache[kinds[at + i]] & 1023
                 if reached == 0:
                     total = -1
                     break
                 total += reached
             if total >= total_layers:
-                # `reach` may stem from a lower incumbent: bring this partition up to date.
+                # Entries may stem from a lower incumbent: update those of this partition.
                 total = 0
                 for i in range(stages):
                     kind = kinds[at + i]
-                    reached = reach[kind] & 1023
+                    reached = layer_cache[kind] & 1023
                     if stage_rate(table, s, nodes, n, kind, reached) <= best:
                         reached = most_layers(table, s, nodes, n, kind, best, 0, reached - 1)
-                        reach[kind] = (stages << 10) | reached
+                        layer_cache[kind] = (stages << 10) | reached
                     if reached == 0:
                         total = -1
                         break
-                    held[i] = reached
+                    stage_layers[i] = reached
                     total += reached
                 if total >= total_layers:
-                    best = raise_partition(table, s, nodes, n, kinds, at, stages, best, bound, held)
+                    best = optimize_partition(
+                        table, s, nodes, n, kinds, at, stages, best, bound, stage_layers
+                    )
                     found = stages
                     for i in range(stages):
                         out_members[i] = members[at + i]
-                        out_layers[i] = held[i]
+                        out_layers[i] = stage_layers[i]
             at += stages
     return best, found

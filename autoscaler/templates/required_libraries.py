@@ -1,7 +1,4 @@
-"""Which libraries a declared cluster needs.
-
-Owns the way from services and pools to `LibraryRequest`s. Knows nothing of prices or demand.
-"""
+"""The libraries that a declared cluster needs: from services and pools to `LibraryRequest`s."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from autoscaler.templates.engine_filter import EngineCapabilities, PipelineNodes
 from autoscaler.templates.library_request import LibraryRequest
 
 
-def slices_for(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:
+def usable_slices(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:
     """Every slice of every pool that `service` may use, each once, in the order of the pools."""
     found: dict[str, NodeSlice] = {}
     for pool in cluster.pools:
@@ -26,11 +23,11 @@ def slices_for(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:
 
 
 def capabilities(service: Service) -> EngineCapabilities:
-    """What the service's engine declares to run."""
+    """The templates that the service's engine can run, as declared."""
     return EngineCapabilities(service.engine, PipelineNodes(service.pipelines))
 
 
-def request_of(
+def service_library_request(
     service: Service,
     phase: Phase,
     configs: tuple[NodeSlice, ...],
@@ -39,7 +36,7 @@ def request_of(
     engine: EngineCapabilities,
     stretch: float = 1.0,
 ) -> LibraryRequest:
-    """The library of `service` for `lengths` on `configs`, with its SLO times `stretch`."""
+    """The library of `service` for `lengths` on `configs`, with its SLO multiplied by `stretch`."""
     return LibraryRequest(
         service.architecture,
         phase,
@@ -52,19 +49,19 @@ def request_of(
     )
 
 
-def requests_for(
+def required_library_requests(
     cluster: Cluster, profile_hash: str, engine: EngineCapabilities | None = None
 ) -> tuple[LibraryRequest, ...]:
-    """The libraries of all services at their declared lengths: every phase that `engine` can run.
+    """The libraries of all services at their declared lengths, for every phase that `engine` can
+    run.
 
-    engine: what each service declares, where left out. Aggregated instances are single-node ones,
-    so an engine with pipelines gets two phases only. A service without a pool in its regions gets
-    none.
+    engine: if left out, as each service declares. Aggregated instances are single-node ones, so an
+    engine with pipelines gets two phases only. A service without a pool in its regions gets none.
     """
     return tuple(
-        request_of(service, phase, configs, service.lengths, profile_hash, runs)
+        service_library_request(service, phase, configs, service.lengths, profile_hash, runs)
         for service in cluster.services
-        if (configs := slices_for(cluster, service))
+        if (configs := usable_slices(cluster, service))
         for runs in (engine or capabilities(service),)
         for phase in Phase
         if runs.single_node or phase is not Phase.AGGREGATED

@@ -21,7 +21,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.templates.engine_filter import ENGINES, VLLM
 from autoscaler.templates.library import Library, Template
 from autoscaler.templates.library_request import LibraryRequest
-from autoscaler.templates.required_libraries import requests_for
+from autoscaler.templates.required_libraries import required_library_requests
 from streams.cli.json_output import show_json
 from streams.files.library_store import cache_folder, load_or_build, read_library_header
 from streams.files.shoal_yaml import load_config
@@ -110,7 +110,7 @@ def _wanted(
                     name = NodeSlice(pool.gpu, gpus).name
                     price = pool.price_usd_per_h * gpus / pool.per_node
                     prices[name] = min(price, prices.get(name, price))
-        requests = requests_for(cluster, profile.content_hash, declared)
+        requests = required_library_requests(cluster, profile.content_hash, declared)
         phases = {args.phase} if args.phase else set(Phase)
         return tuple(r for r in requests if r.phase in phases), prices
     engine = declared or VLLM

@@ -17,7 +17,7 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.templates.engine_filter import CORAL, VLLM_PIPELINE
 from autoscaler.templates.library_codec import decode
 from autoscaler.templates.library_request import LibraryRequest, content_hash
-from autoscaler.templates.required_libraries import requests_for
+from autoscaler.templates.required_libraries import required_library_requests
 from autoscaler.templates.throughput_table import throughput_table
 from streams.files import library_store
 from streams.files.library_store import SUFFIX, cache_folder, load_or_build
@@ -125,7 +125,7 @@ def test_a_cluster_needs_one_library_per_service_and_phase() -> None:
         Service("a", catalog.model("Qwen/Qwen3-8B"), Slo(500.0, 30.0), regions=("us",)),
         Service("b", catalog.model("Qwen/Qwen3-32B"), Slo(900.0, 50.0)),
     )
-    found = requests_for(Cluster(pools, services), "p")
+    found = required_library_requests(Cluster(pools, services), "p")
     assert [(r.model.name, r.phase) for r in found] == [
         (model, phase) for model in ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B") for phase in Phase
     ]
@@ -133,5 +133,5 @@ def test_a_cluster_needs_one_library_per_service_and_phase() -> None:
     assert [c.name for c in found[3].configs] == [
         "1xL4", "2xL4", "1xH100-SXM", "2xH100-SXM", "4xH100-SXM", "8xH100-SXM",
     ]  # fmt: skip
-    pipelines = requests_for(Cluster(pools, services), "p", VLLM_PIPELINE)
+    pipelines = required_library_requests(Cluster(pools, services), "p", VLLM_PIPELINE)
     assert {r.phase for r in pipelines} == {Phase.PREFILL, Phase.DECODE}
