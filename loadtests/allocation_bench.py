@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.optimizer.result import SolveOptions, Status, Step
-from autoscaler.optimizer.templates import TemplatePlan, TemplateProblem, solve_templates
+from autoscaler.optimizer.templates import TemplatePlan, solve_templates
 from loadtests.allocation_account import account, changes
 from loadtests.allocation_files import read_instance, read_plan, write_plan
 from loadtests.arguments import number
@@ -130,19 +131,6 @@ def _cpu_s() -> float:
     """CPU seconds of this process and of the children that it waited for, in microsecond steps."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def compile_kernels() -> None:
-    """Compile (or load from the cache) every kernel, on an instance of two nodes."""
-    tiny = TemplateProblem(
-        price_usd_per_h=np.array([[1.0, 1.5]]),
-        available_nodes=np.array([[1, 2]], dtype=np.int32),
-        demand_req_per_s=np.array([2.0, 1.0]),
-        nodes=(np.array([[1, 0], [0, 1]], dtype=np.uint8),) * 2,
-        throughput_req_per_s=(np.array([1.0, 1.0]),) * 2,
-        start_penalty=0.1,
-    )
-    solve_templates(tiny, SolveOptions())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from autoscaler.estimate.poisson_tests import poisson_tail
 from autoscaler.estimate.queue_model import erlang_c
 from autoscaler.estimate.request_lengths import SHAPE_REQUESTS, estimate
 from autoscaler.estimate.windows import LengthsSeen, TelemetryWindows
+from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.instances import instance
@@ -76,5 +77,6 @@ def warm_plans(pipelines: bool) -> None:
     service = Service("model", model, Slo(2000.0, 80.0), pipelines="same-slice")
     node, lengths = NodeSlice(catalog.gpu("L40S"), 1), Lengths.expected(500.0, 100.0)
     instance(service, node, Phase.AGGREGATED, lengths, default_profile())
+    compile_kernels()
     if pipelines:
         irreducible(service, Phase.PREFILL, (node,), lengths, default_profile())

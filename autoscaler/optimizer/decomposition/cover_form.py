@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.decomposition.dominance import dominated
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group, fitting, units_of
 from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.problem import AllocationProblem
@@ -67,6 +68,7 @@ def cover_form(problem: AllocationProblem, target: Floats) -> CoverForm:
     token[bounded] = resources + np.arange(len(bounded))
     capacity = np.concatenate([problem.capacity, np.floor(problem.upper[bounded] + _ROOM)])
     order = np.argsort(row, kind="stable") if (np.diff(row) < 0).any() else np.arange(len(row))
+    order = order[~_dominated(problem, row, token < 0)[order]]
     ends = np.searchsorted(row[order], np.arange(len(target) + 1))
     groups = []
     for k in rows:
@@ -75,6 +77,21 @@ def cover_form(problem: AllocationProblem, target: Floats) -> CoverForm:
         groups.append(fitting(group, capacity))
     money = np.zeros((len(capacity), 1))
     return CoverForm(Decomposed(tuple(groups), money, capacity), rows, problem.columns)
+
+
+def _dominated(problem: AllocationProblem, row: Ints, unbounded: Bools) -> Bools:
+    serves = row < len(problem.demand_req_per_s)
+    rate = np.zeros(problem.columns)
+    rate[serves] = problem.serve_rate
+    return dominated(
+        row,
+        problem.use_indptr,
+        problem.use_resource,
+        problem.use_amount.astype(np.float64),
+        problem.cost_usd_per_h,
+        rate,
+        unbounded & serves,
+    )
 
 
 def _group(problem: AllocationProblem, ids: Ints, demand: float, token: Ints) -> Group:

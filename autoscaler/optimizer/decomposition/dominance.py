@@ -1,0 +1,59 @@
+"""Columns that no plan needs: another one uses the same, costs no more and serves no less.
+
+Exact: whatever a plan does with such a column, it can do with the other one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.optimizer.arrays import Bools, Floats, Ints
+
+
+def dominated(
+    row: Ints, indptr: Ints, resource: Ints, amount: Floats, cost: Floats, rate: Floats, may: Bools
+) -> Bools:
+    """Which columns (n,) are dominated by another one that serves the same `row` (n,).
+
+    `indptr` (n + 1,), `resource`, `amount`: their use in compressed form. Only columns of `may`
+    (n,), of which there are as many as one wants, dominate others and are dominated.
+    """
+    out = np.zeros(len(row), dtype=np.bool_)
+    key = _marks(row, indptr, resource, amount)
+    ids = _repeated(key, np.flatnonzero(may))
+    if not len(ids):
+        return out
+    order = ids[np.lexsort((-rate[ids], cost[ids], key[ids]))]
+    first = np.concatenate([[True], key[order][1:] != key[order][:-1]])
+    # Rates as ranks, so that the running maximum restarts with every key.
+    _, rank = np.unique(rate[order], return_inverse=True)
+    level = rank.ravel() + np.cumsum(first) * (len(order) + 1)
+    best = np.maximum.accumulate(level)
+    out[order[1:]] = (level[1:] <= best[:-1]) & ~first[1:]
+    return out
+
+
+def _marks(row: Ints, indptr: Ints, resource: Ints, amount: Floats) -> Ints:
+    """A number for each column (n,): equal where the row and the use are, and else by chance of
+    about one in 2**64 only."""
+    generator = np.random.default_rng(1)
+    most = max(int(resource.max(initial=0)), int(row.max(initial=0))) + 1
+    marks = generator.integers(-(2**62), 2**62, (2, most), dtype=np.int64) | 1
+    with np.errstate(over="ignore"):
+        bits = np.ascontiguousarray(amount, dtype=np.float64).view(np.int64)
+        total = np.concatenate([[0], np.cumsum(bits * marks[0, resource])])
+        found: Ints = total[indptr[1:]] - total[indptr[:-1]] + marks[1, row]
+    return found
+
+
+def _repeated(key: Ints, ids: Ints) -> Ints:
+    """Those of `ids` whose key another one of them has too."""
+    mine = key[ids]
+    ordered = np.sort(mine)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return ids[:0]
+    twice = np.unique(twice)
+    at = np.minimum(np.searchsorted(twice, mine), len(twice) - 1)
+    again: Ints = ids[twice[at] == mine]
+    return again
