@@ -67,7 +67,7 @@ from autoscaler.domain.workload import Lengths, Demand
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Slo
 from autoscaler.performance.catalog import gpu, model
-from autoscaler.performance.profile import default_profile
+from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planning_problem import make_problem
 from autoscaler.planning.strategies.shoal import Shoal
 from streams.warm_up import warm_plans, warm_up
