@@ -129,7 +129,7 @@ def test_a_lost_node_is_planned_around_and_explained() -> None:
     made = explained_plan(asked[-1], cluster(), default_profile(), chosen, "m")
     assert made is not None
     reasons = explain(made[0], made[1], default_profile(), chosen).of("m")
-    assert reasons is not None and "budget (6.00 USD/h)" in reasons.bound_by
+    assert reasons is not None and "budget 6.00 USD/h" in reasons.bound_by
 
 
 def test_without_the_objective_nothing_is_told_apart() -> None:

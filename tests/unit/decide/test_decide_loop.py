@@ -250,7 +250,7 @@ def test_rebuilding_from_nothing_is_a_first_start() -> None:
     """Empty topics: no announcement, nothing wanted."""
     w = world(1.0)
     state = restore(w.cluster, {}, {}, {}, [], T0)
-    assert state.groups == () and state.announce == "" and state.next_serial == 1
+    assert state.groups == () and state.announce is None and state.next_serial == 1
 
 
 def test_a_higher_priority_gets_the_last_gpu() -> None:
