@@ -23,8 +23,8 @@ from autoscaler.apply.model_change import (
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.rollout.capacity_and_cost import by_model
-from autoscaler.rollout.diff import Site
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.diff import FreeCapacity
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.controller_state import ModelState, PendingApproval
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_view import ModelView
@@ -40,8 +40,8 @@ _CENT = 0.005
 class ResolvedApprovals:
     """Everything after what people said of proposals. replan: for models to plan anew."""
 
-    groups: tuple[Group, ...]
-    site: Site
+    groups: tuple[ServingGroup, ...]
+    site: FreeCapacity
     models: Mapping[str, ModelState]
     decisions: tuple[Decision, ...] = ()
     replan: tuple[Trigger, ...] = ()
@@ -51,7 +51,7 @@ def propose(
     decision: Decision,
     reasons: tuple[Reason, ...],
     done: AppliedChange,
-    counting: Iterable[Group],
+    counting: Iterable[ServingGroup],
     state: ModelState,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
@@ -67,7 +67,7 @@ def propose(
         state,
         unmet_req_per_s=state.target_req_per_s,
         unmet_until_ms=scene.now_ms + ASK_AGAIN_MS,
-        lacks=False,
+        has_unserved=False,
     )
     known = state.proposal
     if known is not None and known.change == done.change:
@@ -89,8 +89,8 @@ def propose(
 
 
 def resolve_approvals(
-    groups: tuple[Group, ...],
-    site: Site,
+    groups: tuple[ServingGroup, ...],
+    site: FreeCapacity,
     models: Mapping[str, ModelState],
     controls: Mapping[str, Control],
     leader_token: int,
@@ -158,7 +158,10 @@ def resolve_approvals(
 
 
 def _still_valid(
-    proposal: PendingApproval, counting: Iterable[Group], view: ModelView, scene: ChangeContext
+    proposal: PendingApproval,
+    counting: Iterable[ServingGroup],
+    view: ModelView,
+    scene: ChangeContext,
 ) -> tuple[Change, Reason | None]:
     """What of an approved proposal can still be done, and why not all of it."""
     change = Counter(dict(proposal.change))

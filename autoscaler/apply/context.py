@@ -9,7 +9,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.explain.text import joined
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.decisions import Decision
@@ -20,7 +20,7 @@ class ChangeContext:
     """What an answer is carried out on; everything here stays as it is meanwhile."""
 
     cluster: Cluster
-    sight: Sight
+    sight: FleetSnapshot
     combos: Mapping[str, Combo]
     views: Mapping[str, ModelView]
     now_ms: int

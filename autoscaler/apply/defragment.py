@@ -14,17 +14,17 @@ from dataclasses import replace
 from autoscaler.apply.context import ChangeContext
 from autoscaler.apply.model_change import AppliedChange
 from autoscaler.domain.cluster import Market, Service
-from autoscaler.rollout.diff import Site, start
-from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.diff import FreeCapacity, start
+from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.waves import retire
 from autoscaler.state.controller_state import ModelState
 
 
 def defragment(
     service: Service,
-    counting: Iterable[Group],
-    groups: Mapping[str, Group],
-    site: Site,
+    counting: Iterable[ServingGroup],
+    groups: Mapping[str, ServingGroup],
+    site: FreeCapacity,
     state: ModelState,
     scene: ChangeContext,
 ) -> AppliedChange | None:
@@ -33,7 +33,7 @@ def defragment(
     if scene.views[service.model].frozen is not None:
         return None
     tenants = Counter(node for group in groups.values() for node in _nodes(group))
-    best: tuple[float, Group, Group, Site] | None = None
+    best: tuple[float, ServingGroup, ServingGroup, FreeCapacity] | None = None
     for group in counting:
         usd_per_h = _freed_usd_per_h(group, tenants, scene)
         if usd_per_h <= 0.0 or (best is not None and usd_per_h <= best[0]):
@@ -54,7 +54,9 @@ def defragment(
     return AppliedChange(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, None)
 
 
-def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: ChangeContext) -> float:
+def _freed_usd_per_h(
+    group: ServingGroup, tenants: Mapping[str, int], scene: ChangeContext
+) -> float:
     """Price of the nodes that nobody else is on; 0 where the group is not settled there."""
     view = scene.sight.views[group.name]
     if (
@@ -72,5 +74,5 @@ def _freed_usd_per_h(group: Group, tenants: Mapping[str, int], scene: ChangeCont
     return sum(rented[pool] for pool in pools.values())
 
 
-def _nodes(group: Group) -> set[str]:
+def _nodes(group: ServingGroup) -> set[str]:
     return {placed.node for placed in group.placed}

@@ -13,8 +13,8 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason, about
 from autoscaler.planning.planner_messages import PlanAnswer
 from autoscaler.state.controller_state import ModelState
-from autoscaler.state.decision_record import SAY_AGAIN_MS
-from autoscaler.state.model_view import LEAST
+from autoscaler.state.decision_record import NOTICE_INTERVAL_MS
+from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -39,22 +39,22 @@ def unmet_demand(
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
-    served = short <= LEAST
+    served = short <= RATE_EPSILON
     until_ms = now_ms + ASK_AGAIN_MS
-    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=until_ms, lacks=not served)
+    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=until_ms, has_unserved=not served)
     if served and runs >= service.min_instances:
         return [], state
-    if state.told_ms and now_ms - state.told_ms < SAY_AGAIN_MS:
+    if state.shortage_noticed_ms and now_ms - state.shortage_noticed_ms < NOTICE_INTERVAL_MS:
         return [], state
     model = service.model
     bound = (why for why in answer.binding if _concerns(why.subject, service, scene))
     limits = (*about(answer.notes, model), *bound) or (Reason(ReasonCode.NOTHING_MORE, model),)
-    state = replace(state, told_ms=now_ms)
+    state = replace(state, shortage_noticed_ms=now_ms)
     code, figures = ReasonCode.UNSERVED, (short, sought)
     if served:
         code, figures = ReasonCode.FLOOR_UNMET, (float(service.min_instances), float(runs))
     why = Reason(code, model, quantities=figures, because=limits)
-    over_ms = state.over_since_ms
+    over_ms = state.overload_since_ms
     decision = scene.decision(
         model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
     )
@@ -73,12 +73,12 @@ def slo_unattainable(
     target: the combos planned for `service`.
     """
     late = any(not scene.combos[i].meets_slo for i in target if i in scene.combos)
-    again_ms = state.slo_told_ms + SAY_AGAIN_MS
-    if not late or (state.slo_told_ms and scene.now_ms < again_ms):
+    again_ms = state.slo_noticed_ms + NOTICE_INTERVAL_MS
+    if not late or (state.slo_noticed_ms and scene.now_ms < again_ms):
         return [], state
     why = about(answer.notes, service.model) or (Reason(ReasonCode.OUTSIDE_SLO, service.model),)
     decision = scene.decision(service.model, "infeasible", why, state, applied=False)
-    return [decision], replace(state, slo_told_ms=scene.now_ms)
+    return [decision], replace(state, slo_noticed_ms=scene.now_ms)
 
 
 def constraints_violated(
@@ -94,12 +94,12 @@ def constraints_violated(
         if promise.code is not ReasonCode.PROMISED_FLOOR
     ]
     told = tuple(promise.code for promise in broken)
-    again_ms = state.promise_told_ms + _PROMISE_AGAIN_MS
-    again = not state.promise_told_ms or scene.now_ms >= again_ms
-    if not broken or not (again or set(told) - set(state.promise_told)):
-        return [], replace(state, promise_told=told)
+    again_ms = state.violations_noticed_ms + _PROMISE_AGAIN_MS
+    again = not state.violations_noticed_ms or scene.now_ms >= again_ms
+    if not broken or not (again or set(told) - set(state.violations_noticed)):
+        return [], replace(state, violations_noticed=told)
     decision = scene.decision(service.model, "infeasible", broken, state, applied=False)
-    return [decision], replace(state, promise_told_ms=scene.now_ms, promise_told=told)
+    return [decision], replace(state, violations_noticed_ms=scene.now_ms, violations_noticed=told)
 
 
 def _concerns(subject: str, service: Service, scene: ChangeContext) -> bool:

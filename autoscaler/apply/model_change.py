@@ -19,16 +19,16 @@ from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
 from autoscaler.estimate.windows import Stats
 from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
-from autoscaler.rollout.diff import Site, leaving, start
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.diff import FreeCapacity, leaving, start
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.reversal_limit import may_go_in, moved
 from autoscaler.rollout.role_switch import Room, in_place
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.waves import retire
 from autoscaler.sizing.scale_in import doubt
 from autoscaler.sizing.sizing_rate import sustained
 from autoscaler.state.controller_state import ModelState
-from autoscaler.state.model_view import LEAST, ModelView
+from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 
 NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity is worth less
@@ -59,12 +59,12 @@ class AppliedChange:
     state: of the model. left_out: why a part is missing.
     """
 
-    groups: Mapping[str, Group]
-    site: Site
+    groups: Mapping[str, ServingGroup]
+    site: FreeCapacity
     state: ModelState
-    started: tuple[Group, ...]
-    switched: tuple[Group, ...]
-    going: tuple[Group, ...]
+    started: tuple[ServingGroup, ...]
+    switched: tuple[ServingGroup, ...]
+    going: tuple[ServingGroup, ...]
     unplaced: Counter[str]
     delta_usd_per_h: float
     left_out: Reason | None
@@ -85,9 +85,9 @@ class AppliedChange:
 def apply_change(
     change: Change,
     service: Service,
-    counting: Iterable[Group],
-    groups: Mapping[str, Group],
-    site: Site,
+    counting: Iterable[ServingGroup],
+    groups: Mapping[str, ServingGroup],
+    site: FreeCapacity,
     state: ModelState,
     scene: ChangeContext,
     short: float = 0.0,
@@ -114,11 +114,11 @@ def apply_change(
     staying = [group for group in kept.values() if group.name not in gone]
     delta_usd = billed_usd_per_h(staying, scene.sight, prices) - before_usd
     makes_room = bool(leave and placed.unplaced)
-    yields = short > LEAST or makes_room
+    yields = short > RATE_EPSILON or makes_room
     after = tuple(group.name for group in placed.groups)
     kept |= {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in leave}
     if makes_room:
-        state = replace(state, making_room_until_ms=scene.now_ms + _MAKE_ROOM_MS)
+        state = replace(state, preemption_until_ms=scene.now_ms + _MAKE_ROOM_MS)
     come = (*placed.groups, *switched)
     going = (*leave, *(groups[name] for name in sorted(was)))
     if come or going:
@@ -133,8 +133,12 @@ def apply_change(
 
 
 def apply_switch(
-    change: Change, service: Service, counting: list[Group], site: Site, scene: ChangeContext
-) -> tuple[Change, Site, tuple[Group, ...]]:
+    change: Change,
+    service: Service,
+    counting: list[ServingGroup],
+    site: FreeCapacity,
+    scene: ChangeContext,
+) -> tuple[Change, FreeCapacity, tuple[ServingGroup, ...]]:
     """What of `change` needs no other GPUs: groups that become other combos where they are.
 
     They serve less meanwhile, so only as many as demand can spare; or, where the plan gives the
@@ -162,9 +166,9 @@ def apply_switch(
 def room_to_switch(
     view: ModelView,
     service: Service,
-    counting: Iterable[Group],
+    counting: Iterable[ServingGroup],
     combos: Mapping[str, Combo],
-    sight: Sight,
+    sight: FleetSnapshot,
     gains: bool,
 ) -> Room:
     """What of a model may leave the routes to take other roles, beside what does so already.
@@ -197,9 +201,9 @@ def scale_in_veto(
     change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
     # A rise is no surge while what runs can serve it, but what leaves now would be missed.
     present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
-    if short <= LEAST and raw + change < view.raw_for(present) * (1 - LEAST):
+    if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
-    if change >= -LEAST:
+    if change >= -RATE_EPSILON:
         return None  # a move, not a removal
     if view.policy.spends_budget:
         # What one model gives up another gets: no evidence of an excess is needed, only sight.
@@ -262,7 +266,7 @@ def after_change(
         turns=turns,
         last_out_ms=now_ms if out else state.last_out_ms,
         last_in_ms=now_ms if into else state.last_in_ms,
-        over_since_ms=0 if out else state.over_since_ms,
+        overload_since_ms=0 if out else state.overload_since_ms,
         lost_ms=0 if out else state.lost_ms,
     )
 
@@ -279,14 +283,14 @@ def no_room(unplaced: Iterable[str]) -> Reason:
 
 def is_exchange(net_req_per_s: float, view: ModelView) -> bool:
     """Whether additions and removals leave about as much capacity as there was."""
-    return abs(net_req_per_s) / max(view.raw_req_per_s, LEAST) <= _EXCHANGE
+    return abs(net_req_per_s) / max(view.raw_req_per_s, RATE_EPSILON) <= _EXCHANGE
 
 
 def _affordable(
     change: Change,
-    placed: Iterable[Group],
+    placed: Iterable[ServingGroup],
     unplaced: Counter[str],
-    counting: list[Group],
+    counting: list[ServingGroup],
     service: Service,
     scene: ChangeContext,
     switches: bool,
@@ -310,7 +314,7 @@ def _affordable(
     for combo_id, count in sorted(change.removes.items()):
         rate = raw_req_per_s_of({combo_id: 1}, scene.combos)
         for _ in range(count):
-            if rate <= budget + LEAST:
+            if rate <= budget + RATE_EPSILON:
                 allowed[combo_id] += 1
                 budget -= rate
     return Change(change.adds, allowed, left_out)

@@ -32,13 +32,13 @@ from autoscaler.model.prediction_drift import expected_s
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.rollout.capacity_and_cost import by_model
-from autoscaler.rollout.diff import Site, difference, start
+from autoscaler.rollout.diff import FreeCapacity, difference, start
 from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
-from autoscaler.rollout.serving_group import Group, Life
-from autoscaler.rollout.traffic_split import planned_ways
+from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.rollout.traffic_split import planned_split
 from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.decision_record import notice
-from autoscaler.state.model_view import LEAST, ModelView
+from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from autoscaler.state.replan_trigger import Trigger, partly_applied
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -49,8 +49,8 @@ class AppliedPlan:
     """What came of an answer. replan: for models of which a part was left out. waits: models that
     wait for room on nodes that the plan has, in order."""
 
-    groups: tuple[Group, ...]
-    site: Site
+    groups: tuple[ServingGroup, ...]
+    site: FreeCapacity
     models: Mapping[str, ModelState]
     decisions: tuple[Decision, ...] = ()
     replan: tuple[Trigger, ...] = ()
@@ -60,8 +60,8 @@ class AppliedPlan:
 def apply_answer(
     answer: PlanAnswer,
     pending: Pending,
-    groups: tuple[Group, ...],
-    site: Site,
+    groups: tuple[ServingGroup, ...],
+    site: FreeCapacity,
     models: Mapping[str, ModelState],
     scene: ChangeContext,
 ) -> AppliedPlan:
@@ -99,7 +99,7 @@ def _planned_nodes(
     return planned_nodes(counts, scene.combos, scene.cluster)
 
 
-def _is_idle(group: Group, scene: ChangeContext) -> bool:
+def _is_idle(group: ServingGroup, scene: ChangeContext) -> bool:
     return (
         group.life is Life.ACTIVE and not group.switch and scene.sight.views[group.name].all_ready
     )
@@ -108,8 +108,8 @@ def _is_idle(group: Group, scene: ChangeContext) -> bool:
 def _apply_to_models(
     answer: PlanAnswer,
     pending: Pending,
-    groups: tuple[Group, ...],
-    site: Site,
+    groups: tuple[ServingGroup, ...],
+    site: FreeCapacity,
     models: Mapping[str, ModelState],
     scene: ChangeContext,
     planned: Mapping[str, int] | None,
@@ -144,9 +144,9 @@ def _apply_to_models(
         decisions += said
         said, states[model] = constraints_violated(answer, states[model], service, scene)
         decisions += said
-        ways = planned_ways(shares.get(model, ()), target.items())
-        making_ms = 0 if full and not leaving else states[model].making_room_until_ms
-        state = replace(states[model], ways=ways, making_room_until_ms=making_ms)
+        ways = planned_split(shares.get(model, ()), target.items())
+        making_ms = 0 if full and not leaving else states[model].preemption_until_ms
+        state = replace(states[model], traffic_split=ways, preemption_until_ms=making_ms)
         states[model] = state
         short = shortfall.get(model, 0.0)
         if not service.managed:
@@ -158,7 +158,7 @@ def _apply_to_models(
         change = replace(change, makes_room=makes_room)
         inside = site
         limits = planned if model != beyond and not makes_room else None
-        if limits is not None and scene.views[model].covers and short <= LEAST:
+        if limits is not None and scene.views[model].covers and short <= RATE_EPSILON:
             stays = [g for g in now.values() if g.model != model or not change.removes[g.combo_id]]
             inside = within_plan(site, limits, stays)
             beside, _, _ = apply_switch(change, service, counting, inside, scene)
@@ -185,12 +185,12 @@ def _apply_to_models(
             now = dict(done.groups)
             if done.started or done.going:
                 decisions.append(decision)
-            elif answer.urgency is Urgency.FULL and models[model].ways.differ(ways):
+            elif answer.urgency is Urgency.FULL and models[model].traffic_split.differ(ways):
                 because = _reasons(answer, pending, scene.views[model], "")
                 why = Reason(ReasonCode.DIVIDED_ANEW, model, because=because)
                 decisions.append(notice(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
-        if short > LEAST or done.unplaced or below_floor:
+        if short > RATE_EPSILON or done.unplaced or below_floor:
             runs = scene.views[model].groups  # a proposal that is open counts
             if done.change:
                 runs = len(counting) + sum(n for _, n in done.change)
@@ -201,10 +201,10 @@ def _apply_to_models(
             if said and answer.urgency is Urgency.URGENT:
                 alone = Reason(ReasonCode.ADDITIONS_NOT_ENOUGH, model)
                 replan.append(partly_applied(model, alone, of_all=True))
-    made_ms = max((states[s.model].making_room_until_ms for s in order), default=0)
+    made_ms = max((states[s.model].preemption_until_ms for s in order), default=0)
     for model in (s.model for s in order if makes_room and made_ms > scene.now_ms):
         if shortfall.get(model) or wanted.get(model) != asked.get(model):
-            states[model] = replace(states[model], making_room_until_ms=made_ms)
+            states[model] = replace(states[model], preemption_until_ms=made_ms)
     return AppliedPlan(
         tuple(now.values()), site, states, tuple(decisions), tuple(replan), tuple(waits)
     )
@@ -217,7 +217,7 @@ def _is_empty(done: AppliedChange) -> bool:
 def _change(
     answer: PlanAnswer,
     service: Service,
-    counting: list[Group],
+    counting: list[ServingGroup],
     wanted: Counter[str],
     asked: Counter[str],
     short: float,
@@ -247,7 +247,7 @@ def _change(
     why = scale_in_veto(view, adds, removes, short, scene)
     if why is None:
         return Change(adds, removes)
-    is_short = view.planned_req_per_s < view.state.target_req_per_s * (1 - LEAST)
+    is_short = view.planned_req_per_s < view.state.target_req_per_s * (1 - RATE_EPSILON)
     return Change(adds if is_short else Counter(), Counter(), why if is_short else None)
 
 
@@ -291,7 +291,7 @@ def _decision(
     done: AppliedChange,
 ) -> Decision:
     kind, delta_usd = _kind(answer, state, done), done.delta_usd_per_h
-    over_ms = state.over_since_ms if kind in ("scale_out", "replace") else 0
+    over_ms = state.overload_since_ms if kind in ("scale_out", "replace") else 0
     return scene.decision(service.model, kind, parts, state, True, delta_usd, over_ms, done.change)
 
 
@@ -310,7 +310,7 @@ def _reasons(
     floor = Reason(ReasonCode.FLOOR, model, quantities=(view.service.min_instances,))
     if view.groups < view.service.min_instances and view.groups:
         return (floor,)
-    if view.groups and not state.over_since_ms and state.derate == 1.0:
+    if view.groups and not state.overload_since_ms and state.derate == 1.0:
         rates = view.planned_req_per_s, state.target_req_per_s
         return (Reason(ReasonCode.LENGTHS_WORTH, model, quantities=rates),)
     return (floor if state.target_why is None else state.target_why,)
@@ -341,7 +341,7 @@ def _recommend(
         kind = kind_of(outward, bool(removes))
         usd = sum(scene.combos[i].usd_per_h * n for i, n in change.items() if i in scene.combos)
         why = *_reasons(answer, pending, view, kind), Reason(ReasonCode.COST, quantities=(usd,))
-        over_ms = state.over_since_ms if outward else 0
+        over_ms = state.overload_since_ms if outward else 0
         named = tuple(sorted(change.items()))
         said.append(scene.decision(service.model, kind, why, state, False, usd, over_ms, named))
         after = before + change if not removes else Counter(wanted)
@@ -352,7 +352,7 @@ def _recommend(
             recommended_ms=scene.now_ms,
         )
     runs = sum(n for _, n in state.recommended)
-    if short > LEAST or (not +change and runs < service.min_instances):
+    if short > RATE_EPSILON or (not +change and runs < service.min_instances):
         sought = {demand.model: demand.req_per_s for demand in pending.request.demands}
         more, state = unmet_demand(
             answer, short, sought[service.model], runs, state, service, scene

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import profile_of
-from autoscaler.rollout.serving_group import FleetView, Group
+from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import notice
@@ -32,7 +32,7 @@ _SUSPECT_MS = 86_400_000
 
 def update_drift(
     state: ModelState,
-    groups: Collection[Group],
+    groups: Collection[ServingGroup],
     fleet: FleetView,
     combos: Mapping[str, Combo],
     cluster: Cluster,
@@ -43,7 +43,7 @@ def update_drift(
     What was learnt is forgotten once something runs, and none of it is of the combos that it was
     learnt from: it says nothing of the others."""
     took = _measured_start(groups, fleet, combos, cluster)
-    learnt = state.learnt
+    learnt = state.drift
     if groups and {*learnt.combos}.isdisjoint(group.combo_id for group in groups):
         learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
     if len(took) >= _LEAST_STARTS:
@@ -57,7 +57,7 @@ def update_drift(
     worse_ms = (learnt.worse_since_ms or now_ms) if _drift_reasons(learnt, state.derate) else 0
     off = bool(_capacity(state.derate) or _starts(learnt))
     learnt = replace(learnt, off=off, worse_since_ms=worse_ms)
-    return state if learnt == state.learnt else replace(state, learnt=learnt)
+    return state if learnt == state.drift else replace(state, drift=learnt)
 
 
 def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[str, float]:
@@ -74,7 +74,7 @@ def expected_s(state: ModelState, predicted_s: float) -> float:
     It is as much later or sooner as others were, or by the same share where it is predicted to
     take less than they were: never nothing, and never later by more than was seen.
     """
-    learnt = state.learnt
+    learnt = state.drift
     if learnt.start_s == learnt.predicted_s or predicted_s <= 0.0:
         return predicted_s
     share = min(1.0, predicted_s / learnt.predicted_s)
@@ -90,7 +90,7 @@ def basis(service: Service, cluster: Cluster) -> str:
 
 def uncertainty(state: ModelState) -> tuple[Reason, ...]:
     """What is far from its prediction; empty where nothing is."""
-    return (*_capacity(state.derate), *_starts(state.learnt))
+    return (*_capacity(state.derate), *_starts(state.drift))
 
 
 def drift_veto(
@@ -100,11 +100,11 @@ def drift_veto(
 
     Nothing is risked where starts are quicker than predicted. At a load that can show nothing of
     the capacity, a low one is no reason: all that is planned for would stay idle for ever."""
-    since_ms = state.learnt.worse_since_ms
+    since_ms = state.drift.worse_since_ms
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
         return ()
     shows = load_req_per_s >= LOADED * planned_req_per_s
-    return _drift_reasons(state.learnt, state.derate if shows else 1.0)
+    return _drift_reasons(state.drift, state.derate if shows else 1.0)
 
 
 def drift_notices(
@@ -112,7 +112,7 @@ def drift_notices(
 ) -> Iterator[Decision]:
     """A decision for each model that became uncertain, or no longer is."""
     for model, state in after.items():
-        was, now = before[model].learnt if model in before else Learnt(), state.learnt
+        was, now = before[model].drift if model in before else Learnt(), state.drift
         if was.off == now.off:
             continue
         if now.off:
@@ -125,7 +125,7 @@ def drift_notices(
 
 
 def _measured_start(
-    groups: Iterable[Group], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
+    groups: Iterable[ServingGroup], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
 ) -> list[tuple[str, float, float]]:
     """(combo, measured, predicted) seconds from launch to ready of each instance that serves. Left
     out: what was started again, and what may have changed roles or came up under another life.

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import notice
 from topics.decisions import Decision
@@ -21,7 +21,7 @@ from topics.reason_codes import ReasonCode
 
 
 def adopt_unmanaged(
-    state: ModelState, service: Service, seen: int | None, own: Iterable[Group]
+    state: ModelState, service: Service, seen: int | None, own: Iterable[ServingGroup]
 ) -> ModelState:
     """`state` with what recommendations start from: `own` groups and `seen` servers (None: not
     known), at first and where the latter's number is news; nothing where Shoal manages the model.

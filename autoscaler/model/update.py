@@ -25,9 +25,9 @@ from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.launch_failures import Faults
-from autoscaler.rollout.serving_group import Group, combo_id_of
+from autoscaler.rollout.serving_group import ServingGroup, combo_id_of
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_view import ModelView, RoutedTraffic
@@ -54,7 +54,9 @@ class ModelUpdateInputs:
     retained_models: frozenset[str] = frozenset()
 
 
-def update_models(inputs: ModelUpdateInputs, faults: Faults, sight: Sight) -> dict[str, ModelState]:
+def update_models(
+    inputs: ModelUpdateInputs, faults: Faults, sight: FleetSnapshot
+) -> dict[str, ModelState]:
     """The state of every declared model, with measured lengths and capacity lost just now."""
     gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
     hit = {failure.group.model for failure in faults.failures}
@@ -77,9 +79,9 @@ def update_models(inputs: ModelUpdateInputs, faults: Faults, sight: Sight) -> di
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
         demand = inputs.observation.demand.get(service.model, UNKNOWN)
-        clumps = observed(state.clumps, demand)
-        if clumps is not state.clumps:
-            state = replace(state, clumps=clumps)
+        clumps = observed(state.burstiness, demand)
+        if clumps is not state.burstiness:
+            state = replace(state, burstiness=clumps)
         state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
         found[service.model] = _with_forecast(state, service, inputs, starts)
     return found
@@ -113,9 +115,9 @@ def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs
     if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN)
-    short = state.lacks and inputs.now_ms < state.unmet_until_ms
+    short = state.has_unserved and inputs.now_ms < state.unmet_until_ms
     lengths = estimate(state.lengths, service.lengths, demand, short)
-    cv = arrival_cv(state.clumps)
+    cv = arrival_cv(state.burstiness)
     if max(cv, state.arrival_cv) < _CV_MATTERS * min(cv, state.arrival_cv):
         cv = state.arrival_cv
     if lengths == state.lengths and cv == state.arrival_cv:
@@ -130,14 +132,14 @@ def _with_forecast(
     if not _is_due(service, inputs):
         return state
     outlook = looked_ahead(
-        state.outlook,
+        state.forecast,
         inputs.observation.demand.get(service.model, UNKNOWN).blocks,
         inputs.cluster.policy,
         starts.get(service.model, 0.0),
         _stagger_slot(service),
         inputs.now_ms,
     )
-    return state if outlook is state.outlook else replace(state, outlook=outlook)
+    return state if outlook is state.forecast else replace(state, forecast=outlook)
 
 
 def _stagger_slot(service: Service) -> int:
@@ -156,9 +158,9 @@ def _is_due(service: Service, inputs: ModelUpdateInputs) -> bool:
 
 def views(
     inputs: ModelUpdateInputs,
-    groups: Iterable[Group],
+    groups: Iterable[ServingGroup],
     models: Mapping[str, ModelState],
-    sight: Sight,
+    sight: FleetSnapshot,
 ) -> dict[str, ModelView]:
     """A view of every declared model."""
     of = by_model(groups)
@@ -171,10 +173,10 @@ def views(
 def refresh_views(
     views_: Mapping[str, ModelView],
     inputs: ModelUpdateInputs,
-    before: tuple[Group, ...],
-    after: tuple[Group, ...],
+    before: tuple[ServingGroup, ...],
+    after: tuple[ServingGroup, ...],
     models: Mapping[str, ModelState],
-    sight: Sight,
+    sight: FleetSnapshot,
 ) -> dict[str, ModelView]:
     """The same views where neither groups nor the state of a model changed, else new ones."""
     if after is before and all(view.state is models[model] for model, view in views_.items()):
@@ -196,8 +198,8 @@ def _view(
     inputs: ModelUpdateInputs,
     service: Service,
     state: ModelState,
-    groups: list[Group],
-    sight: Sight,
+    groups: list[ServingGroup],
+    sight: FleetSnapshot,
 ) -> ModelView:
     combos = inputs.combos
     counting = [group for group in groups if sight.counts(group)]
@@ -229,8 +231,8 @@ def _view(
         groups=count,
         raw_req_per_s=raw,
         ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
-        settled=settled,
-        held=held,
+        nothing_starting=settled,
+        requests_in_engines=held,
         route_generation=routes.generation if routes else 0,
         frozen=inputs.frozen.get(service.model),
         routed=inputs.routed.get(service.model),
@@ -263,13 +265,13 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
             age_ms = view.now_ms - local.last_ms if local.last_ms is not None else 0
         else:
             age_ms = local.age_ms
-        told = state.said_no_data and silent
+        told = state.no_data_noticed and silent
         if silent and not told and age_ms >= _SAY_SILENCE_MS:
             why = Reason(ReasonCode.NO_TELEMETRY, model, quantities=(age_ms / 1000,))
             said.append(notice(model, why, view.now_ms))
             told = True
-        if (silent, told) != (state.no_data, state.said_no_data):
-            state = replace(state, no_data=silent, said_no_data=told)
+        if (silent, told) != (state.no_data, state.no_data_noticed):
+            state = replace(state, no_data=silent, no_data_noticed=told)
         models[model] = state
     return models, said
 

@@ -18,10 +18,10 @@ from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import PlanRequest, RouteAsk, Urgency
 from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of, rented_since_ms
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply, obtainable
 from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.model_view import SLIVER, ModelView
@@ -38,8 +38,8 @@ class PlanningContext:
     """What requests are made from: the loop's view of everything, after this tick's changes."""
 
     cluster: Cluster
-    sight: Sight
-    groups: tuple[Group, ...]
+    sight: FleetSnapshot
+    groups: tuple[ServingGroup, ...]
     models: Mapping[str, ModelState]
     views: Mapping[str, ModelView]
     supply: Supply
@@ -78,7 +78,7 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
-        if ground.now_ms < state.making_room_until_ms:
+        if ground.now_ms < state.preemption_until_ms:
             continue
         # Where only the floor is unmet, a target that rises asks for nothing more.
         waits = ground.now_ms < state.unmet_until_ms and (
@@ -172,7 +172,7 @@ def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) ->
     """Whether an exchange of what serves enough is planned again only because it found no room:
     the same plan would find none either."""
     return all(
-        trigger.is_left_out
+        trigger.is_partly_applied
         and trigger.scope
         and all(ground.views[model].covers for model in trigger.scope)
         for trigger in triggers

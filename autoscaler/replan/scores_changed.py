@@ -21,7 +21,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
         return  # its answer may know already
     for route in news.cluster.routes:
         known = news.state.splits.get(route.name)
-        if known is None or not known.wanted:
+        if known is None or not known.target_cuts:
             yield Trigger(route.models, Reason(ReasonCode.NO_THRESHOLDS, route.name))
             continue
         if known.mix is None:  # taken over from routes: the next plan learns what it was for

@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.rollout.launch_failures import Failure
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.model_view import ModelView
@@ -40,7 +40,7 @@ class TriggerInputs:
     supply: Supply
     views: Mapping[str, ModelView]
     lost: frozenset[str] = frozenset()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ServingGroup, ...] = ()
     nodes: Mapping[str, int] = field(default_factory=dict)
     planned_nodes: Mapping[str, int] | None = None
     switchable: Mapping[str, int] = field(default_factory=dict)

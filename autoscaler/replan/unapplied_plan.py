@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.combo import Combo
 from autoscaler.replan.trigger_inputs import TriggerInputs
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.controller_state import FullPlans
 from autoscaler.state.replan_trigger import Trigger
 
@@ -19,10 +19,12 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     yield from news.replan
 
 
-def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[str, Combo]) -> bool:
+def waits_for_room(
+    trigger: Trigger, groups: Iterable[ServingGroup], combos: Mapping[str, Combo]
+) -> bool:
     """Whether what was left out can be planned better once those of `groups` that yield are gone:
     they are of the same models, or in a pool of one of their combos."""
-    yielding = [group for group in groups if group.yields] if trigger.is_left_out else []
+    yielding = [group for group in groups if group.yields] if trigger.is_partly_applied else []
     if not yielding or not trigger.scope:
         return bool(yielding)
     known = (combo for combo in combos.values() if combo.model in trigger.scope)
@@ -34,17 +36,17 @@ def waits_for_room(trigger: Trigger, groups: Iterable[Group], combos: Mapping[st
 
 
 def already_tried(
-    trigger: Trigger, memory: FullPlans, groups: Iterable[Group], now_ms: int
+    trigger: Trigger, memory: FullPlans, groups: Iterable[ServingGroup], now_ms: int
 ) -> bool:
     """Whether the last plan was asked for because of the same, a moment ago, and nothing has moved
     since then."""
-    if not trigger.is_left_out or trigger.why.kind not in memory.tried:
+    if not trigger.is_partly_applied or trigger.why.kind not in memory.already_tried:
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
         return False
-    return memory.stood == group_positions(groups)
+    return memory.group_positions == group_positions(groups)
 
 
-def group_positions(groups: Iterable[Group]) -> frozenset[tuple[str, str]]:
+def group_positions(groups: Iterable[ServingGroup]) -> frozenset[tuple[str, str]]:
     """Every group with where it is in its life."""
     return frozenset((group.name, group.life) for group in groups)

@@ -17,7 +17,14 @@ from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.estimate.memoize import remembered
 from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.multi_node import drains
-from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, ready_req_per_s, slots
+from autoscaler.rollout.serving_group import (
+    GroupView,
+    Life,
+    Placed,
+    ServingGroup,
+    ready_req_per_s,
+    slots,
+)
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 
@@ -26,7 +33,7 @@ _NO_TIMEOUTS: Mapping[str, int] = {}
 
 
 def changed_assignments(
-    groups: Iterable[Group],
+    groups: Iterable[ServingGroup],
     published: Mapping[str, Assignment],
     leader_token: int,
     now_ms: int,
@@ -95,10 +102,10 @@ def component_engine(model: str, deployment: str) -> str:
     return f"{model}.{deployment}" if deployment else ""
 
 
-def changed_nodes(before: Iterable[Group], after: Iterable[Group]) -> frozenset[str]:
+def changed_nodes(before: Iterable[ServingGroup], after: Iterable[ServingGroup]) -> frozenset[str]:
     """Nodes of groups that came, went or became others."""
     left = {group.name: group for group in before}
-    changed: list[Group] = []
+    changed: list[ServingGroup] = []
     for group in after:
         old = left.pop(group.name, None)
         if old is not group:
@@ -111,7 +118,7 @@ def changed_nodes(before: Iterable[Group], after: Iterable[Group]) -> frozenset[
 
 
 def route_groups(
-    groups: Iterable[Group],
+    groups: Iterable[ServingGroup],
     views: Mapping[str, GroupView],
     combos: Mapping[str, Combo],
     lengths: Lengths,
@@ -147,7 +154,7 @@ def route_groups(
 
 
 @remembered(16_384)  # tick after tick the same, but for the few groups that come and go
-def _valued(group: Group, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
+def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
     """The route of a group that was valued as `combo`. ready: what is, each with its address."""
     view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, None, False)
     weight = ready_req_per_s(combo, view)

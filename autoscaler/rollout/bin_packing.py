@@ -12,7 +12,7 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Phase
 from autoscaler.rollout.multi_node import joined
-from autoscaler.rollout.serving_group import Group, Placed
+from autoscaler.rollout.serving_group import Placed, ServingGroup
 from topics.fleet import InstanceState, Status
 
 Used = dict[str, frozenset[int]]
@@ -22,7 +22,7 @@ _LETTER = {Phase.PREFILL: "p", Phase.DECODE: "d", Phase.AGGREGATED: "a"}
 _GONE = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
-def used_gpus(groups: Iterable[Group], statuses: Iterable[Status] = ()) -> Used:
+def used_gpus(groups: Iterable[ServingGroup], statuses: Iterable[Status] = ()) -> Used:
     """GPUs taken by `groups` and by whatever else executors say still runs."""
     taken: dict[str, set[int]] = {}
     for group in groups:

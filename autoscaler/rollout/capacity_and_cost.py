@@ -8,37 +8,37 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from autoscaler.domain.combo import Combo
-from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.rollout.serving_group import ServingGroup
 
 
-def by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
+def by_model(groups: Iterable[ServingGroup]) -> dict[str, list[ServingGroup]]:
     """Groups of each model that has any, in their order."""
-    found: dict[str, list[Group]] = {}
+    found: dict[str, list[ServingGroup]] = {}
     for group in groups:
         found.setdefault(group.model, []).append(group)
     return found
 
 
-def raw_req_per_s(groups: Iterable[Group], combos: Mapping[str, Combo]) -> float:
+def raw_req_per_s(groups: Iterable[ServingGroup], combos: Mapping[str, Combo]) -> float:
     """Capacity of `groups` once they are ready, before utilization. Unknown combos hold nothing."""
     return sum(combos[g.combo_id].req_per_s for g in groups if g.combo_id in combos)
 
 
-def nodes_of(groups: Iterable[Group]) -> dict[str, str]:
+def nodes_of(groups: Iterable[ServingGroup]) -> dict[str, str]:
     """Node -> pool of all nodes that `groups` stand on."""
     return {placed.node: placed.pool for group in groups for placed in group.placed}
 
 
 def billed_usd_per_h(
-    groups: Collection[Group], sight: Sight, prices_usd_per_h: Mapping[str, float]
+    groups: Collection[ServingGroup], sight: FleetSnapshot, prices_usd_per_h: Mapping[str, float]
 ) -> float:
     """Price of the nodes under `groups`; nodes that are lost with what ran on them cost nothing."""
     nodes, unpaid = nodes_of(groups), sight.unpaid(groups)
     return sum(prices_usd_per_h.get(pool, 0.0) for n, pool in nodes.items() if n not in unpaid)
 
 
-def rented_since_ms(groups: Iterable[Group]) -> dict[str, list[int]]:
+def rented_since_ms(groups: Iterable[ServingGroup]) -> dict[str, list[int]]:
     """Per pool, when each node was first used by one of `groups`."""
     first: dict[str, tuple[str, int]] = {}
     for group in groups:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 
 from autoscaler.domain.combo import Combo
-from autoscaler.rollout.serving_group import Group, GroupView, Placed, ready_req_per_s
+from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup, ready_req_per_s
 from topics.checks import is_name
 from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 
 
 def cell_route(
-    group: Group, view: GroupView, combo: Combo | None, published: RouteGroup | None
+    group: ServingGroup, view: GroupView, combo: Combo | None, published: RouteGroup | None
 ) -> RouteGroup | None:
     """The cell `group` as far as it is ready; None while some deployment has no instance ready.
 

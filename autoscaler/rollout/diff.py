@@ -15,15 +15,15 @@ from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.bin_packing import Used, place
-from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.rollout.serving_group import Group, Life, Placed
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.rollout.serving_group import Life, Placed, ServingGroup
 from autoscaler.rollout.waves import keep
 
 _CENT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class FreeCapacity:
     """Where groups can be placed. used: GPUs taken. obtainable: further nodes per rented pool.
     shut: nodes that get no launch. serial: of the next group. spare_usd_per_h: what the budget
     leaves for further nodes beside all that are paid for."""
@@ -40,13 +40,13 @@ class Site:
 class Started:
     """Groups that were placed, the site after them, and what found no room (combo id -> count)."""
 
-    groups: tuple[Group, ...]
-    site: Site
+    groups: tuple[ServingGroup, ...]
+    site: FreeCapacity
     unplaced: Counter[str]
 
 
 def difference(
-    groups: Iterable[Group], wanted: Mapping[str, int]
+    groups: Iterable[ServingGroup], wanted: Mapping[str, int]
 ) -> tuple[Counter[str], Counter[str]]:
     """(to add, to remove) by combo id, from groups that count to `wanted`."""
     have = Counter(group.combo_id for group in groups)
@@ -54,7 +54,7 @@ def difference(
     return want - have, have - want
 
 
-def revived(groups: Iterable[Group], now_ms: int) -> tuple[Group, ...]:
+def revived(groups: Iterable[ServingGroup], now_ms: int) -> tuple[ServingGroup, ...]:
     """Groups on their way out that were not yet told to drain, wanted again.
 
     Not those that yield: what is planned for others would be taken back from them, for ever.
@@ -70,11 +70,11 @@ def start(
     adds: Mapping[str, int],
     combos: Mapping[str, Combo],
     service: Service,
-    site: Site,
+    site: FreeCapacity,
     now_ms: int,
 ) -> Started:
     """Place what `adds` names, larger combos first; what does not fit is left out."""
-    groups: list[Group] = []
+    groups: list[ServingGroup] = []
     unplaced: Counter[str] = Counter()
     order = sorted(adds, key=lambda i: (-sum(combos[i].gpus_by_pool().values()), i))
     for combo_id in order:
@@ -87,7 +87,7 @@ def start(
                 continue
             placed, used = found
             groups.append(
-                Group(
+                ServingGroup(
                     name=f"{combo_id}:{site.serial}",
                     model=service.model,
                     combo_id=combo_id,
@@ -101,7 +101,7 @@ def start(
     return Started(tuple(groups), site, unplaced)
 
 
-def _after(site: Site, placed: tuple[Placed, ...], used: Used) -> Site:
+def _after(site: FreeCapacity, placed: tuple[Placed, ...], used: Used) -> FreeCapacity:
     """The site with one more group on it; new nodes are taken off what can be had."""
     left = dict(site.obtainable)
     for pool in {p.node: p.pool for p in placed if p.node not in site.used}.values():
@@ -127,7 +127,7 @@ def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
     return max(0.0, budget - sum(paid))
 
 
-def _payable(site: Site) -> Mapping[str, int]:
+def _payable(site: FreeCapacity) -> Mapping[str, int]:
     """Further nodes of each pool, of those that can be had, that there is money for."""
     if math.isinf(site.spare_usd_per_h):
         return site.obtainable
@@ -139,25 +139,28 @@ def _payable(site: Site) -> Mapping[str, int]:
     return found
 
 
-def _rent_usd_per_h(site: Site, placed: Iterable[Placed]) -> float:
+def _rent_usd_per_h(site: FreeCapacity, placed: Iterable[Placed]) -> float:
     """Price of the nodes that are rented for `placed`."""
     pools = {p.node: site.cluster.pool(p.pool) for p in placed if p.node not in site.used}
     return sum(p.price_usd_per_h for p in pools.values() if p.market is not Market.OWNED)
 
 
 def leaving(
-    removes: Mapping[str, int], groups: Iterable[Group], every: Iterable[Group], sight: Sight
-) -> tuple[Group, ...]:
+    removes: Mapping[str, int],
+    groups: Iterable[ServingGroup],
+    every: Iterable[ServingGroup],
+    sight: FleetSnapshot,
+) -> tuple[ServingGroup, ...]:
     """Which of `groups` go: those that do not serve yet, then those whose leaving empties a node,
     then the youngest. every: groups of all models, who share nodes."""
     alive = list(groups)
     tenants = Counter(node for group in every for node in {p.node for p in group.placed})
 
-    def rank(group: Group) -> tuple[bool, int, int, str]:
+    def rank(group: ServingGroup) -> tuple[bool, int, int, str]:
         shared = sum(tenants[node] - 1 for node in {p.node for p in group.placed})
         return sight.views[group.name].all_ready, shared, -group.created_ms, group.name
 
-    going: list[Group] = []
+    going: list[ServingGroup] = []
     for combo_id, count in sorted(removes.items()):
         kind = sorted((g for g in alive if g.combo_id == combo_id), key=rank)
         going += kind[:count]

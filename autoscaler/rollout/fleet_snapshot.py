@@ -15,8 +15,8 @@ from autoscaler.rollout.role_switch import view_at_once
 from autoscaler.rollout.serving_group import (
     FORGOTTEN_MS,
     FleetView,
-    Group,
     GroupView,
+    ServingGroup,
     fleet_view,
     look,
     view_again,
@@ -31,7 +31,7 @@ _STAYS_CUT_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class FleetSnapshot:
     """The fleet now.
 
     views: by group name. silent: nodes not heard of for `policy.node_silent_s`; lost: of these,
@@ -55,21 +55,21 @@ class Sight:
     reclaimed: Mapping[str, int] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
 
-    def reclaim_ms(self, group: Group) -> int:
+    def reclaim_ms(self, group: ServingGroup) -> int:
         """When the first node of `group` is taken away; 0 = none is."""
         found = [self.reclaimed[p.node] for p in group.placed if p.node in self.reclaimed]
         return min(found, default=0)
 
-    def counts(self, group: Group) -> bool:
+    def counts(self, group: ServingGroup) -> bool:
         """Whether `group` is planned capacity: wanted, not broken, its nodes heard of."""
         return group.counts and not self.views[group.name].lost
 
-    def unreachable(self, group: Group) -> bool:
+    def unreachable(self, group: ServingGroup) -> bool:
         """Whether a node of `group` is lost, and not merely cut off from us with its region."""
         cut = any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
         return self.views[group.name].lost and not cut
 
-    def unpaid(self, groups: Iterable[Group]) -> frozenset[str]:
+    def unpaid(self, groups: Iterable[ServingGroup]) -> frozenset[str]:
         """Silent nodes, but for those under one of `groups` that is not lost: a node that got the
         name of one that is gone is paid for before it says its first word."""
         if not self.silent:
@@ -78,13 +78,13 @@ class Sight:
         kept = (group for view, group in seen if view is None or not view.lost)
         return self.silent - {placed.node for group in kept for placed in group.placed}
 
-    def load_feeds(self, groups: Iterable[Group]) -> tuple[str, ...]:
+    def load_feeds(self, groups: Iterable[ServingGroup]) -> tuple[str, ...]:
         """Where the executors of `groups` tell how busy their engines are, sorted."""
         nodes = {placed.node for group in groups for placed in group.placed}
         statuses = [self.fleet.statuses[node] for node in nodes if node in self.fleet.statuses]
         return tuple(sorted({status.load_feed for status in statuses if status.load_feed}))
 
-    def with_new(self, groups: Iterable[Group]) -> Sight:
+    def with_new(self, groups: Iterable[ServingGroup]) -> FleetSnapshot:
         """The same sight with views of groups that were just placed: nothing of them is up yet,
         apart from what such a group has of the one that it was."""
         nothing = GroupView((), False, None, False)
@@ -97,7 +97,9 @@ class Sight:
         }
         return replace(self, views={**self.views, **new}) if new else self
 
-    def with_undone(self, before: Iterable[Group], after: Iterable[Group]) -> Sight:
+    def with_undone(
+        self, before: Iterable[ServingGroup], after: Iterable[ServingGroup]
+    ) -> FleetSnapshot:
         """The same sight with views of groups of `after` that are again what they were before they
         switched: what of them serves in its phase does so on."""
         switched = {group.switch.source: group.name for group in before if group.switch}
@@ -116,14 +118,14 @@ class Sight:
         )
 
 
-def look_at(
-    groups: Iterable[Group],
+def snapshot(
+    groups: Iterable[ServingGroup],
     statuses: Mapping[str, Status],
     combos: Mapping[str, Combo],
     cluster: Cluster,
     now_ms: int,
     listens_since_ms: int,
-) -> Sight:
+) -> FleetSnapshot:
     """How everything is doing, from the latest status per node, at `now_ms`: a moment up to which
     all statuses were read. Where the controller is behind that is in the past, so that what it has
     not read yet is no silence.
@@ -175,7 +177,9 @@ def look_at(
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
         views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
     lost = frozenset(n for n in silent if statuses[n].instances or statuses[n].pool in owned)
-    return Sight(fleet, views, silent, gone, unusable, cut_pools, shut_pools, reclaimed, lost)
+    return FleetSnapshot(
+        fleet, views, silent, gone, unusable, cut_pools, shut_pools, reclaimed, lost
+    )
 
 
 def _may_be_silent_ms(silent_ms: int) -> float:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.rollout.backoff import Backoff, failed
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.multi_node import broken
-from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.waves import retire
 
 
@@ -23,7 +23,7 @@ from autoscaler.rollout.waves import retire
 class Failure:
     """A launch that failed or timed out. wait_s: back-off of its node."""
 
-    group: Group
+    group: ServingGroup
     node: str
     pool: str
     why: Reason
@@ -35,23 +35,23 @@ class Faults:
     """What was noticed. groups: after it. lost: groups whose nodes fell silent or are taken away,
     and that counted as wanted."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[ServingGroup, ...]
     backoff: Mapping[str, Backoff]
     failures: tuple[Failure, ...]
-    lost: tuple[Group, ...]
+    lost: tuple[ServingGroup, ...]
 
 
 def detect_faults(
-    groups: Iterable[Group],
-    sight: Sight,
+    groups: Iterable[ServingGroup],
+    sight: FleetSnapshot,
     backoff: Mapping[str, Backoff],
     acts: Callable[[str], bool],
     now_ms: int,
 ) -> Faults:
     """Look at every group once. acts: whether a model's groups are ours to change."""
-    kept: list[Group] = []
+    kept: list[ServingGroup] = []
     failures: list[Failure] = []
-    lost: list[Group] = []
+    lost: list[ServingGroup] = []
     marks = dict(backoff)
     for group in groups:
         view = sight.views[group.name]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import ComboMember
-from autoscaler.rollout.serving_group import FleetView, Group, Life, Placed
+from autoscaler.rollout.serving_group import FleetView, Life, Placed, ServingGroup
 from topics.fleet import InstanceState
 from topics.instance_ranks import GangRank, GangStage
 
@@ -42,7 +42,7 @@ def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tu
     return tuple(found)
 
 
-def waits(group: Group) -> bool:
+def waits(group: ServingGroup) -> bool:
     """Whether a rank does not know yet where its rank 0 is; asked of every group in every tick."""
     for one in group.placed:  # noqa: SIM110  twice as fast as any() of one or two
         if one.gang is not None and not one.gang.rendezvous:
@@ -50,7 +50,7 @@ def waits(group: Group) -> bool:
     return False
 
 
-def met(group: Group, fleet: FleetView) -> Group:
+def met(group: ServingGroup, fleet: FleetView) -> ServingGroup:
     """`group` with what the executors of its ranks 0 say of where the others find them."""
     if not waits(group):
         return group
@@ -63,7 +63,7 @@ def met(group: Group, fleet: FleetView) -> Group:
     )
 
 
-def broken(group: Group, fleet: FleetView) -> Group:
+def broken(group: ServingGroup, fleet: FleetView) -> ServingGroup:
     """`group`, its gangs of which a rank failed marked: what is left of them can finish nothing."""
     failed = {
         one.gang.gang
@@ -75,13 +75,13 @@ def broken(group: Group, fleet: FleetView) -> Group:
     return _changed(group, lambda g: replace(g, broken=True) if g.gang in failed else g)
 
 
-def without(group: Group, gone: Callable[[Placed], bool]) -> Group:
+def without(group: ServingGroup, gone: Callable[[Placed], bool]) -> ServingGroup:
     """A draining group without the ranks that are `gone`."""
     left = tuple(one for one in group.placed if one.gang is None or not gone(one))
     return group if len(left) == len(group.placed) else replace(group, placed=left)
 
 
-def drains(group: Group, placed: Placed) -> bool:
+def drains(group: ServingGroup, placed: Placed) -> bool:
     """Whether `placed` is to finish and stop now: of a gang rank 0 before the others."""
     if group.life is not Life.DRAINING:
         return False
@@ -91,7 +91,7 @@ def drains(group: Group, placed: Placed) -> bool:
     return all(one.instance != gang.gang for one in group.placed)
 
 
-def _changed(group: Group, change: Callable[[GangRank], GangRank]) -> Group:
+def _changed(group: ServingGroup, change: Callable[[GangRank], GangRank]) -> ServingGroup:
     placed = tuple(
         one if one.gang is None else replace(one, gang=change(one.gang)) for one in group.placed
     )

@@ -16,8 +16,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.planning.planning_problem import fewest_nodes
 from autoscaler.rollout.capacity_and_cost import nodes_of
-from autoscaler.rollout.diff import Site
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.diff import FreeCapacity
+from autoscaler.rollout.serving_group import ServingGroup
 
 
 def planned_nodes(
@@ -27,7 +27,9 @@ def planned_nodes(
     return fewest_nodes(cluster, [(combos[i], n) for i, n in counts.items() if i in combos])
 
 
-def within_plan(site: Site, planned: Mapping[str, int], groups: Iterable[Group]) -> Site:
+def within_plan(
+    site: FreeCapacity, planned: Mapping[str, int], groups: Iterable[ServingGroup]
+) -> FreeCapacity:
     """`site` with no further node of a pool beyond those that are planned. groups: all that stand
     somewhere, but for those of the model to be placed that leave for it: they are replaced beside.
     """
@@ -42,7 +44,7 @@ def within_plan(site: Site, planned: Mapping[str, int], groups: Iterable[Group])
     return replace(site, obtainable=left)
 
 
-def lifted(after: Site, inside: Site, before: Site) -> Site:
+def lifted(after: FreeCapacity, inside: FreeCapacity, before: FreeCapacity) -> FreeCapacity:
     """`after`, which came of `inside`, with all that can be had `before` but for what was taken."""
     taken = {pool: n - after.obtainable[pool] for pool, n in inside.obtainable.items()}
     left = {pool: max(0, n - taken.get(pool, 0)) for pool, n in before.obtainable.items()}

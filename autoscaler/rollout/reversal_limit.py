@@ -15,32 +15,32 @@ _WITHIN_MS = _WITHIN_H * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Reversals:
     """The last move ("out", "in" or "" for none) and when reversals were, in ms: of two hours."""
 
     last: str = ""
     at_ms: tuple[int, ...] = ()
 
 
-def moved(turns: Turns, move: str, now_ms: int) -> Turns:
+def moved(turns: Reversals, move: str, now_ms: int) -> Reversals:
     """`turns` after a move "out" or "in"."""
     kept = tuple(at for at in turns.at_ms if now_ms - at < _WITHIN_MS)
     turned = turns.last not in ("", move)
-    return Turns(move, (*kept, now_ms) if turned else kept)
+    return Reversals(move, (*kept, now_ms) if turned else kept)
 
 
-def turned_lately(turns: Turns, now_ms: int) -> bool:
+def turned_lately(turns: Reversals, now_ms: int) -> bool:
     """Whether a scale-in would turn the fleet round again: then an excess must last longer, for
     demand has returned before. A swing that falls for good is followed all the same."""
     return turns.last == "out" and _recent(turns, now_ms) > 0
 
 
-def returned(turns: Turns, now_ms: int) -> int:
+def returned(turns: Reversals, now_ms: int) -> int:
     """How often demand has returned lately after a scale-in: every second reversal."""
     return _recent(turns, now_ms) // 2
 
 
-def may_go_in(turns: Turns, now_ms: int, most_per_h: int) -> bool:
+def may_go_in(turns: Reversals, now_ms: int, most_per_h: int) -> bool:
     """Whether a scale-in keeps within the limit even if demand returns right after it.
 
     That makes two reversals: where two an hour are allowed, one scale-in after a scale-out is.
@@ -48,5 +48,5 @@ def may_go_in(turns: Turns, now_ms: int, most_per_h: int) -> bool:
     return turns.last == "in" or _recent(turns, now_ms) + 2 <= most_per_h * _WITHIN_H
 
 
-def _recent(turns: Turns, now_ms: int) -> int:
+def _recent(turns: Reversals, now_ms: int) -> int:
     return sum(1 for at in turns.at_ms if now_ms - at < _WITHIN_MS)

@@ -25,16 +25,16 @@ from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.rollout.drain_confirmation import confirmed
 from autoscaler.rollout.serving_group import (
     FleetView,
-    Group,
     GroupView,
     Placed,
+    ServingGroup,
     Switch,
     combo_id_of,
 )
 from topics.fleet import Assignment, InstanceState
 
 
-def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | None:
+def switched_to(group: ServingGroup, combo: Combo, name: str, now_ms: int) -> ServingGroup | None:
     """`group` as `combo`, on the same GPUs; None where their slices differ, where more than
     roles tell them apart (stages, components), or where it was tried."""
     if not _may(group) or not combo.differs_by_role:
@@ -48,7 +48,7 @@ def switched_to(group: Group, combo: Combo, name: str, now_ms: int) -> Group | N
     )
 
 
-def _may(group: Group) -> bool:
+def _may(group: ServingGroup) -> bool:
     roles_only = not any(placed.gang or placed.deployment for placed in group.placed)
     return roles_only and group.switch is None and not group.stays
 
@@ -79,19 +79,19 @@ def _rephased(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | No
 def in_place(
     adds: Mapping[str, int],
     removes: Mapping[str, int],
-    groups: Sequence[Group],
+    groups: Sequence[ServingGroup],
     combos: Mapping[str, Combo],
     room: Room,
     serial: int,
     now_ms: int,
-) -> tuple[Group, ...]:
+) -> tuple[ServingGroup, ...]:
     """Groups of `groups` that become combos of `adds` instead of being replaced by them.
 
     Only those that are wholly ready: what still starts is better started as what is wanted. What
     finds no room is left for a replacement beside it.
     """
     wanted, going = Counter(adds), Counter(removes)
-    found: list[Group] = []
+    found: list[ServingGroup] = []
     for group in sorted(groups, key=lambda g: (g.created_ms, g.name)):
         if going[group.combo_id] <= 0 or not room.fits(group):
             continue
@@ -108,7 +108,7 @@ def in_place(
     return tuple(found)
 
 
-def switchable(groups: Sequence[Group], room: Room) -> Counter[str]:
+def switchable(groups: Sequence[ServingGroup], room: Room) -> Counter[str]:
     """How many groups of each combo may switch now, those of other combos left as they are; one
     instance has but one role."""
     found: Counter[str] = Counter()
@@ -130,21 +130,21 @@ class Room:
     spare_req_per_s: float
     floor: int
 
-    def fits(self, group: Group) -> bool:
+    def fits(self, group: ServingGroup) -> bool:
         """Whether `group` may leave for a while."""
         rate = self.ready_req_per_s.get(group.name)
         if rate is None or len(self.ready_req_per_s) <= self.floor:
             return False
         return rate <= self.spare_req_per_s + 1e-9
 
-    def without(self, group: Group) -> Room:
+    def without(self, group: ServingGroup) -> Room:
         """The room that is left while `group` switches."""
         left = {name: rate for name, rate in self.ready_req_per_s.items() if name != group.name}
         rate = self.ready_req_per_s[group.name]
         return Room(left, self.spare_req_per_s - rate, self.floor)
 
 
-def view_at_once(group: Group, before: GroupView) -> GroupView:
+def view_at_once(group: ServingGroup, before: GroupView) -> GroupView:
     """What is known of a group that begins to switch: what keeps its phase serves on."""
     phases = {placed.instance: placed.phase for placed in group.placed}
     ready = tuple(
@@ -156,13 +156,13 @@ def view_at_once(group: Group, before: GroupView) -> GroupView:
 
 
 def advance(
-    group: Group,
+    group: ServingGroup,
     view: GroupView,
     gateways: Sequence[GatewaySeen],
     fleet: FleetView,
     assignments: Mapping[str, Assignment],
     now_ms: int,
-) -> Group:
+) -> ServingGroup:
     """A switching group one step further; called again with nothing changed it changes nothing."""
     switch = group.switch
     assert switch is not None  # noqa: S101  only such groups are asked
@@ -177,7 +177,7 @@ def advance(
     return group
 
 
-def back(group: Group, now_ms: int) -> Group:
+def back(group: ServingGroup, now_ms: int) -> ServingGroup:
     """A switching group as it was before."""
     switch = group.switch
     assert switch is not None  # noqa: S101
@@ -194,7 +194,7 @@ def back(group: Group, now_ms: int) -> Group:
 
 
 def _rolled_back(
-    group: Group, switch: Switch, fleet: FleetView, assignments: Mapping[str, Assignment]
+    group: ServingGroup, switch: Switch, fleet: FleetView, assignments: Mapping[str, Assignment]
 ) -> bool:
     """Whether an executor that acts on the new phases serves in the old one: it tried, and could
     not. (An instance that only has to begin is SWITCHING by the time it reports the assignment.)

@@ -70,7 +70,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ServingGroup:
     """One combo that was placed. name: "{combo id}:{serial}".
 
     created_ms: when it was first assigned. since_ms: when it entered its life. after: names of
@@ -150,7 +150,7 @@ class GroupView:
 
 
 def look(
-    group: Group, fleet: FleetView, now_ms: int, start_timeout_ms: int, lost_ms: int
+    group: ServingGroup, fleet: FleetView, now_ms: int, start_timeout_ms: int, lost_ms: int
 ) -> GroupView:
     """How `group` is doing. Times in ms; `lost_ms`: silence after which a node counts as lost."""
     up: list[tuple[Placed, str]] = []
@@ -182,7 +182,7 @@ def look(
     return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
 
 
-def view_again(group: Group, fleet: FleetView, before: GroupView) -> GroupView:
+def view_again(group: ServingGroup, fleet: FleetView, before: GroupView) -> GroupView:
     """What is known of a group that was another one until now, seen as `before`; no gang is."""
     known = ((placed, fleet.instances.get(placed.instance)) for placed in group.placed)
     up = tuple((p, seen.endpoint) for p, seen in known if seen is not None and _is_up(p, seen))

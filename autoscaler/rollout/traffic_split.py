@@ -20,7 +20,7 @@ _TOLD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedWays:
+class TrafficSplit:
     """Of one model. fractions: (type, combo, fraction) of every combo that can take the type, 0
     where it is not planned to. copies: how many of each combo the plan wants. Empty: requests are
     not told apart."""
@@ -28,7 +28,7 @@ class PlannedWays:
     fractions: tuple[tuple[str, str, float], ...] = ()
     copies: tuple[tuple[str, int], ...] = ()
 
-    def differ(self, other: PlannedWays) -> bool:
+    def differ(self, other: TrafficSplit) -> bool:
         """Whether both say something and a type goes other ways, by more than people care about."""
         if not self.fractions or not other.fractions:
             return False
@@ -39,18 +39,18 @@ class PlannedWays:
         )
 
 
-def planned_ways(
+def planned_split(
     shares: Iterable[tuple[str, str, float]], counts: Iterable[tuple[str, int]]
-) -> PlannedWays:
+) -> TrafficSplit:
     """What a plan says of a model. shares: (type, combo, fraction)."""
     fractions = tuple(shares)
     named = {combo for _, combo, _ in fractions}
-    return PlannedWays(fractions, tuple((i, count) for i, count in counts if i in named))
+    return TrafficSplit(fractions, tuple((i, count) for i, count in counts if i in named))
 
 
 def type_routes(
     service: Service,
-    ways: PlannedWays,
+    ways: TrafficSplit,
     groups: tuple[RouteGroup, ...],
     published: Routes | None = None,
 ) -> tuple[TypeRoute, ...]:

@@ -20,7 +20,7 @@ from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.rollout.drain_confirmation import confirmed
 from autoscaler.rollout.multi_node import broken, met, without
 from autoscaler.rollout.role_switch import advance
-from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life, Placed
+from autoscaler.rollout.serving_group import FleetView, GroupView, Life, Placed, ServingGroup
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000
@@ -58,7 +58,7 @@ class WaveInputs:
     paused: bool = False
 
 
-def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
+def step(groups: Sequence[ServingGroup], inputs: WaveInputs) -> tuple[ServingGroup, ...]:
     """The groups of one model one step further; groups that are gone are left out."""
     current = {group.name: group for group in groups}
     for group in groups:
@@ -83,28 +83,30 @@ def step(groups: Sequence[Group], inputs: WaveInputs) -> tuple[Group, ...]:
     return tuple(current.values())
 
 
-def retire(group: Group, now_ms: int, after: tuple[str, ...] = ()) -> Group:
+def retire(group: ServingGroup, now_ms: int, after: tuple[str, ...] = ()) -> ServingGroup:
     """`group` on its way out, once the groups named in `after` are ready."""
     return replace(group, life=Life.RETIRING, since_ms=now_ms, after=after, unrouted_generation=0)
 
 
-def keep(group: Group, now_ms: int) -> Group:
+def keep(group: ServingGroup, now_ms: int) -> ServingGroup:
     """`group` wanted again, before it was told to drain."""
     return replace(
         group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0, yields=False
     )
 
 
-def _enter(group: Group, life: Life, now_ms: int) -> Group:
+def _enter(group: ServingGroup, life: Life, now_ms: int) -> ServingGroup:
     return replace(group, life=life, since_ms=now_ms, after=())
 
 
-def _unrouted(group: Group, now_ms: int) -> Group:
+def _unrouted(group: ServingGroup, now_ms: int) -> ServingGroup:
     """`group` left out of the routes; those of a switch that was held had a part of it still."""
     return replace(_enter(group, Life.UNROUTED, now_ms), unrouted_generation=0)
 
 
-def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) -> Group:
+def _retiring(
+    group: ServingGroup, current: Mapping[str, ServingGroup], inputs: WaveInputs
+) -> ServingGroup:
     if inputs.paused and not group.failed_ms and group.name not in inputs.reclaim_ms:
         return group
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
@@ -133,7 +135,10 @@ def _retiring(group: Group, current: Mapping[str, Group], inputs: WaveInputs) ->
 
 
 def _within_budget(
-    group: Group, current: Mapping[str, Group], inputs: WaveInputs, serving_req_per_s: float
+    group: ServingGroup,
+    current: Mapping[str, ServingGroup],
+    inputs: WaveInputs,
+    serving_req_per_s: float,
 ) -> bool:
     leaving = [
         max(inputs.ready_req_per_s[g.name], inputs.rated_req_per_s.get(g.name, 0.0))
@@ -145,17 +150,17 @@ def _within_budget(
     return not leaving or taken <= inputs.max_disruption * total + 1e-9
 
 
-def _may_drain(group: Group, inputs: WaveInputs) -> bool:
+def _may_drain(group: ServingGroup, inputs: WaveInputs) -> bool:
     waits = inputs.paused and group.name not in inputs.reclaim_ms
     return not waits and confirmed(group, inputs.gateways, inputs.now_ms)
 
 
-def _served(group: Group, inputs: WaveInputs) -> bool:
+def _served(group: ServingGroup, inputs: WaveInputs) -> bool:
     """Whether a group that leaves was routed: one that never came up takes nothing away."""
     return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
 
 
-def _gone(group: Group, inputs: WaveInputs) -> bool:
+def _gone(group: ServingGroup, inputs: WaveInputs) -> bool:
     waited_ms = inputs.now_ms - group.since_ms
     if waited_ms >= inputs.drain_timeout_ms + GONE_GRACE_MS and not inputs.paused:
         return True

@@ -19,10 +19,10 @@ from autoscaler.rollout.bin_packing import place, used_gpus
 from autoscaler.rollout.multi_node import without
 from autoscaler.rollout.serving_group import (
     FleetView,
-    Group,
     GroupView,
     Life,
     Placed,
+    ServingGroup,
     fleet_view,
     look,
 )
@@ -46,7 +46,7 @@ class BaselineFleet:
     def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
         self._lengths = {s.model: lengths.get(s.model, s.lengths) for s in cluster.services}
         self._combos: dict[str, Combo] = {}
-        self._groups: tuple[Group, ...] = ()
+        self._groups: tuple[ServingGroup, ...] = ()
         self._views: dict[str, GroupView] = {}
         self._assignments: dict[str, Assignment] = {}
         self._routes: dict[str, Routes] = {}
@@ -75,11 +75,11 @@ class BaselineFleet:
                 kept.append(group)
         self._groups = tuple(kept)
 
-    def active_groups(self, model: str) -> tuple[Group, ...]:
+    def active_groups(self, model: str) -> tuple[ServingGroup, ...]:
         """Groups of `model` that are not draining, oldest first."""
         return tuple(g for g in self._groups if g.model == model and g.life is Life.ACTIVE)
 
-    def is_ready(self, group: Group) -> bool:
+    def is_ready(self, group: ServingGroup) -> bool:
         """Whether every instance of `group` serves."""
         view = self._views.get(group.name)
         return view is not None and view.all_ready
@@ -103,12 +103,12 @@ class BaselineFleet:
         self._combos[combo.id] = combo
         name = f"{combo.id}:{self._serial}"
         engine = cluster.service(combo.model).engine
-        group = Group(name, combo.model, combo.id, engine, found[0], now_ms)
+        group = ServingGroup(name, combo.model, combo.id, engine, found[0], now_ms)
         self._groups = (*self._groups, group)
         self._views[name] = look(group, fleet_view({}), now_ms, 1 << 60, _LOST_MS)
         return True
 
-    def drain(self, group: Group, now_ms: int) -> None:
+    def drain(self, group: ServingGroup, now_ms: int) -> None:
         """Drain `group`: it finishes its requests and stops."""
         gone = replace(group, life=Life.DRAINING, since_ms=now_ms)
         self._groups = tuple(gone if g.name == group.name else g for g in self._groups)

@@ -16,7 +16,7 @@ from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import Used, place
-from autoscaler.rollout.serving_group import Group, fleet_view, look
+from autoscaler.rollout.serving_group import ServingGroup, fleet_view, look
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from topics.fleet import Assignment
 from topics.routing import Routes
@@ -34,7 +34,7 @@ class FixedFleet:
             for service in cluster.services
         }
         self._combos = combos_by_id(self._counts, cluster, self._lengths)
-        self._groups: tuple[Group, ...] = ()
+        self._groups: tuple[ServingGroup, ...] = ()
         self._assignments: dict[str, Assignment] = {}
         self._routes: dict[str, Routes] = {}
 
@@ -76,9 +76,9 @@ def combos_by_id(
 
 def place_groups(
     counts: Mapping[str, int], cluster: Cluster, combos: Mapping[str, Combo], now_ms: int = 0
-) -> tuple[Group, ...]:
+) -> tuple[ServingGroup, ...]:
     """Groups for `counts` on an empty cluster; InvalidValue if they do not fit."""
-    groups: list[Group] = []
+    groups: list[ServingGroup] = []
     used: Used = {}
     # Larger slices first: small ones would fragment the blocks that large ones need.
     order = sorted(counts, key=lambda c: (-max(m.gpus for m in combos[c].members), c))
@@ -92,5 +92,5 @@ def place_groups(
             where, used = found
             engine = cluster.service(combo.model).engine
             name = f"{combo_id}:{serial}"
-            groups.append(Group(name, combo.model, combo_id, engine, where, now_ms))
+            groups.append(ServingGroup(name, combo.model, combo_id, engine, where, now_ms))
     return tuple(groups)

@@ -21,7 +21,7 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.simulation.baseline_fleet import BaselineFleet
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.simulation.fleet_options import InstanceKind, instance_kinds
@@ -105,7 +105,7 @@ class ReplicaFleet:
         return fleet.output(inputs.cluster, now_ms)
 
     def _signals(
-        self, inputs: DeciderInput, model: str, groups: Sequence[Group], now_ms: int
+        self, inputs: DeciderInput, model: str, groups: Sequence[ServingGroup], now_ms: int
     ) -> Signals:
         window = inputs.windows.stats(model, now_ms, 60)
         in_flight = sum(g.in_flight for g in inputs.windows.gateways(model, now_ms))
@@ -122,7 +122,7 @@ class ReplicaFleet:
         self,
         inputs: DeciderInput,
         service: Service,
-        groups: Sequence[Group],
+        groups: Sequence[ServingGroup],
         wanted: int,
         now_ms: int,
     ) -> None:

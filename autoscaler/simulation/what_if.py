@@ -16,7 +16,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h
-from autoscaler.rollout.fleet_snapshot import look_at
+from autoscaler.rollout.fleet_snapshot import snapshot
 from autoscaler.rollout.serving_group import combo_id_of, ready_req_per_s
 from autoscaler.simulation.ideal_fleet import IdealFleet
 from autoscaler.simulation.virtual_planner import (
@@ -168,7 +168,7 @@ def _account(
         pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
         for pool in priced.pools
     }
-    sight = look_at(
+    sight = snapshot(
         state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
     )
     found.usd += billed_usd_per_h(state.groups, sight, prices) * seconds / 3600.0

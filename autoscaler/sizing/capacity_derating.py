@@ -44,7 +44,7 @@ def derated(view: ModelView) -> ModelState:
     """The model's state with its capacity derated, or less so; unchanged if neither."""
     state, now_ms = view.state, view.now_ms
     settle_ms = view.policy.local_window_s * 1000
-    calm = view.settled and state.settled_ms and now_ms - state.settled_ms >= 2 * settle_ms
+    calm = view.nothing_starting and state.settled_ms and now_ms - state.settled_ms >= 2 * settle_ms
     if not calm or now_ms - state.derated_ms < 2 * settle_ms:
         return state
     if missed(view):

@@ -13,7 +13,7 @@ from topics.reason_codes import ReasonCode
 def propose(view: ModelView) -> TargetProposal | None:
     """The declared rate of a model that is not informed yet."""
     declared = view.service.req_per_s
-    if view.state.informed or declared <= 0.0:
+    if view.state.rate_observed or declared <= 0.0:
         return None
     why = Reason(ReasonCode.DECLARED, view.service.model, quantities=(declared,))
     return TargetProposal(declared, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.forecast.forecast_state import Climb, Expected
-from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, TargetProposal
+from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
@@ -35,13 +35,13 @@ def expected_req_per_s(view: ModelView) -> float:
 
 def _expected(view: ModelView) -> Expected | Climb | None:
     """The most that is surely expected; None where next to nothing is."""
-    outlook = view.state.outlook
+    outlook = view.state.forecast
     found = [
         one
         for one in (outlook.expected, outlook.climb)
         if one is not None
         and view.now_ms <= one.at_ms + _HOLDS_MS
-        and one.sure_req_per_s > LEAST_REQ_PER_S
+        and one.sure_req_per_s > IDLE_RATE
     ]
     return max(found, key=lambda one: one.sure_req_per_s, default=None)
 

@@ -17,7 +17,7 @@ REMEMBER_MS = 20_000
 
 def propose(view: ModelView) -> TargetProposal | None:
     """The rate that the requests in flight show, capped by what arrivals allow."""
-    if not view.settled or not view.ready or drains(view):
+    if not view.nothing_starting or not view.ready or drains(view):
         return None
     rate = sustained(view.demand, view.policy)
     recent = max(rate.req_per_s, view.demand.req_per_s)

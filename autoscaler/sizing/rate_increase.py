@@ -40,12 +40,12 @@ def propose(view: ModelView) -> TargetProposal | None:
     if not proving and view.is_surging:
         likely = sustained(demand, policy).likely_req_per_s
         size = _beyond_a_sliver(likely, planned) if _goes_on(view) else min(likely, planned)
-        return TargetProposal(size, _why(view, size), followed=True)
+        return TargetProposal(size, _why(view, size), continues_proof=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = Reason(ReasonCode.SURGE, view.service.model, quantities=(seen.req_per_s,))
-        return TargetProposal(seen.req_per_s, why, evident=False)
+        return TargetProposal(seen.req_per_s, why, is_proven=False)
     likely = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
     size = max(likely, _at_once(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
@@ -139,7 +139,7 @@ def _at_once(view: ModelView, proving: list[Count]) -> float:
     Instances that share a higher rate are worth up to a tenth more each (of bursts each gets a
     smaller part), so that less might order nothing."""
     planned = view.planned_req_per_s
-    if view.is_surging and view.state.last_out_ms > view.state.rose_ms:
+    if view.is_surging and view.state.last_out_ms > view.state.increase_started_ms:
         return planned
     seen = max(arrivals / covered_s for covered_s, arrivals in proving)
     least, most = _AT_ONCE

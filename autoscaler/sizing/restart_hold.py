@@ -15,7 +15,7 @@ from topics.reason_codes import ReasonCode
 
 def propose(view: ModelView) -> TargetProposal | None:
     """What the capacity taken over is good for, for as long as an excess must last."""
-    if not view.state.inherited:
+    if not view.state.restart_hold:
         return None
     waits_ms = lasting_blocks(view) * BLOCK_S * 1000
     if view.now_ms - view.started_ms >= waits_ms:

@@ -18,7 +18,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     routed = view.routed
     if routed is None:
         return None
-    rate = max(routed.sure_req_per_s, routed.planned_req_per_s)
+    rate = max(routed.least_req_per_s, routed.planned_req_per_s)
     if rate <= 0.0 or rate < _HOLDS * view.state.target_req_per_s:
         return None  # nothing to hold; where more is planned, a lasting excess may lower it
     return TargetProposal(

@@ -55,41 +55,45 @@ def retarget(view: ModelView) -> ModelState:
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
     if any(_is_proven_surge(proposal) for proposal in proposals):
-        rose_ms = state.rose_ms if view.is_surging else view.now_ms
-        state = replace(state, surge_ms=view.now_ms, rose_ms=rose_ms)
+        rose_ms = state.increase_started_ms if view.is_surging else view.now_ms
+        state = replace(state, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms)
     if raised is not None and _is_inherited_still(raised, state) and not state.lost_ms:
         # What was taken over is valued anew while lengths are learnt again: that is no demand.
-        return replace(state, target_req_per_s=raised.req_per_s, over_since_ms=0)
+        return replace(state, target_req_per_s=raised.req_per_s, overload_since_ms=0)
     if raised is not None and _worth(raised, planned) > state.target_req_per_s:
         return _raised(replace(view, state=state), raised)
-    if not view.is_surging and (raised is None or not raised.evident):
+    if not view.is_surging and (raised is None or not raised.is_proven):
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
         if lowered:
             best = max(lowered, key=lambda proposal: proposal.req_per_s)
             return replace(
-                state, target_req_per_s=best.req_per_s, target_why=best.why, over_since_ms=0
+                state, target_req_per_s=best.req_per_s, target_why=best.why, overload_since_ms=0
             )
-    if state.target_req_per_s <= planned and (state.over_since_ms or state.told_ms):
+    if state.target_req_per_s <= planned and (state.overload_since_ms or state.shortage_noticed_ms):
         below_floor = view.groups < view.service.min_instances
-        return replace(state, over_since_ms=0, told_ms=state.told_ms if below_floor else 0)
+        return replace(
+            state,
+            overload_since_ms=0,
+            shortage_noticed_ms=state.shortage_noticed_ms if below_floor else 0,
+        )
     return state
 
 
 def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:
     state, planned = view.state, view.planned_req_per_s
     rate = _worth(proposal, planned)
-    over_ms = state.over_since_ms
+    over_ms = state.overload_since_ms
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
     why = proposal.why
     if state.derate < 1.0:
         derated = Reason(ReasonCode.DERATED, view.service.model, quantities=(state.derate,))
         why = replace(why, because=(*why.because, derated))
-    return replace(state, target_req_per_s=rate, target_why=why, over_since_ms=over_ms)
+    return replace(state, target_req_per_s=rate, target_why=why, overload_since_ms=over_ms)
 
 
 def _is_proven_surge(proposal: TargetProposal) -> bool:
-    proven = proposal.evident and not proposal.followed
+    proven = proposal.is_proven and not proposal.continues_proof
     return proven and proposal.why.code is ReasonCode.SURGE
 
 
@@ -100,7 +104,7 @@ def _is_inherited_still(proposal: TargetProposal, state: ModelState) -> bool:
 
 def _worth(proposal: TargetProposal, planned_req_per_s: float) -> float:
     """What a proposal is good for: without proof, no more than is planned anyway."""
-    if proposal.evident:
+    if proposal.is_proven:
         return proposal.req_per_s
     return min(proposal.req_per_s, planned_req_per_s)
 
@@ -108,12 +112,12 @@ def _worth(proposal: TargetProposal, planned_req_per_s: float) -> float:
 def _informed(view: ModelView, state: ModelState) -> ModelState:
     """Windows know better than what was declared once traffic was seen for a whole local window,
     or once none came for so long that none is to be expected."""
-    if state.informed:
+    if state.rate_observed:
         return state
     seen_s = BLOCK_S * len(begun(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
     silent = not seen_s and not scale_in.doubt(view) and waited_ms >= none_s * 1000
     if seen_s >= view.policy.local_window_s or silent:
-        return replace(state, informed=True)
+        return replace(state, rate_observed=True)
     return state

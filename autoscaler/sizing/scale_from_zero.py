@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.poisson_tests import lower_rate
 from autoscaler.estimate.windows import Stats
-from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, TargetProposal
+from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _SURELY = 0.05
@@ -19,5 +19,5 @@ def propose(view: ModelView) -> TargetProposal | None:
     arrived = seen.arrivals + seen.refused
     if not arrived:
         return None
-    rate = max(LEAST_REQ_PER_S, lower_rate(arrived, seen.covered_s, _SURELY))
+    rate = max(IDLE_RATE, lower_rate(arrived, seen.covered_s, _SURELY))
     return TargetProposal(rate, Reason(ReasonCode.WAKE, view.service.model))

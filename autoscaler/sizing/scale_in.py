@@ -17,10 +17,10 @@ from autoscaler.estimate.overdispersion import likely_dispersion
 from autoscaler.estimate.poisson_tests import bounds
 from autoscaler.estimate.scale_in_evidence import is_stale, objection
 from autoscaler.estimate.windows import Stats
-from autoscaler.rollout.reversal_limit import Turns, returned, turned_lately
+from autoscaler.rollout.reversal_limit import Reversals, returned, turned_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
-from autoscaler.state.model_view import LEAST_REQ_PER_S, ModelView, TargetProposal
+from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _COVERED = 0.9
@@ -37,7 +37,7 @@ _UNKNOWN = 27  # blocks that show nothing yet of how clumped arrivals are
 def propose(view: ModelView) -> TargetProposal | None:
     """A lower target: the most that the whole time of an excess speaks for."""
     seen = view.demand.local
-    if not view.state.informed or doubt(view) or not isinstance(seen, Stats):
+    if not view.state.rate_observed or doubt(view) or not isinstance(seen, Stats):
         return None
     count = lasting_blocks(view)
     covered_s, arrivals, highest = _seen_in(
@@ -69,7 +69,7 @@ def _idle(view: ModelView, must_s: float) -> TargetProposal | None:
     empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
     if view.service.min_instances == 0 and not empty:
         # A demand next to nothing keeps one combo.
-        return _lower(view, LEAST_REQ_PER_S, _no_requests(view, must_s))
+        return _lower(view, IDLE_RATE, _no_requests(view, must_s))
     return _lower(view, 0.0, _no_requests(view, idle_s))
 
 
@@ -77,7 +77,7 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
     return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
 
 
-def lasting_s(service: Service, policy: Policy, turns: Turns, now_ms: int) -> float:
+def lasting_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> float:
     """How long an excess must last: `scale_in_after`, at least the local window; twice as long for
     each time that demand has returned after a scale-in lately, and the long window where it has
     since."""
@@ -135,7 +135,7 @@ def doubt(view: ModelView) -> Reason | None:
         return Reason(ReasonCode.NO_FULL_WINDOW)
     if is_stale(view.demand):
         return Reason(ReasonCode.TELEMETRY_STALE)
-    return objection(view.demand, view.policy, view.route_generation, view.held)
+    return objection(view.demand, view.policy, view.route_generation, view.requests_in_engines)
 
 
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:

@@ -21,10 +21,10 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.backoff import Backoff
-from autoscaler.rollout.reversal_limit import Turns
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
-from autoscaler.rollout.traffic_split import PlannedWays
+from autoscaler.rollout.traffic_split import TrafficSplit
 from autoscaler.state.replan_trigger import Trigger
 from topics.alerts import Alert
 from topics.controls import Control
@@ -112,40 +112,40 @@ class ModelState:
 
     lengths: Lengths
     arrival_cv: float = 1.0
-    clumps: Clumps = field(default_factory=Clumps)
+    burstiness: Clumps = field(default_factory=Clumps)
     mix: Mix = ()
-    ways: PlannedWays = field(default_factory=PlannedWays)
+    traffic_split: TrafficSplit = field(default_factory=TrafficSplit)
     target_req_per_s: float = 0.0
     target_why: Reason | None = None
     derate: float = 1.0
     derated_ms: int = 0
-    informed: bool = False
-    inherited: bool = False
-    over_since_ms: int = 0
-    surge_ms: int = 0
-    rose_ms: int = 0
+    rate_observed: bool = False
+    restart_hold: bool = False
+    overload_since_ms: int = 0
+    increase_confirmed_ms: int = 0
+    increase_started_ms: int = 0
     in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     no_data: bool = False
-    said_no_data: bool = False
+    no_data_noticed: bool = False
     lost_ms: int = 0
     settled_ms: int = 0
     last_out_ms: int = 0
     last_in_ms: int = 0
-    turns: Turns = field(default_factory=Turns)
+    turns: Reversals = field(default_factory=Reversals)
     unmet_req_per_s: float = 0.0
     unmet_until_ms: int = 0
-    lacks: bool = False
-    making_room_until_ms: int = 0
-    told_ms: int = 0
-    slo_told_ms: int = 0
-    promise_told_ms: int = 0
-    promise_told: tuple[ReasonCode, ...] = ()
+    has_unserved: bool = False
+    preemption_until_ms: int = 0
+    shortage_noticed_ms: int = 0
+    slo_noticed_ms: int = 0
+    violations_noticed_ms: int = 0
+    violations_noticed: tuple[ReasonCode, ...] = ()
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
     proposal: PendingApproval | None = None
-    outlook: Outlook = field(default_factory=Outlook)
+    forecast: Outlook = field(default_factory=Outlook)
     unmanaged: int | None = None
-    learnt: Learnt = field(default_factory=Learnt)
+    drift: Learnt = field(default_factory=Learnt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class SplitState:
     planned: tuple[tuple[str, float], ...] = ()
 
     @property
-    def wanted(self) -> Cuts:
+    def target_cuts(self) -> Cuts:
         """The thresholds planned for."""
         return self.chosen.cuts if self.chosen is not None else self.cuts
 
@@ -198,14 +198,14 @@ class FullPlans:
     made_ms: int = 0
     gap: float = -1.0
     failed_ms: Mapping[str, int] = field(default_factory=dict)
-    told_ms: int = 0
-    acted: bool = False
+    failure_noticed_ms: int = 0
+    last_was_managed: bool = False
     usd_per_h: Mapping[str, float] = field(default_factory=dict)
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     nodes: Mapping[str, int] | None = None
     switchable: Mapping[str, int] = field(default_factory=dict)
-    tried: tuple[Reason, ...] = ()
-    stood: frozenset[tuple[str, str]] = frozenset()
+    already_tried: tuple[Reason, ...] = ()
+    group_positions: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class ControllerState:
 
     started_ms: int
     leader_token: int = 0
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ServingGroup, ...] = ()
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
     routes: Mapping[str, Routes] = field(default_factory=dict)
     models: Mapping[str, ModelState] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.explain.text import joined
 from topics.decisions import Decision
 
-SAY_AGAIN_MS = 600_000  # what lasts is said so often
+NOTICE_INTERVAL_MS = 600_000  # what lasts is said so often
 
 
 def notice(model: str, why: Reason, at_ms: int, *, kind: str = "hold") -> Decision:

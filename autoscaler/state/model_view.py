@@ -16,8 +16,8 @@ from autoscaler.state.controller_state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025
-LEAST = 1e-6  # requests/s: less is rounding
-LEAST_REQ_PER_S = 1e-3  # what is planned for where next to nothing arrives
+RATE_EPSILON = 1e-6  # requests/s: less is rounding
+IDLE_RATE = 1e-3  # what is planned for where next to nothing arrives
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RoutedTraffic:
     """
 
     by: str
-    sure_req_per_s: float
+    least_req_per_s: float
     planned_req_per_s: float
 
 
@@ -53,8 +53,8 @@ class ModelView:
     groups: int = 0
     raw_req_per_s: float = 0.0
     ready: tuple[Combo, ...] = ()
-    settled: bool = False
-    held: int = 0
+    nothing_starting: bool = False
+    requests_in_engines: int = 0
     route_generation: int = 0
     frozen: Reason | None = None
     routed: RoutedTraffic | None = None
@@ -62,7 +62,7 @@ class ModelView:
     @property
     def is_surging(self) -> bool:
         """Whether a rise was proven lately: then the rate is followed without further proof."""
-        surge_ms = self.state.surge_ms
+        surge_ms = self.state.increase_confirmed_ms
         return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
 
     @property
@@ -93,5 +93,5 @@ class TargetProposal:
     req_per_s: float
     why: Reason
     since_ms: int = 0
-    evident: bool = True
-    followed: bool = False
+    is_proven: bool = True
+    continues_proof: bool = False

@@ -16,7 +16,7 @@ class Trigger:
     why: Reason
 
     @property
-    def is_left_out(self) -> bool:
+    def is_partly_applied(self) -> bool:
         """Whether a part of the last plan was left out."""
         return self.why.code is ReasonCode.LEFT_OUT
 

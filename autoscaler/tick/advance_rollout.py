@@ -14,15 +14,17 @@ from autoscaler.model.update import ModelUpdateInputs
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.multi_node import waits
-from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
+from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.rollout.waves import WaveInputs, retire, step
-from autoscaler.state.model_view import LEAST, ModelView
+from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from autoscaler.state.reader_lag import topics_behind
 
 
-def retire_undeclared(groups: tuple[Group, ...], inputs: ModelUpdateInputs) -> tuple[Group, ...]:
+def retire_undeclared(
+    groups: tuple[ServingGroup, ...], inputs: ModelUpdateInputs
+) -> tuple[ServingGroup, ...]:
     """Groups of models that are no longer declared leave, unless Shoal must leave them alone."""
     stay = {service.model for service in inputs.cluster.services} | inputs.retained_models
     return tuple(
@@ -34,15 +36,15 @@ def retire_undeclared(groups: tuple[Group, ...], inputs: ModelUpdateInputs) -> t
 
 
 def advance_waves(
-    groups: tuple[Group, ...],
+    groups: tuple[ServingGroup, ...],
     views: Mapping[str, ModelView],
-    sight: Sight,
+    sight: FleetSnapshot,
     inputs: ModelUpdateInputs,
-) -> tuple[Group, ...]:
+) -> tuple[ServingGroup, ...]:
     """One step of every model's waves."""
     if all(_is_idle(group) for group in groups):
         return groups
-    moved: list[Group] = []
+    moved: list[ServingGroup] = []
     for model, own in by_model(groups).items():
         view = views.get(model)
         idle = all(_is_idle(group) for group in own)
@@ -54,12 +56,12 @@ def advance_waves(
     return tuple(moved)
 
 
-def _is_idle(group: Group) -> bool:
+def _is_idle(group: ServingGroup) -> bool:
     return group.life is Life.ACTIVE and group.switch is None and not waits(group)
 
 
 def _wave_inputs(
-    own: list[Group], view: ModelView | None, sight: Sight, inputs: ModelUpdateInputs
+    own: list[ServingGroup], view: ModelView | None, sight: FleetSnapshot, inputs: ModelUpdateInputs
 ) -> WaveInputs:
     needed, floor, disruption, proven = 0.0, 0, 1.0, math.inf
     gateways = view.demand.speaking if view is not None else ()
@@ -98,7 +100,9 @@ def _wave_inputs(
     )
 
 
-def _drain_timeout_ms(own: list[Group], view: ModelView | None, inputs: ModelUpdateInputs) -> int:
+def _drain_timeout_ms(
+    own: list[ServingGroup], view: ModelView | None, inputs: ModelUpdateInputs
+) -> int:
     """Of the model; of one that is no longer declared, as its nodes were told."""
     if view is not None:
         return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
@@ -108,15 +112,19 @@ def _drain_timeout_ms(own: list[Group], view: ModelView | None, inputs: ModelUpd
 
 
 def keep_needed(
-    groups: tuple[Group, ...], views: Mapping[str, ModelView], sight: Sight, now_ms: int
-) -> tuple[Group, ...]:
+    groups: tuple[ServingGroup, ...],
+    views: Mapping[str, ModelView],
+    sight: FleetSnapshot,
+    now_ms: int,
+) -> tuple[ServingGroup, ...]:
     """Where a model is short, pending removals are cancelled: nothing serves sooner."""
     leaving = {g.model for g in groups if g.life in (Life.RETIRING, Life.UNROUTED)}
     short = {
         model
         for model in leaving
         if model in views
-        and views[model].planned_req_per_s < views[model].state.target_req_per_s * (1.0 - LEAST)
+        and views[model].planned_req_per_s
+        < views[model].state.target_req_per_s * (1.0 - RATE_EPSILON)
     }
     if not short:
         return groups

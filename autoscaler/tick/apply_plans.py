@@ -17,7 +17,7 @@ from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.replan.plan_request import PlanningContext, within_deadline
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.bin_packing import used_gpus
-from autoscaler.rollout.diff import Site, spare_usd_per_h
+from autoscaler.rollout.diff import FreeCapacity, spare_usd_per_h
 from autoscaler.state.controller_state import FullPlans, Pending, SplitState
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import Trigger
@@ -60,7 +60,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
     used = used_gpus(groups, heard)
     # What is lost has to be replaced.
     spare = spare_usd_per_h(priced, used.keys() - sight.unpaid(groups))
-    site = Site(
+    site = FreeCapacity(
         priced, used, ground.obtainable(), ground.unusable_nodes(), state.next_serial, spare
     )
 
@@ -111,7 +111,7 @@ def _with_plan(
 ) -> FullPlans:
     """What is remembered once `answer` came. One that only recommends changes nothing that runs."""
     left = {model: at_ms for model, at_ms in full.failed_ms.items() if model not in answer.scope}
-    full = replace(full, failed_ms=left, told_ms=full.told_ms if left else 0)
+    full = replace(full, failed_ms=left, failure_noticed_ms=full.failure_noticed_ms if left else 0)
     if not any(model in views and views[model].service.managed for model in answer.scope):
         return full
     return replace(full, made_ms=now_ms, gap=answer.gap)

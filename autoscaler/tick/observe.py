@@ -13,7 +13,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.model.update import ModelUpdateInputs, evaluated_combos
 from autoscaler.planning.planning_problem import with_prices
-from autoscaler.rollout.fleet_snapshot import Sight, look_at
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.launch_failures import Failure, Faults, detect_faults
 from autoscaler.rollout.supply import Supply
 from autoscaler.rollout.supply import fold as fold_supply
@@ -43,7 +43,7 @@ class ObservedTick:
     inputs: ModelUpdateInputs
     supply: Supply
     evaluated_at: Mapping[str, Demand]
-    sight: Sight
+    sight: FleetSnapshot
     faults: Faults
     unassigned: frozenset[str]
     listens_since_ms: int
@@ -71,17 +71,18 @@ def observe(
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
     listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
-    sight = look_at(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
+    sight = snapshot(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed} | alone
     faults = detect_faults(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
-    decisions += [_failed(failure, now_ms) for failure in faults.failures]
+    decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
 
     stray = state.unassigned
     before_ms = state.ticked_ms or state.started_ms  # ticks may be further apart than a second
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = strays(sight.fleet.running, state.assignments)
         decisions += [
-            _stray(name, *by_hand[name], now_ms) for name in sorted(by_hand.keys() - stray)
+            _unassigned_notice(name, *by_hand[name], now_ms)
+            for name in sorted(by_hand.keys() - stray)
         ]
         stray = frozenset(by_hand)
     return ObservedTick(
@@ -99,11 +100,11 @@ def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozens
     return frozenset(model for model in removed if guarded.stops(model) or model in advised)
 
 
-def _stray(instance: str, model: str, node: str, now_ms: int) -> Decision:
+def _unassigned_notice(instance: str, model: str, node: str, now_ms: int) -> Decision:
     return notice(model, Reason(ReasonCode.STRAY, instance, (node,)), now_ms)
 
 
-def _failed(failure: Failure, now_ms: int) -> Decision:
+def _failure_notice(failure: Failure, now_ms: int) -> Decision:
     name, node, wait = failure.group.name, (failure.node,), (failure.wait_s,)
     why = Reason(ReasonCode.BACKING_OFF, name, node, wait, because=(failure.why,))
     said = notice(failure.group.model, why, now_ms)

@@ -21,8 +21,8 @@ from autoscaler.rollout.assignments import (
     without_groups,
 )
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
-from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.traffic_split import type_routes
 from autoscaler.state.controller_state import ControllerState, ModelState
 from autoscaler.state.effects import (
@@ -33,13 +33,13 @@ from autoscaler.state.effects import (
     PublishRates,
     PublishRoutes,
 )
-from autoscaler.state.model_view import LEAST
+from autoscaler.state.model_view import RATE_EPSILON
 from autoscaler.tick.quality_thresholds import split_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.hourly_rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes
 
-_SAY_RATES = 10  # minutes
+_RATES_EVERY_MIN = 10  # minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ NOTHING_STANDS = FrozenRoutes()
 def publish(
     before: ControllerState,
     after: ControllerState,
-    sight: Sight,
+    sight: FleetSnapshot,
     cluster: Cluster,
     decisions: Iterable[Decision],
     now_ms: int,
@@ -99,7 +99,7 @@ def publish(
             found = route_groups(own, sight.views, after.combos, lengths, last)
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
-        ways = after.models[service.model].ways
+        ways = after.models[service.model].traffic_split
         types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
         record = changed_routes(service, found, last, token, now_ms, start_s, feeds, types)
         if record is not None:
@@ -115,7 +115,7 @@ def publish(
     for record in split_routes(cluster, after.splits, routes, token, now_ms):
         routes[record.model] = record
         effects.append(PublishRoutes(record))
-    groups = _confirmable(after.groups, told)
+    groups = _with_route_generations(after.groups, told)
     assignments = dict(after.assignments)
     nodes = _may_differ(before, groups)
     if nodes is None or nodes:
@@ -151,7 +151,7 @@ def publish(
     )
 
 
-def _became_empty(routes: Routes | None, groups: Iterable[Group]) -> bool:
+def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool:
     """Whether a model was removed, and declared again before what it has was told to drain."""
     active = any(group.life is Life.ACTIVE for group in groups)
     return routes is not None and not routes.groups and active
@@ -165,11 +165,11 @@ def _rates(
     found = []
     for service in cluster.services:
         model, state = service.model, after.models[service.model]
-        history = state.outlook.history
+        history = state.forecast.history
         known = before.models.get(model)
-        said = known.outlook.history.end_minute if known else 0
-        due = history.end_minute // _SAY_RATES != said // _SAY_RATES
-        if not due and known and (state.derate, state.learnt) == (known.derate, known.learnt):
+        said = known.forecast.history.end_minute if known else 0
+        due = history.end_minute // _RATES_EVERY_MIN != said // _RATES_EVERY_MIN
+        if not due and known and (state.derate, state.drift) == (known.derate, known.drift):
             continue
         if history.end_minute:
             last = (history.end_minute - 1) // MINUTES
@@ -179,7 +179,7 @@ def _rates(
         for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
             on = basis(service, cluster)
-            record = RateHour(model, hour, token, minutes, state.derate, state.learnt, on)
+            record = RateHour(model, hour, token, minutes, state.derate, state.drift, on)
             found.append(PublishRates(record))
     return found
 
@@ -201,7 +201,9 @@ def _numbered(
     return found
 
 
-def _confirmable(groups: Iterable[Group], told: Mapping[str, int]) -> tuple[Group, ...]:
+def _with_route_generations(
+    groups: Iterable[ServingGroup], told: Mapping[str, int]
+) -> tuple[ServingGroup, ...]:
     """Unrouted groups learn which routes are the first without them, by age."""
     kept = []
     for group in groups:
@@ -214,7 +216,7 @@ def _confirmable(groups: Iterable[Group], told: Mapping[str, int]) -> tuple[Grou
     return tuple(sorted(kept, key=lambda g: (g.created_ms, g.name)))
 
 
-def _may_differ(before: ControllerState, groups: tuple[Group, ...]) -> frozenset[str] | None:
+def _may_differ(before: ControllerState, groups: tuple[ServingGroup, ...]) -> frozenset[str] | None:
     """Nodes whose assignments may have to change: those under groups that did, and all of them
     (None) under another leader token."""
     tokens = {assignment.leader_token for assignment in before.assignments.values()}
@@ -223,14 +225,14 @@ def _may_differ(before: ControllerState, groups: tuple[Group, ...]) -> frozenset
     return changed_nodes(before.groups, groups) if groups != before.groups else frozenset()
 
 
-def _targets(groups: Iterable[Group]) -> Counter[tuple[str, str]]:
+def _targets(groups: Iterable[ServingGroup]) -> Counter[tuple[str, str]]:
     return Counter((group.model, group.combo_id) for group in groups if group.counts)
 
 
 def _plan(
     state: ControllerState,
-    groups: tuple[Group, ...],
-    sight: Sight,
+    groups: tuple[ServingGroup, ...],
+    sight: FleetSnapshot,
     cluster: Cluster,
     number: int,
     now_ms: int,
@@ -247,7 +249,7 @@ def _plan(
         model_state = state.models[service.model]
         held = raw[service.model] * service.utilization * model_state.derate
         missing = model_state.target_req_per_s - held
-        if missing > LEAST and service.managed:
+        if missing > RATE_EPSILON and service.managed:
             shortfall[service.model] = round(missing, 4)
     full = state.full.made_ms == now_ms
     return PlanRecord(

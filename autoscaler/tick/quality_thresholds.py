@@ -30,7 +30,7 @@ Demands = Mapping[str, ModelDemand]
 Splits = Mapping[str, SplitState]
 
 _NOWHERE = SplitState()
-_SURELY = 2.4  # times as far below the mean as the bound of 95%: four standard deviations
+_STD_MULTIPLE = 2.4  # times as far below the mean as the bound of 95%: four standard deviations
 
 
 def route_requests(
@@ -53,12 +53,13 @@ def route_requests(
         held = 0.0
         for model, part in zip(route.models, route.fractions(known.cuts, mix) if known.cuts else (),
                                strict=False):  # fmt: skip
-            own = _own(cluster.service(model), models[model], demands, part * rate.req_per_s,
-                       cluster.policy)  # fmt: skip
+            routed = part * rate.req_per_s
+            service = cluster.service(model)
+            own = _least_own_rate(service, models[model], demands, routed, cluster.policy)
             held += max(0.0, models[model].target_req_per_s - own)
         rate_asked = min(max(held, rate.low), rate.high)
         rests = _is_unchanged(route, known, demand, cluster.policy, now_ms)
-        found.append(RouteAsk(route.name, rate_asked, mix, known.wanted, rests))
+        found.append(RouteAsk(route.name, rate_asked, mix, known.target_cuts, rests))
     return tuple(found)
 
 
@@ -66,18 +67,18 @@ def _is_unchanged(
     route: QualityRoute, known: SplitState, demand: ModelDemand, policy: Policy, now_ms: int
 ) -> bool:
     """Whether its thresholds moved too recently to move again for a lower bill."""
-    if not known.wanted or not known.changed_ms:
+    if not known.target_cuts or not known.changed_ms:
         return False
     now = route.mix(demand.local_lengths.classes)
     drifted = known.mix is not None and has_drifted(route, known.mix, now)
     return not thresholds_may_move(known.changed_ms, now_ms, drifted, policy.local_window_s)
 
 
-def _own(
+def _least_own_rate(
     service: Service, state: ModelState, demands: Demands, routed_req_per_s: float, policy: Policy
 ) -> float:
     """Requests/s that surely come to a model beside those of the service."""
-    if not state.informed:
+    if not state.rate_observed:
         return service.req_per_s
     seen = present_rate(demands.get(service.model, UNKNOWN), policy)
     return max(0.0, seen.low - routed_req_per_s)
@@ -92,10 +93,10 @@ def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[s
             continue
         demand = demands.get(route.name, UNKNOWN)
         rate, planned = _rate(route, demand, cluster.policy), dict(known.planned)
-        sure = max(0.0, rate.req_per_s - _SURELY * (rate.req_per_s - rate.low))
+        sure = max(0.0, rate.req_per_s - _STD_MULTIPLE * (rate.req_per_s - rate.low))
         parts = route.fractions(known.cuts, present_mix(route, demand))
         for model, part in zip(route.models, parts, strict=True):
-            changing = planned.get(model, 0.0) if known.cuts != known.wanted else 0.0
+            changing = planned.get(model, 0.0) if known.cuts != known.target_cuts else 0.0
             found[model] = RoutedTraffic(route.name, sure * part, changing)
     return found
 
@@ -112,7 +113,7 @@ def adopt_answer(
         if route is None:
             continue
         before = found.get(chosen.name, _NOWHERE)
-        changed = chosen.cuts != before.wanted
+        changed = chosen.cuts != before.target_cuts
         found[chosen.name] = SplitState(
             before.cuts or chosen.cuts,
             chosen,
@@ -133,7 +134,7 @@ def advance_splits(
     found, said = dict(splits), []
     for route in cluster.routes:
         known = found.get(route.name)
-        if known is None or known.chosen is None or known.cuts == known.wanted:
+        if known is None or known.chosen is None or known.cuts == known.target_cuts:
             continue
         waited_ms = now_ms - known.changed_ms
         acts = all(s.mode is Mode.ACT for s in cluster.services if s.model in route.models)
@@ -141,8 +142,8 @@ def advance_splits(
         ready = waited_ms > 0 and all(_is_ready(views[m]) for m in route.models if m in views)
         if not (late or ready) or not is_managed(route, cluster):
             continue
-        found[route.name] = replace(known, cuts=known.wanted)
-        marks = tuple(route.thresholds(known.wanted))
+        found[route.name] = replace(known, cuts=known.target_cuts)
+        marks = tuple(route.thresholds(known.target_cuts))
         because = (Reason(ReasonCode.FLEET_NOT_READY, route.name),) if late else ()
         code = ReasonCode.THRESHOLDS_IN_FORCE
         said.append(notice(route.name, Reason(code, route.name, (), marks, "", because), now_ms))

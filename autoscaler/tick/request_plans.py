@@ -28,7 +28,7 @@ from autoscaler.replan.triggers import collect, declared_only, limited_to, scope
 from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
 from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.state.controller_state import FullPlans, Pending
-from autoscaler.state.decision_record import SAY_AGAIN_MS, notice
+from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice
 from autoscaler.tick.apply_plans import AppliedPlans
 from autoscaler.tick.observe import ObservedTick
 from autoscaler.tick.quality_thresholds import route_requests
@@ -80,9 +80,9 @@ def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
         why = limited_to(scope, ripe) if rest else ripe
         asks.append(full_request(number, replace(ground, routes=asked_routes), scope, why))
         memory = _remember_request(memory, news, scope, ground)
-        left_out = tuple(trigger.why.kind for trigger in why if trigger.is_left_out)
+        left_out = tuple(trigger.why.kind for trigger in why if trigger.is_partly_applied)
         stood = group_positions(ground.groups) if left_out else frozenset()
-        memory = replace(memory, tried=left_out, stood=stood)
+        memory = replace(memory, already_tried=left_out, group_positions=stood)
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=due)
     return PlanRequests(tuple(asks), number, memory, decisions)
@@ -98,7 +98,7 @@ def _next_scope(
         for model in concerned
         if ground.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
     ]
-    scope = managed_first(concerned, ground, advise=memory.acted)
+    scope = managed_first(concerned, ground, advise=memory.last_was_managed)
     if not scope or not ground.cluster.policy.spends_budget:
         return scope
     managed = ground.views[scope[0]].service.managed
@@ -120,9 +120,9 @@ def _report_failure(
     found: ObservedTick, memory: FullPlans
 ) -> tuple[FullPlans, tuple[Decision, ...]]:
     """Say that no plan came, now and then while it lasts."""
-    now_ms, told_ms = found.inputs.now_ms, memory.told_ms
+    now_ms, told_ms = found.inputs.now_ms, memory.failure_noticed_ms
     failed = now_ms in memory.failed_ms.values()
-    if not failed or (told_ms and now_ms - told_ms < SAY_AGAIN_MS):
+    if not failed or (told_ms and now_ms - told_ms < NOTICE_INTERVAL_MS):
         return memory, ()
     notes = (
         note
@@ -132,7 +132,7 @@ def _report_failure(
     )
     why = next(notes, Reason(ReasonCode.NO_ANSWER))
     said = notice("*", Reason(ReasonCode.NO_NEW_PLAN, "*", because=(why,)), now_ms)
-    return replace(memory, told_ms=now_ms), (said,)
+    return replace(memory, failure_noticed_ms=now_ms), (said,)
 
 
 def _trigger_inputs(found: ObservedTick, done: AppliedPlans) -> TriggerInputs:
@@ -174,6 +174,6 @@ def _remember_request(
         usd_per_h=news.supply.prices_usd_per_h(),
         lengths={**memory.lengths, **lengths},
         nodes=news.nodes,
-        acted=any(ground.views[model].service.managed for model in scope),
+        last_was_managed=any(ground.views[model].service.managed for model in scope),
         switchable=remember_switchable(memory.switchable, news.switchable, scope),
     )

@@ -18,8 +18,15 @@ from autoscaler.estimate.forecast.forecast_state import Outlook
 from autoscaler.estimate.forecast.history import restored
 from autoscaler.model.prediction_drift import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
-from autoscaler.rollout.reversal_limit import Turns, moved
-from autoscaler.rollout.serving_group import Group, Life, Placed, Switch, combo_id_of, serial_of
+from autoscaler.rollout.reversal_limit import Reversals, moved
+from autoscaler.rollout.serving_group import (
+    Life,
+    Placed,
+    ServingGroup,
+    Switch,
+    combo_id_of,
+    serial_of,
+)
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.tick.quality_thresholds import from_routes
@@ -62,7 +69,7 @@ def restore(
     routes = {model: _within_bounds(record) for model, record in routes.items()}
     groups = _groups(cluster, assignments, routes, statuses, now_ms)
     running = {group.model for group in groups}
-    turns: dict[str, Turns] = {}
+    turns: dict[str, Reversals] = {}
     added_ms: dict[str, int] = {}
     number = 0
     for decision in sorted(decisions, key=lambda d: (d.at_ms, d.number)):
@@ -70,7 +77,9 @@ def restore(
             number = max(number, decision.number)
         move = _MOVES.get(decision.kind) if decision.applied else None
         if move is not None:
-            turns[decision.model] = moved(turns.get(decision.model, Turns()), move, decision.at_ms)
+            turns[decision.model] = moved(
+                turns.get(decision.model, Reversals()), move, decision.at_ms
+            )
         if move == "out":
             added_ms[decision.model] = min(decision.at_ms, now_ms)
     hours: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
@@ -85,14 +94,14 @@ def restore(
         service.model: ModelState(
             lengths=service.lengths,
             # The declared rate is for a first start; what runs says more than it does.
-            informed=service.model in running,
-            inherited=service.model in running,
-            turns=turns.get(service.model, Turns()),
+            rate_observed=service.model in running,
+            restart_hold=service.model in running,
+            turns=turns.get(service.model, Reversals()),
             last_out_ms=added_ms.get(service.model, 0),
-            outlook=Outlook(restored(hours.get(service.model, ()), now_ms)),
+            forecast=Outlook(restored(hours.get(service.model, ()), now_ms)),
             derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
             derated_ms=now_ms if service.model in last else 0,
-            learnt=last[service.model].learnt if service.model in last else Learnt(),
+            drift=last[service.model].learnt if service.model in last else Learnt(),
         )
         for service in cluster.services
     }
@@ -129,7 +138,7 @@ def _groups(
     routes: Mapping[str, Routes],
     statuses: Mapping[str, Status],
     now_ms: int,
-) -> tuple[Group, ...]:
+) -> tuple[ServingGroup, ...]:
     """Groups as nodes should run them. A group of which a member is missing serves nobody, so it is
     told to drain: what is planned then replaces it. A drain under way goes on counting against the
     disruption budget."""
@@ -163,15 +172,15 @@ def _groups(
         first = members[0][1]
         placed = [member for member, _ in members]
         draining = any(instance.drain for _, instance in members)
-        if not draining and not _whole(name, placed):
+        if not draining and not _is_complete(name, placed):
             placed += unassigned.get(name, [])
-            draining = not _whole(name, placed)
+            draining = not _is_complete(name, placed)
         placed.sort(key=lambda member: member.instance)
         known = routes.get(first.model)
         leaves = draining and any(p.instance in served for p in placed)
         created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
         groups.append(
-            Group(
+            ServingGroup(
                 name=name,
                 model=first.model,
                 combo_id=combo_id_of(name),
@@ -228,7 +237,7 @@ def _unassigned(
     return found
 
 
-def _whole(name: str, placed: Iterable[Placed]) -> bool:
+def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
     """Whether nothing of the group called `name` is missing. Its name says what it is made of."""
     try:
         _, members = parse_combo_id(combo_id_of(name))
@@ -241,7 +250,7 @@ def _whole(name: str, placed: Iterable[Placed]) -> bool:
     return wanted <= there
 
 
-def _announcement(cluster: Cluster, groups: tuple[Group, ...]) -> Reason:
+def _announcement(cluster: Cluster, groups: tuple[ServingGroup, ...]) -> Reason:
     models = {group.model for group in groups}
     instances = sum(len(group.placed) for group in groups)
     counts = instances, len(models), len(cluster.services)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from autoscaler.model.prediction_drift import drift_notices as uncertain_said
 from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_said
 from autoscaler.model.update import data_notices, refresh_views, update_models, views, with_states
-from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.sizing.rules import retarget
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
@@ -25,10 +25,10 @@ from topics.decisions import Decision
 class SizedTick:
     """Every model with its target, and the fleet after what was under way has moved on."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[ServingGroup, ...]
     models: Mapping[str, ModelState]
     views: Mapping[str, ModelView]
-    sight: Sight
+    sight: FleetSnapshot
     decisions: tuple[Decision, ...]
 
 

@@ -20,10 +20,10 @@ from autoscaler.model.prediction_drift import uncertainty
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
-from autoscaler.rollout.fleet_snapshot import Sight, look_at
-from autoscaler.rollout.serving_group import Group, Life, ready_req_per_s
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
+from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
-from autoscaler.state.model_view import LEAST
+from autoscaler.state.model_view import RATE_EPSILON
 from topics.topic_table import STATUS
 
 Desired = tuple[str, str, str, int]
@@ -89,7 +89,7 @@ def fleet_status(
     """How things stand after a tick at `now_ms` that ended in `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
-    sight = look_at(
+    sight = snapshot(
         state.groups, observation.statuses, state.combos, priced, read_ms, state.listens_since_ms
     )
     groups, unpaid = by_model(state.groups), sight.unpaid(state.groups)
@@ -106,8 +106,8 @@ def fleet_status(
 def _model_status(
     service: Service,
     state: ModelState,
-    groups: list[Group],
-    sight: Sight,
+    groups: list[ServingGroup],
+    sight: FleetSnapshot,
     unpaid: Collection[str],
     whole: ControllerState,
     observation: Observation,
@@ -208,9 +208,9 @@ def _with_condition(
         age = made.telemetry_age_s
         since = "" if age is None else f" for {reasons.lasting(age)}"
         word = f"no telemetry{since}; scale-in paused"
-    elif state.told_ms and unserved > LEAST:
+    elif state.shortage_noticed_ms and unserved > RATE_EPSILON:
         word, is_short = f"short: {reasons.rate(unserved)} req/s unserved", True
-    elif state.told_ms and made.wanted < service.min_instances:
+    elif state.shortage_noticed_ms and made.wanted < service.min_instances:
         word, is_short = f"short of its floor: {made.wanted} of {service.min_instances}", True
     elif service.mode is Mode.RECOMMEND:
         word = "recommended only"

@@ -15,7 +15,7 @@ from autoscaler.decide import decide
 from autoscaler.estimate.windows import Stats
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS
-from autoscaler.rollout.serving_group import Group, Life
+from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.state.effects import PublishDecision, SolveRequested
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
@@ -156,7 +156,7 @@ class Promises:
                 "20", len(stays) >= floor, f"{group.name} leaves {len(stays)} of {floor} ready"
             )
 
-    def _is_surplus(self, group: Group, own: list[Group], done: TickDone) -> bool:
+    def _is_surplus(self, group: ServingGroup, own: list[ServingGroup], done: TickDone) -> bool:
         """Whether what stays ready without `group` covers all that is planned for, while nothing
         hides or distorts the model's demand."""
         model = group.model
@@ -362,17 +362,17 @@ def _now_ms(controller: Controller) -> int:
     return controller.clock.now_ms()
 
 
-def _rate(group: Group, done: TickDone) -> float:
+def _rate(group: ServingGroup, done: TickDone) -> float:
     combo = done.after.combos.get(group.combo_id)
     return combo.req_per_s if combo else 0.0
 
 
-def _ready(group: Group, done: TickDone) -> bool:
+def _ready(group: ServingGroup, done: TickDone) -> bool:
     """Whether executors say that all of it serves."""
     return _states(group, done) == {InstanceState.READY}
 
 
-def _states(group: Group, done: TickDone) -> set[InstanceState | None]:
+def _states(group: ServingGroup, done: TickDone) -> set[InstanceState | None]:
     found: set[InstanceState | None] = set()
     for placed in group.placed:
         status = done.observation.statuses.get(placed.node)
@@ -383,6 +383,6 @@ def _states(group: Group, done: TickDone) -> set[InstanceState | None]:
     return found
 
 
-def _reclaimed(group: Group, done: TickDone) -> bool:
+def _reclaimed(group: ServingGroup, done: TickDone) -> bool:
     statuses = done.observation.statuses
     return any(p.node in statuses and statuses[p.node].reclaim_ms for p in group.placed)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autoscaler.rollout.serving_group import Group, Placed, fleet_view
+from autoscaler.rollout.serving_group import Placed, ServingGroup, fleet_view
 from topics.fleet import ObservedInstance, Status
 
 
-def gang_facts(groups: Iterable[Group], statuses: Mapping[str, Status]) -> list[dict[str, Any]]:
+def gang_facts(
+    groups: Iterable[ServingGroup], statuses: Mapping[str, Status]
+) -> list[dict[str, Any]]:
     """Every gang with its ranks in their order. state: as its executor last reported it, "" where
     none did."""
     seen = fleet_view(statuses).instances

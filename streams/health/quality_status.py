@@ -38,7 +38,9 @@ def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
         "quality": route.mean_quality(known.cuts, mix) if known.cuts else None,
         "at_least": route.at_least,
         "requests": mix.requests,
-        "planned_thresholds": thresholds(route.thresholds(known.wanted)) if known.wanted else "",
+        "planned_thresholds": thresholds(route.thresholds(known.target_cuts))
+        if known.target_cuts
+        else "",
         "planned_shares": chosen.fractions if chosen else (),
         "planned_quality": chosen.quality if chosen else None,
         "bound_by": text(chosen.bound_by) if chosen else "",

@@ -20,7 +20,7 @@ from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.windows import NoData
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy
-from autoscaler.rollout.serving_group import Group
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.simulation.baseline_fleet import BaselineFleet
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
@@ -101,7 +101,7 @@ class CauchyLoop:
         return window.req_per_s
 
     def _remove(
-        self, service: Service, groups: tuple[Group, ...], excess: float, now_ms: int
+        self, service: Service, groups: tuple[ServingGroup, ...], excess: float, now_ms: int
     ) -> None:
         """Drain the combos whose capacity adds up nearest to the excess, the largest first."""
         left = len(groups) - max(1, service.min_instances)

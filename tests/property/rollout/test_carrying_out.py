@@ -20,9 +20,9 @@ from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.capacity_and_cost import raw_req_per_s
-from autoscaler.rollout.diff import Site, start
-from autoscaler.rollout.fleet_snapshot import Sight
-from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life
+from autoscaler.rollout.diff import FreeCapacity, start
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.rollout.serving_group import FleetView, GroupView, Life, ServingGroup
 from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.model_view import ModelView
 
@@ -77,14 +77,16 @@ class Case:
     """A fleet that serves, what is wanted of it, and an answer that may be about another one."""
 
     cluster: Cluster
-    groups: tuple[Group, ...]
+    groups: tuple[ServingGroup, ...]
     targets: dict[str, float]
     answer: PlanAnswer
     pending: Pending
 
-    def scene(self, groups: tuple[Group, ...], now_ms: int = NOW) -> ChangeContext:
+    def scene(self, groups: tuple[ServingGroup, ...], now_ms: int = NOW) -> ChangeContext:
         ups = {g.name: GroupView(((g.placed[0], "h:1"),), True, "", False) for g in groups}
-        sight = Sight(FleetView({}, {}), ups, frozenset(), frozenset(), frozenset(), frozenset())
+        sight = FleetSnapshot(
+            FleetView({}, {}), ups, frozenset(), frozenset(), frozenset(), frozenset()
+        )
         views = {}
         for one in self.cluster.services:
             own = [g for g in groups if g.model == one.model and g.counts]
@@ -99,13 +101,13 @@ class Case:
                 groups=len(own),
                 raw_req_per_s=raw_req_per_s(own, COMBOS),
                 ready=tuple(COMBOS[g.combo_id] for g in own),
-                settled=True,
+                nothing_starting=True,
             )
         return ChangeContext(self.cluster, sight, COMBOS, views, now_ms)
 
-    def carry(self, groups: tuple[Group, ...], pending: Pending) -> AppliedPlan:
+    def carry(self, groups: tuple[ServingGroup, ...], pending: Pending) -> AppliedPlan:
         scene = self.scene(groups)
-        site = Site(self.cluster, used_gpus(groups), {}, (), 1000)
+        site = FreeCapacity(self.cluster, used_gpus(groups), {}, (), 1000)
         states = {model: view.state for model, view in scene.views.items()}
         return apply_answer(self.answer, pending, groups, site, states, scene)
 
@@ -117,8 +119,8 @@ counts = st.dictionaries(st.sampled_from(sorted(COMBOS)), st.integers(0, 3), max
 def cases(draw: st.DrawFn) -> Case:
     services = tuple(service(model, draw(st.integers(0, 2))) for model in MODELS)
     cluster = Cluster(POOLS, services, Policy())
-    site = Site(cluster, {}, {}, (), 1)
-    groups: tuple[Group, ...] = ()
+    site = FreeCapacity(cluster, {}, {}, (), 1)
+    groups: tuple[ServingGroup, ...] = ()
     for one in services:
         mine = {i: n for i, n in draw(counts).items() if COMBOS[i].model == one.model}
         begun = start(mine, COMBOS, one, site, 0)
@@ -148,7 +150,9 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(cluster, groups, targets, answer, Pending(request, (("period", "every 5 min"),)))
 
 
-def of(groups: tuple[Group, ...], model: str, *, counting: bool = True) -> list[Group]:
+def of(
+    groups: tuple[ServingGroup, ...], model: str, *, counting: bool = True
+) -> list[ServingGroup]:
     return [g for g in groups if g.model == model and g.counts is counting]
 
 

@@ -121,7 +121,7 @@ def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
     assert w.wanted("chat") == 1
-    assert w.state.models["chat"].lacks
+    assert w.state.models["chat"].has_unserved
 
 
 def test_nothing_lacks_where_a_person_is_asked_first() -> None:
@@ -129,7 +129,7 @@ def test_nothing_lacks_where_a_person_is_asked_first() -> None:
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
     w.run(300)
     state = w.state.models["chat"]
-    assert state.proposal is not None and state.unmet_until_ms and not state.lacks
+    assert state.proposal is not None and state.unmet_until_ms and not state.has_unserved
 
 
 def test_full_plans_remember_the_lengths_that_they_were_asked_for() -> None:

@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
@@ -38,7 +38,7 @@ VIEW = ModelView(
 def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode, ...]:
     scene = ChangeContext(
         Cluster((POOL,), (VIEW.service,), VIEW.policy),
-        cast(Sight, None),
+        cast(FleetSnapshot, None),
         {OLD.id: OLD, NEW.id: NEW},
         {},
         NOW,

@@ -28,7 +28,7 @@ def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
 def test_a_declared_workload_holds_until_windows_know_better() -> None:
     """30 declared, 5 arrive: all four stay until the excess has lasted, then one is left."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(600)
-    assert w.ready("chat") == 4 and w.state.models["chat"].informed
+    assert w.ready("chat") == 4 and w.state.models["chat"].rate_observed
     w.run(180)
     assert w.ready("chat") == 1
 

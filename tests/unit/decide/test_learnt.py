@@ -17,7 +17,7 @@ from autoscaler.model.prediction_drift import (
     uncertainty,
     update_drift,
 )
-from autoscaler.rollout.serving_group import FleetView, Group
+from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import ModelState, Observation
 from autoscaler.tick.status import fleet_status
@@ -106,7 +106,7 @@ def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
     w = in_a_minute_instead_of_five()
     chat, own = w.state.models["chat"], w.state.groups
 
-    def after(groups: tuple[Group, ...]) -> ModelState:
+    def after(groups: tuple[ServingGroup, ...]) -> ModelState:
         return update_drift(chat, groups, FleetView({}, {}), w.state.combos, w.cluster, w.now_ms)
 
     elsewhere = (replace(own[0], combo_id="chat:a1@other"),)
@@ -172,8 +172,8 @@ def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
     """Nothing raises it again below half of what is planned for: all would run on idle for ever."""
     w = starting_in(60).run(400)
     model = w.state.models["chat"]
-    day = replace(model.learnt, worse_since_ms=w.now_ms - DAY_S * 1000)
-    low = replace(model, derate=0.6, derated_ms=w.now_ms, learnt=day)
+    day = replace(model.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
+    low = replace(model, derate=0.6, derated_ms=w.now_ms, drift=day)
     w.state = replace(w.state, models={"chat": low})
     before = w.run(100).wanted("chat")
     w.rate = lambda _m, _t: load
@@ -200,7 +200,7 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
     w.restart_controller()
     w.run(5)
     after = w.state.models["chat"]
-    assert (after.derate, after.learnt) == (before.derate, before.learnt)
+    assert (after.derate, after.drift) == (before.derate, before.drift)
     assert after.derate < 1.0 and drift_veto(after, w.now_ms, 38.0, 40.0)
     assert uncertainty_codes(w) == told
 
@@ -232,9 +232,9 @@ def test_what_is_learnt_is_handed_on_where_no_minute_was_counted_yet() -> None:
     w = starting_in(120)
     w.cluster = replace(w.cluster, policy=replace(w.cluster.policy, forecast="none"))
     w.run(400)
-    assert not w.state.models["chat"].outlook.history.hours
+    assert not w.state.models["chat"].forecast.history.hours
     w.restart_controller()
-    assert w.state.models["chat"].learnt.start_s == 120.0
+    assert w.state.models["chat"].drift.start_s == 120.0
 
 
 def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
@@ -243,9 +243,9 @@ def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
     w.t_s = 2690  # the hour is over at 2800
     w.run(160)
     before = w.state.models["chat"]
-    assert before.outlook.history.end_minute % 60 == 0 and before.learnt.start_s == 120.0
+    assert before.forecast.history.end_minute % 60 == 0 and before.drift.start_s == 120.0
     w.restart_controller()
-    assert w.state.models["chat"].learnt == before.learnt
+    assert w.state.models["chat"].drift == before.drift
 
 
 def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the_least() -> None:
@@ -260,11 +260,11 @@ def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the
     w.rates.update({ahead.key: ahead, low.key: low})
     w.restart_controller()
     model = w.state.models["chat"]
-    assert (model.derate, model.learnt) == (LEAST, Learnt())
+    assert (model.derate, model.drift) == (LEAST, Learnt())
 
 
 def _suspect_for_a_day(w: World) -> None:
     model = w.state.models["chat"]
-    since_ms = model.learnt.worse_since_ms - DAY_S * 1000
-    model = replace(model, learnt=replace(model.learnt, worse_since_ms=since_ms))
+    since_ms = model.drift.worse_since_ms - DAY_S * 1000
+    model = replace(model, drift=replace(model.drift, worse_since_ms=since_ms))
     w.state = replace(w.state, models={"chat": model})

@@ -87,7 +87,7 @@ def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> 
     (record,) = split_routes(CLUSTER, splits, {}, 7, NOW)
     assert record.split is not None
     assert (record.split.cuts, record.split.shares) == ((12,), (0.6, 0.4))
-    assert routed_traffic(CLUSTER, splits, {})["small"].sure_req_per_s == 6.0
+    assert routed_traffic(CLUSTER, splits, {})["small"].least_req_per_s == 6.0
     assert list(split_routes(CLUSTER, splits, {"auto": record}, 7, NOW)) == []
     taken_over = from_routes(CLUSTER, {"auto": record}, NOW + 1000)
     assert (taken_over["auto"].cuts, taken_over["auto"].changed_ms) == ((12,), NOW)
@@ -125,7 +125,7 @@ def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
     proposal = rule.propose(moving)
     assert proposal is not None
     assert proposal.req_per_s == 6.0
-    assert proposal.evident
+    assert proposal.is_proven
     assert rule.propose(replace(view("large", 8.0), routed=RoutedTraffic("auto", 1.0, 6.0))) is None
     assert rule.propose(view("large", 2.0)) is None
 

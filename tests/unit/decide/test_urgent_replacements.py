@@ -46,7 +46,7 @@ def test_an_urgent_replacement_is_a_scale_out_for_the_next_leader_too() -> None:
     assert any(n < 0 for _, n in found.change)
     assert (found.kind, found.over_since_ms > 0) == ("scale_out", True)
     before = w.state.models["chat"]
-    assert before.over_since_ms == 0
+    assert before.overload_since_ms == 0
     w.restart_controller()
     after = w.state.models["chat"]
     assert (after.last_out_ms, after.turns) == (before.last_out_ms, before.turns)

@@ -254,7 +254,9 @@ async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held:
         tell(
             dataclasses.replace(
                 done,
-                after=dataclasses.replace(done.after, held={held: Reason(ReasonCode.RELEASED)}),
+                after=dataclasses.replace(
+                    done.after, active_controls={held: Reason(ReasonCode.RELEASED)}
+                ),
             )
         )
 

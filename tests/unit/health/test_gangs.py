@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.domain.workload import Phase
-from autoscaler.rollout.serving_group import Group, Placed
+from autoscaler.rollout.serving_group import Placed, ServingGroup
 from streams.cli.status import gang_line
 from streams.health.multi_node_status import gang_facts
 from topics.fleet import InstanceState, ObservedInstance, Status
@@ -20,8 +20,8 @@ def placed(rank: int, node: str) -> Placed:
 def test_each_rank_is_shown_with_its_node_and_state_in_the_order_of_ranks() -> None:
     alone = Placed("other", Phase.AGGREGATED, "n9", "p", (0,))
     groups = [
-        Group("c:1", "chat", "c", "vllm", (placed(1, "n2"), placed(0, "n1")), 0),
-        Group("d:1", "chat", "d", "vllm", (alone,), 0),
+        ServingGroup("c:1", "chat", "c", "vllm", (placed(1, "n2"), placed(0, "n1")), 0),
+        ServingGroup("d:1", "chat", "d", "vllm", (alone,), 0),
     ]
     failed = ObservedInstance(
         "i1", "chat", "aggregated", "c:1", InstanceState.FAILED, (0,), reason="rank 1 of 2: exit 1"

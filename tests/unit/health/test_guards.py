@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.rollout.reversal_limit import Turns
+from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.state.controller_state import Learnt, Observation
 from autoscaler.tick.status import fleet_status
 from streams.controller.tick_loop import TickDone
@@ -21,7 +21,7 @@ def test_the_time_an_excess_must_last_is_the_one_that_counts_now(
     """After demand came back, the long window."""
     w = world(5.0)
     w.tick()
-    said = _said(w, turns=Turns("out", (w.now_ms - 3_600_000,) if turned else ()))
+    said = _said(w, turns=Reversals("out", (w.now_ms - 3_600_000,) if turned else ()))
     assert f"scale-in after {minutes} min of excess" in said[-1]
 
 
@@ -30,7 +30,7 @@ def test_a_model_that_starts_late_for_more_than_a_day_says_so() -> None:
     w.tick()
     late = Learnt(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)
     words = "instances start in ~5 min instead of ~60 s"
-    assert f"scale-in paused: for more than a day now, {words}" in _said(w, learnt=late)
+    assert f"scale-in paused: for more than a day now, {words}" in _said(w, drift=late)
 
 
 def _said(w: World, **changed: object) -> list[str]:

@@ -21,7 +21,7 @@ from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.component_routes import cell_route
-from autoscaler.rollout.serving_group import Group, GroupView, Placed, slots
+from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup, slots
 from streams.files.shoal_yaml import load_config
 from streams.solver import solver_wire
 
@@ -132,11 +132,11 @@ def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> Non
     assert solver_wire.answered(solver_wire.reply(found)) == found
 
 
-def _placed_cell(cluster: Cluster) -> tuple[Combo, Group]:
+def _placed_cell(cluster: Cluster) -> tuple[Combo, ServingGroup]:
     cell = next(c for c in cells(_graph(cluster), cluster.pools) if len(c.members) > 2)
     found = place(cell, 7, cluster, {}, {})
     assert found is not None
-    group = Group(f"{cell.id}:7", "omni", cell.id, "default", found[0], 0)
+    group = ServingGroup(f"{cell.id}:7", "omni", cell.id, "default", found[0], 0)
     return cell, group
 
 

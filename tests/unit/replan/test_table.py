@@ -15,7 +15,7 @@ from autoscaler.replan.rate_limit import MOST, WITHIN_MS, plan_allowed
 from autoscaler.replan.switchable_roles_changed import remember_switchable
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.replan.triggers import collect, scope_of
-from autoscaler.rollout.serving_group import Group, Placed
+from autoscaler.rollout.serving_group import Placed, ServingGroup
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.state.model_view import ModelView
@@ -171,12 +171,12 @@ def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
 def test_room_that_something_left_on_a_rented_node_may_let_others_move_together() -> None:
     """Only in the tick in which it left, and only where fewer nodes would do."""
 
-    def at(model: str, node: str, gpu: int) -> Group:
+    def at(model: str, node: str, gpu: int) -> ServingGroup:
         name = f"{model}:{node}:{gpu}"
         placed = Placed(name, Phase.AGGREGATED, node, POOL.id, (gpu,))
-        return Group(name, model, f"{model}:x", "", (placed,), 1)
+        return ServingGroup(name, model, f"{model}:x", "", (placed,), 1)
 
-    def left(before: tuple[Group, ...], after: tuple[Group, ...]) -> TriggerInputs:
+    def left(before: tuple[ServingGroup, ...], after: tuple[ServingGroup, ...]) -> TriggerInputs:
         return replace(NEWS, cluster=cluster, state=replace(STATE, groups=before), groups=after)
 
     cluster = replace(CLUSTER, pools=(replace(POOL, per_node=2),))

@@ -12,7 +12,7 @@ from autoscaler.rollout.assignments import (
     changed_routes,
     route_groups,
 )
-from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, slots
+from autoscaler.rollout.serving_group import GroupView, Life, Placed, ServingGroup, slots
 from tests.unit.decide.decide_catalogue import DECODE, PREFILL, combo, pool, service
 
 WHERE = pool(market=Market.OWNED, per_node=8, nodes=1)
@@ -24,7 +24,7 @@ PLACED = (
     Placed("chat-1-p2", Phase.PREFILL, NODE, WHERE.id, (4,)),
 )
 BUCKET = Lengths(1000.0, 200.0)
-GROUP = Group(f"{PAIR.id}:1", "chat", PAIR.id, "fp8", PLACED, 0)
+GROUP = ServingGroup(f"{PAIR.id}:1", "chat", PAIR.id, "fp8", PLACED, 0)
 
 
 def view(*ready: int) -> dict[str, GroupView]:

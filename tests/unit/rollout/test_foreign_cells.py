@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.domain.workload import Phase
 from autoscaler.rollout.component_routes import cell_route
-from autoscaler.rollout.serving_group import Group, GroupView, Placed
+from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup
 from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 
 STAGE = Stage("llm", (Endpoint("a+llm", "h:1"),))
@@ -30,7 +30,7 @@ def placed(instance: str, pool: str = "us/l4/owned") -> Placed:
 )
 def test_a_group_that_is_no_cell_gets_no_requests(instances: tuple[Placed, ...]) -> None:
     """It is called as one, and its instances make up no path that a gateway could go."""
-    group = Group("g:1", "m", "g", "default", instances, 0)
+    group = ServingGroup("g:1", "m", "g", "default", instances, 0)
     view = GroupView(tuple((one, "h:1") for one in instances), True, "", False)
     assert cell_route(group, view, None, KNOWN) is None
 
@@ -38,7 +38,7 @@ def test_a_group_that_is_no_cell_gets_no_requests(instances: tuple[Placed, ...])
 def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
     """Names of pools that are declared no longer need not have three parts."""
     both = (placed("a+llm", "p"), placed("b+llm", "q/r"))
-    group = Group("g:1", "m", "g", "default", both, 0)
+    group = ServingGroup("g:1", "m", "g", "default", both, 0)
     view = GroupView(tuple((one, "h:1") for one in both), True, "", False)
     stages = tuple(Stage(f"llm@{at}", (Endpoint("i", "h:1"),)) for at in ("p", "r"))
     paths = (RoutePath("text", 2.0, (Hop("llm@p", ("llm",)),)),)
@@ -49,6 +49,6 @@ def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
 def test_the_paths_that_were_published_go_on() -> None:
     """After a restart nobody has valued the cell yet."""
     one = placed("a+llm")
-    group = Group("g:1", "m", "g", "default", (one,), 0)
+    group = ServingGroup("g:1", "m", "g", "default", (one,), 0)
     found = cell_route(group, GroupView(((one, "h:1"),), True, "", False), None, KNOWN)
     assert found == KNOWN

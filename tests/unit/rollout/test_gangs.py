@@ -10,14 +10,14 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.rollout.assignments import changed_assignments, route_groups
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.capacity_and_cost import nodes_of
-from autoscaler.rollout.fleet_snapshot import Sight
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.launch_failures import detect_faults
 from autoscaler.rollout.multi_node import met
 from autoscaler.rollout.serving_group import (
     FleetView,
-    Group,
     GroupView,
     Life,
+    ServingGroup,
     look,
     ready_req_per_s,
 )
@@ -40,14 +40,14 @@ COMBO = Combo(
 READY, STARTING = InstanceState.READY, InstanceState.STARTING
 
 
-def group(**changes: object) -> Group:
+def group(**changes: object) -> ServingGroup:
     found = place(COMBO, 7, CLUSTER, {}, {})
     assert found is not None
-    made = Group(f"{COMBO.id}:7", "big", COMBO.id, "default", found[0], NOW - 1000)
+    made = ServingGroup(f"{COMBO.id}:7", "big", COMBO.id, "default", found[0], NOW - 1000)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def fleet(one: Group, *states: InstanceState | None, at_ms: int = NOW) -> FleetView:
+def fleet(one: ServingGroup, *states: InstanceState | None, at_ms: int = NOW) -> FleetView:
     """Rank by rank, as its executor tells it; rank 0 has told where it waits."""
     statuses, instances = {}, {}
     for placed, state in zip(one.placed, states, strict=True):
@@ -68,15 +68,17 @@ def fleet(one: Group, *states: InstanceState | None, at_ms: int = NOW) -> FleetV
     return FleetView(instances, statuses)
 
 
-def seen(one: Group, view: FleetView) -> GroupView:
+def seen(one: ServingGroup, view: FleetView) -> GroupView:
     return look(one, view, NOW, 600_000, 15_000)
 
 
-def told(one: Group) -> dict[str, Assignment]:
+def told(one: ServingGroup) -> dict[str, Assignment]:
     return {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
 
 
-def wave(one: Group, view: FleetView, assignments: dict[str, Assignment]) -> tuple[Group, ...]:
+def wave(
+    one: ServingGroup, view: FleetView, assignments: dict[str, Assignment]
+) -> tuple[ServingGroup, ...]:
     views = {one.name: seen(one, view)}
     return step(
         [one], WaveInputs(NOW, 0.0, {one.name: 0.0}, views, (), view, assignments, 0, 120_000)
@@ -145,7 +147,7 @@ def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
     """All are told at once that it is broken: what is left can finish nothing."""
     one = group(created_ms=NOW - 60_000)
     view = fleet(one, READY, InstanceState.FAILED)
-    sight = Sight(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
+    sight = FleetSnapshot(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
     faults = detect_faults([one], sight, {}, lambda _: True, NOW)
     assert [f.node for f in faults.failures] == [one.placed[1].node]
     (after,) = wave(faults.groups[0], view, told(one))
@@ -161,7 +163,7 @@ def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -
         view = fleet(one, state, READY)
         node = one.placed[1].node
         view.statuses[node] = replace(view.statuses[node], at_ms=NOW - 60_000)  # type: ignore[index]
-        sight = Sight(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
+        sight = FleetSnapshot(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
         faults = detect_faults([one], sight, {}, lambda _: True, NOW)
         assert (len(faults.lost), len(faults.failures)) == (lost, failed)
 

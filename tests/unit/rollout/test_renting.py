@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.rollout.bin_packing import used_gpus
-from autoscaler.rollout.diff import Site, spare_usd_per_h, start
+from autoscaler.rollout.diff import FreeCapacity, spare_usd_per_h, start
 from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 
@@ -25,7 +25,7 @@ def test_slices_are_packed_as_tightly_as_can_be() -> None:
 
 
 def test_no_node_beyond_the_plan_and_what_was_taken_is_taken_off_all_that_can_be_had() -> None:
-    site = Site(CLUSTER, {}, {WHERE.id: 4}, (), 1)
+    site = FreeCapacity(CLUSTER, {}, {WHERE.id: 4}, (), 1)
     first = start({PAIR.id: 1}, COMBOS, CLUSTER.services[0], site, 0)
     inside = within_plan(first.site, {WHERE.id: 2}, first.groups)
     second = start({PAIR.id: 4}, COMBOS, CLUSTER.services[0], inside, 0)
@@ -38,7 +38,7 @@ def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
     """A planner counts four free GPUs, one and three; of two pairs only one has a place there."""
     budget = 2.5 * WHERE.price_usd_per_h
     cluster = Cluster((WHERE,), (service("chat"),), Policy(budget_usd_per_h=budget))
-    empty = Site(cluster, {}, {}, (), 1)
+    empty = FreeCapacity(cluster, {}, {}, (), 1)
     spread = start({PAIR.id: 2}, COMBOS, cluster.services[0], empty, 0)
     assert len({p.node for g in spread.groups for p in g.placed}) == 1
     more = start({ONE.id: 1}, COMBOS, cluster.services[0], spread.site, 0)
@@ -56,7 +56,7 @@ def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
     there = combo("chat", [(AGGREGATED, 1, other, 1, 2.0)])
     both = {one.id: one for one in (here, there)}
     cluster = Cluster((WHERE, other), (service("chat"),), Policy(budget_usd_per_h=15.0))
-    site = Site(cluster, {}, {}, (), 1, spare_usd_per_h(cluster, ()))
+    site = FreeCapacity(cluster, {}, {}, (), 1, spare_usd_per_h(cluster, ()))
     found = start({here.id: 1, there.id: 1}, both, cluster.services[0], site, 0)
     assert len(found.groups) == 1 and found.unplaced.total() == 1
     assert found.site.spare_usd_per_h == 15.0 - WHERE.price_usd_per_h
@@ -68,7 +68,7 @@ def test_what_costs_nothing_is_placed_also_where_a_price_that_rose_exceeds_the_b
     here = combo("chat", [(AGGREGATED, 1, own, 1, 2.0)])
     cluster = Cluster((WHERE, own), (service("chat"),), Policy(budget_usd_per_h=6.0))
     used = {"us.l40s.on-demand.0": frozenset({0, 1})}
-    site = Site(cluster, used, {}, (), 1, spare_usd_per_h(cluster, used))
+    site = FreeCapacity(cluster, used, {}, (), 1, spare_usd_per_h(cluster, used))
     both = {**COMBOS, here.id: here}
     found = start({here.id: 1, PAIR.id: 2}, both, cluster.services[0], site, 0)
     assert {p.node for g in found.groups for p in g.placed} == {

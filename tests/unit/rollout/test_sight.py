@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
-from autoscaler.rollout.fleet_snapshot import look_at
+from autoscaler.rollout.fleet_snapshot import snapshot
 from topics.fleet import InstanceState, ObservedInstance, Status
 
 NOW_MS = 1_700_000_000_000
@@ -32,7 +32,7 @@ def test_a_region_that_is_cut_off_is_known_as_soon_as_its_first_node_is_silent(
         "busy": status("busy", since_s + 1.9, serves=True),
         "idle": status("idle", since_s + 0.1, serves=False),
     }
-    sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
+    sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert "busy" in sight.silent
     assert sight.cut_pools == {POOL.id}
 
@@ -44,7 +44,7 @@ def test_no_node_is_lost_before_the_leader_has_listened_for_as_long_as_one_may_b
     """The broker was away for a minute: the last words are old, whoever spoke them."""
     heard = {"a": status("a", 60.0, serves=True), "b": status("b", 61.0, serves=True)}
     since_ms = NOW_MS - int(listens_s * 1000)
-    sight = look_at((), heard, {}, CLUSTER, NOW_MS, since_ms)
+    sight = snapshot((), heard, {}, CLUSTER, NOW_MS, since_ms)
     assert sight.silent == ({"a", "b"} if lost else set())
 
 
@@ -55,7 +55,7 @@ def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
         "busy": status("busy", 16.0, serves=True),
         "idle": status("idle", idle_s, serves=False),
     }
-    sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
+    sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.silent == {"busy"}
     assert sight.cut_pools == frozenset()
 
@@ -69,7 +69,7 @@ def test_an_idle_node_is_lost_only_where_it_is_owned(market: Market) -> None:
         "busy": replace(status("busy", 60.0, serves=True), pool=where.id),
         "well": replace(status("well", 1.0, serves=True), pool=where.id),
     }
-    sight = look_at((), heard, {}, Cluster((where,), ()), NOW_MS, 0)
+    sight = snapshot((), heard, {}, Cluster((where,), ()), NOW_MS, 0)
     assert sight.silent == {"idle", "busy"}
     assert sight.lost == ({"idle", "busy"} if market is Market.OWNED else {"busy"})
 
@@ -78,15 +78,15 @@ def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
     """They may have been deleted: a node that serves and is lost is lost alone, and where none
     served nothing is cut off."""
     gone = {node: status(node, 700.0, serves=False) for node in ("a", "b", "c")}
-    assert look_at((), gone, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
+    assert snapshot((), gone, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
     lost = {**gone, "busy": status("busy", 20.0, serves=True)}
-    assert look_at((), lost, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
+    assert snapshot((), lost, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
 
 
 def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
     """It ran something to its end, hours ago; the one that serves now is lost alone."""
     heard = {"old": status("old", 7200.0, serves=True), "busy": status("busy", 20.0, serves=True)}
-    assert look_at((), heard, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
+    assert snapshot((), heard, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
 def test_a_region_stays_cut_off_for_a_time(since_s: float, shut: bool, gone: bool) -> None:
     """Nothing is started there for half an hour; its rented nodes are given up after an hour."""
     heard = {node: status(node, since_s, serves=True) for node in ("a", "b")}
-    sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
+    sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.cut_pools == {POOL.id}
     assert sight.shut_pools == ({POOL.id} if shut else set())
     assert sight.gone == ({"a", "b"} if gone else set())
@@ -107,7 +107,7 @@ def test_owned_nodes_of_a_region_that_is_cut_off_are_never_given_up() -> None:
     heard = {
         node: replace(status(node, 90_000.0, serves=True), pool=owned.id) for node in ("a", "b")
     }
-    sight = look_at((), heard, {}, Cluster((owned,), ()), NOW_MS, 0)
+    sight = snapshot((), heard, {}, Cluster((owned,), ()), NOW_MS, 0)
     assert sight.cut_pools == {owned.id}
     assert sight.gone == frozenset()
 
@@ -117,6 +117,6 @@ def test_a_name_whose_node_was_reclaimed_may_be_used_again_once_it_is_gone() -> 
         "reclaimed": replace(status("reclaimed", 700.0, serves=False), reclaim_ms=NOW_MS - 600_000),
         "going": replace(status("going", 1.0, serves=True), reclaim_ms=NOW_MS + 60_000),
     }
-    sight = look_at((), heard, {}, CLUSTER, NOW_MS, 0)
+    sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.gone == {"reclaimed"}
     assert sight.unusable == {"going"} == sight.reclaimed.keys()

@@ -19,7 +19,7 @@ from autoscaler.rollout.role_switch import (
     switched_to,
     view_at_once,
 )
-from autoscaler.rollout.serving_group import Group, GroupView, Life, Placed, fleet_view, look
+from autoscaler.rollout.serving_group import GroupView, Life, Placed, ServingGroup, fleet_view, look
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank, GangStage
 
@@ -38,21 +38,23 @@ def combo(letters: str, rate: float = 10.0, pool: str = POOL, gpus: int = 1) -> 
     return Combo(f"m:{letters}{gpus}@{pool}", "m", "us", members, rate, 1.0, 100.0, 10.0, 60.0)
 
 
-def group(letters: str, serial: int = 1) -> Group:
+def group(letters: str, serial: int = 1) -> ServingGroup:
     made = combo(letters)
     phases = [phase for member in made.members for phase in [member.phase] * member.count]
     placed = tuple(
         Placed(f"m-{serial}-{n}", phase, "node", POOL, (4 * serial + n,))
         for n, phase in enumerate(phases)
     )
-    return Group(f"{made.id}:{serial}", "m", made.id, "e", placed, 0)
+    return ServingGroup(f"{made.id}:{serial}", "m", made.id, "e", placed, 0)
 
 
-def phases(one: Group) -> str:
+def phases(one: ServingGroup) -> str:
     return "".join(placed.phase.value[0] for placed in one.placed)
 
 
-def seen(one: Group, now: str, **states: InstanceState) -> tuple[dict[str, Status], GroupView]:
+def seen(
+    one: ServingGroup, now: str, **states: InstanceState
+) -> tuple[dict[str, Status], GroupView]:
     """What an executor reports: phases in `now`; states by number."""
     names = {"p": "prefill", "d": "decode", "a": "aggregated"}
     instances = tuple(
@@ -66,13 +68,15 @@ def seen(one: Group, now: str, **states: InstanceState) -> tuple[dict[str, Statu
     return statuses, look(one, fleet_view(statuses), NOW, 600_000, 15_000)
 
 
-def switching(before: str, to: str) -> Group:
+def switching(before: str, to: str) -> ServingGroup:
     made = switched_to(group(before), combo(to), "m:new:7", NOW)
     assert made is not None
     return made
 
 
-def step(one: Group, now: str, gateways: tuple[int, ...] = (), wait_ms: int = 0, **states) -> Group:
+def step(
+    one: ServingGroup, now: str, gateways: tuple[int, ...] = (), wait_ms: int = 0, **states
+) -> ServingGroup:
     statuses, view = seen(one, now, **states)
     assignments = {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
     heard = [GatewaySeen(f"g{n}", "b", NOW, 0, route) for n, route in enumerate(gateways)]
@@ -102,7 +106,7 @@ def test_only_what_demand_can_spare_switches() -> None:
     combos = {c.id: c for c in (combo("ppd"), combo("pdd"))}
     adds, removes = {combo("pdd").id: 3}, {combo("ppd").id: 3}
 
-    def switched(ready: list[Group], spare: float, floor: int) -> int:
+    def switched(ready: list[ServingGroup], spare: float, floor: int) -> int:
         room = Room({g.name: 10.0 for g in ready}, spare, floor)
         found = len(in_place(adds, removes, groups, combos, room, 7, NOW))
         assert switchable(groups, room)[combo("ppd").id] == found  # as the planner is told
@@ -156,7 +160,7 @@ def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
     assert [w.instance for w in after.instances] == [w.instance for w in before.instances]
 
 
-def asked() -> Group:
+def asked() -> ServingGroup:
     return step(switching("ppd", "pdd"), "ppd", wait_ms=CONFIRM_TIMEOUT_MS)
 
 

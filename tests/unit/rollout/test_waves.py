@@ -7,7 +7,14 @@ from dataclasses import replace
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import GatewaySeen
 from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
-from autoscaler.rollout.serving_group import FleetView, Group, GroupView, Life, Placed, Switch
+from autoscaler.rollout.serving_group import (
+    FleetView,
+    GroupView,
+    Life,
+    Placed,
+    ServingGroup,
+    Switch,
+)
 from autoscaler.rollout.waves import (
     GONE_GRACE_MS,
     WaveInputs,
@@ -19,13 +26,17 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedIns
 NOW = 1_000_000
 
 
-def group(serial: int, **changes: object) -> Group:
+def group(serial: int, **changes: object) -> ServingGroup:
     placed = (Placed(f"chat-{serial}-a0", Phase.AGGREGATED, "n", "us/p/owned", (serial,)),)
-    made = Group(f"chat:a1@us/p/owned:{serial}", "chat", "chat:a1@us/p/owned", "e", placed, 0)
+    made = ServingGroup(
+        f"chat:a1@us/p/owned:{serial}", "chat", "chat:a1@us/p/owned", "e", placed, 0
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def inputs(groups: list[Group], ready: set[int], demand: float, **changes: object) -> WaveInputs:
+def inputs(
+    groups: list[ServingGroup], ready: set[int], demand: float, **changes: object
+) -> WaveInputs:
     """`ready`: serials that serve, 10 requests/s each."""
     views, rates = {}, {}
     for serial, one in enumerate(groups, start=1):
@@ -36,7 +47,7 @@ def inputs(groups: list[Group], ready: set[int], demand: float, **changes: objec
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def lives(groups: tuple[Group, ...]) -> list[Life]:
+def lives(groups: tuple[ServingGroup, ...]) -> list[Life]:
     return [one.life for one in sorted(groups, key=lambda g: g.name)]
 
 

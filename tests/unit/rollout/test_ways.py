@@ -7,7 +7,7 @@ import pytest
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.performance import catalog
-from autoscaler.rollout.traffic_split import PlannedWays, planned_ways, type_routes
+from autoscaler.rollout.traffic_split import TrafficSplit, planned_split, type_routes
 from topics.records import Endpoint, RouteGroup, Routes
 
 A, B, OLD = "m:a1@r/a/spot", "m:a1@r/b/spot", "m:a1@r/old/spot"
@@ -20,7 +20,7 @@ SERVICE = Service(
         WorkloadType("chat", 0.7, Lengths(300, 250)),
     ),
 )
-WAYS = PlannedWays(
+WAYS = TrafficSplit(
     (
         ("long", A, 0.75),
         ("long", B, 0.25),
@@ -36,7 +36,7 @@ def group(name: str, weight: float = 1.0) -> RouteGroup:
     return RouteGroup(name, weight, (Endpoint(name, "h:1"),))
 
 
-def shares(*groups: RouteGroup, ways: PlannedWays = WAYS) -> dict[str, dict[str, float]]:
+def shares(*groups: RouteGroup, ways: TrafficSplit = WAYS) -> dict[str, dict[str, float]]:
     found = type_routes(SERVICE, ways, groups)
     return {
         kind.name: {g.group: s for g, s in zip(groups, kind.shares, strict=True)} for kind in found
@@ -72,10 +72,10 @@ def test_more_copies_than_planned_share_their_part() -> None:
 def test_without_a_plan_the_published_shares_stand_as_long_as_their_groups_do() -> None:
     groups = (group(f"{A}:1"), group(f"{B}:3"))
     published = Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=type_routes(SERVICE, WAYS, groups))
-    assert type_routes(SERVICE, PlannedWays(), groups, published) == published.types
-    assert type_routes(SERVICE, PlannedWays(), groups[:1], published) == ()
+    assert type_routes(SERVICE, TrafficSplit(), groups, published) == published.types
+    assert type_routes(SERVICE, TrafficSplit(), groups[:1], published) == ()
 
 
 def test_planned_ways_count_the_combos_that_types_go_to() -> None:
-    found = planned_ways([("long", A, 1.0)], [(A, 2), (B, 1)])
-    assert found == PlannedWays((("long", A, 1.0),), ((A, 2),))
+    found = planned_split([("long", A, 1.0)], [(A, 2), (B, 1)])
+    assert found == TrafficSplit((("long", A, 1.0),), ((A, 2),))

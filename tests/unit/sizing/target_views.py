@@ -29,7 +29,7 @@ def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelV
     state = ModelState(
         BUCKET,
         target_req_per_s=planned,
-        informed=True,
+        rate_observed=True,
         settled_ms=T0 - 3_600_000,
     )
     made = ModelView(
@@ -42,6 +42,6 @@ def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelV
         groups=1,
         raw_req_per_s=planned / 0.8,
         ready=(replace(TEN, req_per_s=max(planned, 1e-9) / 0.8),),
-        settled=True,
+        nothing_starting=True,
     )
     return replace(made, **changes)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def test_a_pile_asks_for_no_more_than_the_rate_can_be() -> None:
     """No test of the rate tells 32 req/s from the 31.9 that are planned for. 1.6 times the requests
     that it explains do, but two minutes of arrivals say that the rate is at most 3% more."""
     found = propose(piled(1.6, 32, 31.9))
-    assert found is not None and found.evident
+    assert found is not None and found.is_proven
     assert 32.5 < found.req_per_s < 33.0
     assert found.why.code is ReasonCode.BACKLOG
     assert [round(one) for one in found.why.quantities[:3]] == [220, 32, 138]
@@ -49,7 +49,7 @@ def test_a_queue_that_gets_shorter_raises_nothing() -> None:
 
 
 def test_what_piles_up_while_something_starts_is_no_news() -> None:
-    assert propose(replace(piled(4.0), settled=False)) is None
+    assert propose(replace(piled(4.0), nothing_starting=False)) is None
     assert propose(replace(piled(4.0), ready=())) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.rollout.reversal_limit import Turns
+from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.restart_hold import propose as inherited
 from autoscaler.sizing.rules import retarget
@@ -36,7 +36,7 @@ def test_less_than_a_tenth_is_not_worth_a_reversal_within_an_hour(
 ) -> None:
     """Few are allowed: a large fleet that gave back its smallest instance then kept all else."""
     seen = view(steady(8.0, *[rate] * 5))
-    state = replace(seen.state, turns=Turns(last), last_out_ms=T0 - 60_000 * added_min)
+    state = replace(seen.state, turns=Reversals(last), last_out_ms=T0 - 60_000 * added_min)
     assert (scale_in.propose(replace(seen, state=state)) is not None) == lowered
 
 
@@ -44,7 +44,7 @@ def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
     """There was no room for more: nothing leaves, and nothing more is asked for."""
     seen = view(steady(8.0, *[7.4] * 5))
     state = replace(
-        seen.state, turns=Turns("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
+        seen.state, turns=Reversals("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
     )
     found = scale_in.propose(replace(seen, state=state))
     assert found is not None and found.req_per_s == pytest.approx(8.0)
@@ -74,7 +74,7 @@ def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() 
     """8 req/s a quarter of an hour ago holds the target after a reversal, and only then."""
     seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
     assert scale_in.propose(seen) is not None
-    again = replace(seen, state=replace(seen.state, turns=Turns("out", (T0 - 3_600_000,))))
+    again = replace(seen, state=replace(seen.state, turns=Reversals("out", (T0 - 3_600_000,))))
     found = scale_in.propose(again)
     assert found is None or found.req_per_s > 7.5
     low = replace(again, demand=steady(*[3.0] * 15))
@@ -106,7 +106,7 @@ def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     seen = view(steady(*[8.0] * 12, 8.0, 3.0), service=quick)
     for reversals, lowers in ((1, True), (3, False)):
-        state = replace(seen.state, turns=Turns("in", (T0 - 3_600_000,) * reversals))
+        state = replace(seen.state, turns=Reversals("in", (T0 - 3_600_000,) * reversals))
         found = scale_in.propose(replace(seen, state=state))
         assert (found is not None and found.req_per_s < 4.0) == lowers
 
@@ -116,7 +116,7 @@ def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None
     low = steady(*[3.0] * 15)
     cut = replace(low, blocks=low.blocks[1:])
     again = view(cut)
-    turned = replace(again.state, turns=Turns("out", (T0 - 3_600_000,)))
+    turned = replace(again.state, turns=Reversals("out", (T0 - 3_600_000,)))
     slow = replace(again.service, scale_in_after_s=1800.0)
     for seen in (replace(again, state=turned), replace(again, service=slow)):
         lower = scale_in.propose(seen)
@@ -140,7 +140,7 @@ def test_a_controller_that_just_started_lowers_nothing() -> None:
 
 def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
     started = view(steady(3.0, 3.0), started_ms=T0 - 599_000)
-    mine = replace(started, state=replace(started.state, inherited=True))
+    mine = replace(started, state=replace(started.state, restart_hold=True))
     found = inherited(mine)
     assert found is not None and found.req_per_s == mine.planned_req_per_s
     assert inherited(replace(mine, started_ms=T0 - 601_000)) is None
@@ -156,7 +156,7 @@ def test_what_was_taken_over_and_is_valued_anew_needs_nothing_new(
     seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
     why = Reason(ReasonCode.INHERITED, seen.service.model)
     state = replace(
-        seen.state, inherited=True, target_req_per_s=8.0, target_why=why, lost_ms=lost_ms
+        seen.state, restart_hold=True, target_req_per_s=8.0, target_why=why, lost_ms=lost_ms
     )
     found = retarget(replace(seen, state=state))
     assert found.target_req_per_s == pytest.approx(target)

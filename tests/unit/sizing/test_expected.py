@@ -22,7 +22,7 @@ def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float 
     outlook = Outlook(
         expected=Expected(rate, T0 + round(in_s * 1000), error, 2.0, "seasonal (1 h)")
     )
-    return replace(found, state=replace(found.state, outlook=outlook))
+    return replace(found, state=replace(found.state, forecast=outlook))
 
 
 def test_more_than_is_planned_is_started_before_it_is_asked() -> None:
@@ -41,7 +41,7 @@ def test_what_is_planned_for_anyway_is_not_started_again() -> None:
 
 def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
     without = expecting(1.0)
-    without = replace(without, state=replace(without.state, outlook=Outlook()))
+    without = replace(without, state=replace(without.state, forecast=Outlook()))
     assert retarget(expecting(1.0)).target_req_per_s == retarget(without).target_req_per_s
 
 
@@ -59,8 +59,8 @@ def test_a_forecast_of_the_past_counts_for_nothing() -> None:
 def test_a_steady_rise_is_ordered_for_what_it_comes_to() -> None:
     found = expecting(1.0)
     climb = Climb(9.5, T0 + 120_000, 8.0, 0.9, 180)
-    outlook = replace(found.state.outlook, climb=climb)
-    state = retarget(replace(found, state=replace(found.state, outlook=outlook)))
+    outlook = replace(found.state.forecast, climb=climb)
+    state = retarget(replace(found, state=replace(found.state, forecast=outlook)))
     assert state.target_req_per_s == 9.5
     assert state.target_why is not None
     assert text(state.target_why) == (

@@ -23,7 +23,7 @@ DAY_S = 86_400
 
 def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
     found = propose(view(demand, planned))
-    return found if found is not None and found.evident else None
+    return found if found is not None and found.is_proven else None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_no_rise_is_proven_by_fewer_requests_than_a_sample(min_samples: int, ala
     counts = np.concatenate((np.zeros(1000, np.int64), np.full(10, 2)))
     demand = demand_at(np.concatenate(([0], np.cumsum(counts))), 1010)
     found = propose(view(demand, 1.0, policy=replace(POLICY, min_samples=min_samples)))
-    assert (found is not None and found.evident) == alarm
+    assert (found is not None and found.is_proven) == alarm
 
 
 def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
@@ -155,7 +155,7 @@ def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
     before the rise was not for it."""
     demand = step_after(2)
     plain = view(demand, 1.8)
-    surging = replace(plain.state, surge_ms=T0 - 1000, rose_ms=T0 - 1000)
+    surging = replace(plain.state, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 1000)
     before = replace(surging, last_out_ms=T0 - 30_000)
     ordered = replace(surging, last_out_ms=T0 - 500)
     for state, wanted in ((surging, 1.1 * 1.8), (before, 1.1 * 1.8), (ordered, 1.8)):
@@ -167,7 +167,9 @@ def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
     """100 req/s stay, 98.5 are planned: within the sliver that any other target leaves."""
     seen = ModelDemand((), stats(12_000, 120), seen_ms=T0)
     plain = view(seen, 98.5).state
-    state = replace(plain, surge_ms=T0 - 1000, rose_ms=T0 - 9000, last_out_ms=T0 - 5000)
+    state = replace(
+        plain, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 9000, last_out_ms=T0 - 5000
+    )
     assert not view(seen, 98.5, state=retarget(view(seen, 98.5, state=state))).covers
     assert view(seen, 98.5, state=retarget(view(seen, 98.5, state=plain))).covers
 
@@ -180,7 +182,12 @@ def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan()
     for seen, planned, more in ((lasting, 2.43, False), (lasting, 2.37, True), (young, 7.3, True)):
         assert proven(seen, planned) is None
         plain = view(seen, planned).state
-        state = replace(plain, surge_ms=T0 - 1000, rose_ms=T0 - 9000, last_out_ms=T0 - 5000)
+        state = replace(
+            plain,
+            increase_confirmed_ms=T0 - 1000,
+            increase_started_ms=T0 - 9000,
+            last_out_ms=T0 - 5000,
+        )
         after = retarget(view(seen, planned, state=state))
         assert (after.target_req_per_s > planned) is more
 
@@ -189,7 +196,9 @@ def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
     """40 s of 8 req/s after 5, on 10.5 that were ordered for it: the mean of two minutes is 6."""
     seen = step_after(40, 5.0, 8.0)
     plain = view(seen, 10.5).state
-    state = replace(plain, target_req_per_s=5.5, surge_ms=T0 - 20_000, last_out_ms=T0 - 20_000)
+    state = replace(
+        plain, target_req_per_s=5.5, increase_confirmed_ms=T0 - 20_000, last_out_ms=T0 - 20_000
+    )
     assert 7.9 < retarget(view(seen, 10.5, state=state)).target_req_per_s < 8.6
 
 
@@ -200,8 +209,8 @@ def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> No
     for after_ms in (0, 1000, 2000, 122_000):
         seen = replace(step_after(2), seen_ms=T0 + after_ms)
         state = retarget(replace(view(seen, 1.8, state=state), now_ms=T0 + after_ms))
-        assert state.surge_ms == T0 + after_ms
-        began.append(state.rose_ms - T0)
+        assert state.increase_confirmed_ms == T0 + after_ms
+        began.append(state.increase_started_ms - T0)
     assert began == [0, 0, 0, 122_000]
 
 
