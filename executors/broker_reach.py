@@ -1,7 +1,4 @@
-"""Reaching the broker from the serving plane: TLS and SASL, retries, and why it does not work.
-
-Owns the start of a Kafka client and its one line per outage.
-"""
+"""Start Kafka clients of the serving plane: TLS and SASL, retries, and one log line per outage."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ _Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)
 
 
 def security_options() -> dict[str, Any]:
-    """This process's TLS and SASL settings as aiokafka takes them. InvalidRecord, OSError."""
+    """This process's TLS and SASL settings as aiokafka options. InvalidRecord, OSError."""
     settings = Security.from_environment(os.environ)
     return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
 
 
-async def reached(bootstrap: str, make: Callable[[], _Client]) -> _Client:
-    """A started client, tried for ever with pauses that grow within one outage."""
+async def start_client(bootstrap: str, make: Callable[[], _Client]) -> _Client:
+    """A started client. Retries without limit, with pauses that grow during one outage."""
 
     async def start() -> _Client:
         client = make()
@@ -51,24 +48,25 @@ async def reached(bootstrap: str, make: Callable[[], _Client]) -> _Client:
             raise
         return client
 
-    async def tell(state: RetryCallState) -> None:
-        # Once per outage is enough for a person; the rest is for debugging.
+    async def log_failure(state: RetryCallState) -> None:
+        # One warning per outage; further attempts are logged at debug level.
         error = state.outcome.exception() if state.outcome else None
         if state.attempt_number == 1:
             log.warning("no broker at %s, retrying: %s", bootstrap, await _why(bootstrap, error))
         else:
             log.debug("no broker at %s: %s", bootstrap, error)
 
-    trying = AsyncRetrying(
+    retrying = AsyncRetrying(
         retry=retry_if_exception_type(_FAILURES),
         wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
-        before_sleep=tell,
+        before_sleep=log_failure,
     )
-    return await trying(start)
+    return await retrying(start)
 
 
 async def _why(bootstrap: str, error: BaseException | None) -> str:
-    """Why one connection of its own fails, since a client keeps that to itself; else `error`."""
+    """Why a separate connection to the broker fails, because clients do not report it; else
+    `error`."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
@@ -77,8 +75,8 @@ async def _why(bootstrap: str, error: BaseException | None) -> str:
                 await connection.send(MetadataRequest([]))
             finally:
                 connection.close()
-    except _FAILURES as found:
-        return Security.from_environment(os.environ).why(found, _START_TIMEOUT_S)
-    except Exception as found:  # whatever it is, it must not end the retries
-        log.debug("no reason found: %r", found)
+    except _FAILURES as failure:
+        return Security.from_environment(os.environ).why(failure, _START_TIMEOUT_S)
+    except Exception as failure:  # no error here may end the retries
+        log.debug("no reason found: %r", failure)
     return str(error or "")

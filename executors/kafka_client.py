@@ -1,10 +1,8 @@
-"""The serving plane's edge to Kafka: follow topics from the start, publish records.
+"""Kafka client of the serving plane: follow topics from the start, publish records.
 
-Owns following and publishing across connections, which `kafka_reach` makes. What cannot be
-understood is counted here; its dead letter is the controller's, one for all readers. It must not
-know what a record means, and it never stands in the way of serving: while the broker is away,
-`publish` says no at once and following goes on by itself once it is back (what is kept comes
-again).
+`broker_reach` makes the connections. Unreadable records are only counted here; the controller
+writes their dead letters, once for all readers. Serving never waits for the broker: while it is
+away, `publish` returns False, and following continues once it is back, with some records again.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from executors.broker_reach import reached, security_options
+from executors.broker_reach import security_options, start_client
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
@@ -37,32 +35,31 @@ OnRecord = Callable[[str, str, Any, int], None]
 """Called as (short topic name, key, record, ms of the broker's clock when it was appended) on the
 event loop; it must not block."""
 
-OnGone = Callable[[str, str], None]
+OnTombstone = Callable[[str, str], None]
 """Called as (short topic name, key) for a tombstone: the key is withdrawn."""
 
 _Deliver = Callable[[Any], None]
 
-_AFTER_LOSS_S = 0.5
+_RECONNECT_PAUSE_S = 0.5
 _SEND_TIMEOUT_S = 2.0
-_TOLD_FORGERIES = 20
-_BY_THE_BROKER = 1  # a record's timestamp type
-_MADE_UP_MS = 10**12  # the embedded broker acknowledges with a time of 1970
+_MAX_FORGERY_WARNINGS = 20
+_LOG_APPEND_TIME = 1  # a timestamp type: set by the broker
+_EARLIEST_REAL_MS = 10**12  # the embedded broker acknowledges with a time in 1970
 
 
 class KafkaClient:
-    """One process' connection to the broker.
+    """One process's connection to the broker.
 
-        async with KafkaClient("127.0.0.1:9092", "gateway-1") as kafka:
-            kafka.follow(("routes",), on_record)
-            ok = await kafka.publish("telemetry", "chat", record)
+            async with KafkaClient("127.0.0.1:9092", "gateway-1") as kafka:
+                kafka.follow(("routes",), on_record)
+                ok = await kafka.publish("telemetry", "chat", record)
 
-    Entering never waits for the broker. bootstrap: "HOST:PORT", "kafka://" in front is allowed.
-    keys: what is written is signed with them and what is read is checked; without any, every record
-    is believed. gateway: the name under which telemetry is signed.
-    Counters: `published`, `refused` (publish answered False), `poison` (records not understood),
-    `forged` (records whose signature is missing or wrong; they reach nobody).
-    highest_token: of the leaders that the leadership topic knows, None until it has been read
-    (`follow_leadership`). No record can truthfully carry a higher one.
+    Entering never waits for the broker. bootstrap: "HOST:PORT", optionally after "kafka://". keys:
+    sign written records and check those read; without keys every record is trusted. gateway: the
+    name that signs telemetry. Counters: `published`, `refused` (publish returned False), `poison`
+    (unreadable records), `forged` (records without a valid signature, which are not delivered).
+    highest_token: the highest token of the leadership topic, None until that has been read
+    (`follow_leadership`). No genuine record has a higher one.
     """
 
     def __init__(
@@ -78,12 +75,12 @@ class KafkaClient:
         self._prefix = prefix
         self._clock = BrokerClock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
         self._signer = Signer(keys or Keys(), self._clock.now_ms, gateway)
-        # A reader that lost its broker begins anew, at the earliest record.
+        # A reader that lost its broker starts again at the earliest record.
         self._verifier = Verifier(keys or Keys(), rereads=True)
         self._producer: AIOKafkaProducer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers: list[asyncio.Event] = []
-        self._down_until = 0.0
+        self._retry_publish_s = 0.0
         self.published = 0
         self.refused = 0
         self.poison = 0
@@ -110,14 +107,14 @@ class KafkaClient:
 
     @property
     def connected(self) -> bool:
-        """Whether publishing is worth trying now."""
-        return self._producer is not None and time.monotonic() >= self._down_until
+        """Whether `publish` is worth a try now."""
+        return self._producer is not None and time.monotonic() >= self._retry_publish_s
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything was read that the followed topics held when they were first reached.
+        """Whether all records were read that the followed topics had when they were first reached.
 
-        Until then a follower has seen old records whose successors are still to come.
+        Before that, a follower may have an old record whose successor is still to come.
         """
         return all(event.is_set() for event in self._followers)
 
@@ -125,14 +122,14 @@ class KafkaClient:
         self,
         topics: Iterable[str],
         on_record: OnRecord,
-        on_gone: OnGone | None = None,
+        on_gone: OnTombstone | None = None,
         only: Container[str] | None = None,
     ) -> None:
-        """Give every record of `topics` (short names), from the earliest kept, to `on_record`.
+        """Call `on_record` with every record of `topics` (short names), from the earliest one kept.
 
-        All partitions, no consumer group. Records of one key come in order; after a reconnection
-        some may come twice. What cannot be decoded is counted. Tombstones go to
-        `on_gone`, or are ignored without one. only: of these keys, the others are not even decoded.
+        Reads all partitions without a consumer group. Records of one key come in order; some come
+        twice after a reconnection. Unreadable records are counted. Tombstones go to `on_gone`, if
+        given. only: deliver only these keys, and decode no others.
         """
 
         def deliver(message: Any) -> None:
@@ -143,13 +140,13 @@ class KafkaClient:
         self._spawn(self._follow(tuple(topics), deliver, self._new_follower()))
 
     def follow_leadership(self, on_change: Callable[[], None]) -> None:
-        """Keep `highest_token` true; `on_change` is called whenever it has moved.
+        """Keep `highest_token` up to date; calls `on_change` whenever it has changed.
 
-        While no claim is kept (retention), the end of the topic bounds every token given.
+        If retention has removed every claim, the end of the topic bounds all tokens given.
         """
         claimed = 0
 
-        def moved(token: int) -> None:
+        def set_token(token: int) -> None:
             if token != self.highest_token:
                 self.highest_token = token
                 on_change()
@@ -160,12 +157,12 @@ class KafkaClient:
                 if isinstance(record, Leadership) and (token := token_of(record, message.offset)):
                     claimed = max(claimed, token)
                     if self.highest_token is not None:
-                        moved(claimed)
+                        set_token(claimed)
 
             self._deliver(message, on_record, None)
 
         def at_end(end: int) -> None:
-            moved(claimed or end)
+            set_token(claimed or end)
 
         self._spawn(self._follow((LEADERSHIP.name,), deliver, self._new_follower(), at_end))
 
@@ -175,9 +172,9 @@ class KafkaClient:
         return caught_up
 
     async def publish(self, topic: str, key: str, record: object) -> bool:
-        """Write `record`; True once the broker has it, False when it is away (after 2 s at most).
+        """Publish `record`; True once the broker has it, False if it is away (after 2 s at most).
 
-        A False record may still arrive later: readers must take it twice without harm.
+        A record may still arrive after False, so readers must tolerate it twice.
         """
         if not self.connected or self._producer is None:
             self.refused += 1
@@ -186,8 +183,8 @@ class KafkaClient:
             async with asyncio.timeout(_SEND_TIMEOUT_S):
                 await self._send(topic, key.encode() if key else None, encode(record))
         except (KafkaError, TimeoutError) as error:
-            # One record finds out that the broker is away; the next ones need not wait too.
-            self._down_until = time.monotonic() + 1.0
+            # Let the next records fail at once instead of waiting for the same timeout.
+            self._retry_publish_s = time.monotonic() + 1.0
             self.refused += 1
             log.warning("cannot publish to %s: %s", topic, error or type(error).__name__)
             return False
@@ -201,7 +198,7 @@ class KafkaClient:
         taken = await self._producer.send_and_wait(
             self._prefix + topic, value, key=key, headers=headers
         )
-        if taken.timestamp_type == _BY_THE_BROKER and taken.timestamp > _MADE_UP_MS:
+        if taken.timestamp_type == _LOG_APPEND_TIME and taken.timestamp > _EARLIEST_REAL_MS:
             self._clock.heard(taken.timestamp, sent_ns)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -210,7 +207,7 @@ class KafkaClient:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_producer(self) -> None:
-        self._producer = await reached(self._bootstrap, self._new_producer)
+        self._producer = await start_client(self._bootstrap, self._new_producer)
 
     def _new_producer(self) -> AIOKafkaProducer:
         return AIOKafkaProducer(
@@ -232,7 +229,7 @@ class KafkaClient:
         at_end: Callable[[int], None] | None = None,
     ) -> None:
         while True:
-            consumer = await reached(self._bootstrap, lambda: self._new_consumer(topics))
+            consumer = await start_client(self._bootstrap, lambda: self._new_consumer(topics))
             try:
                 await self._read(consumer, deliver, caught_up, at_end)
             except (KafkaError, OSError) as error:
@@ -240,21 +237,21 @@ class KafkaClient:
             finally:
                 with contextlib.suppress(KafkaError, OSError):
                     await consumer.stop()
-            await asyncio.sleep(_AFTER_LOSS_S)
+            await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     def _new_consumer(self, topics: tuple[str, ...]) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             *(self._prefix + topic for topic in topics),
             **security_options(),
-            # What a leader wrote in a transaction that was aborted was never said.
+            # Records of an aborted transaction do not count.
             isolation_level="read_committed",
             bootstrap_servers=self._bootstrap,
             client_id=self._client_id,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            # The embedded broker answers a waiting fetch at its end, not when a record comes:
-            # measured 140 ms from publish to reader at 250, 42 ms at 50 (1% of a core).
+            # The embedded broker answers a fetch when this time is over, not when a record
+            # arrives, so it adds to the delay from publisher to reader.
             fetch_max_wait_ms=50,
             request_timeout_ms=5000,
             metadata_max_age_ms=10_000,
@@ -284,7 +281,7 @@ class KafkaClient:
                         at_end(max(ends.values()))
                     caught_up.set()
 
-    def _deliver(self, message: Any, on_record: OnRecord, on_gone: OnGone | None) -> None:
+    def _deliver(self, message: Any, on_record: OnRecord, on_gone: OnTombstone | None) -> None:
         topic = short_name(message.topic, self._prefix)
         forged = self._verifier.refusal(
             topic, message.key, message.value, message.headers, message.timestamp
@@ -301,9 +298,9 @@ class KafkaClient:
             key = message.key.decode() if message.key else ""
         except (InvalidRecord, UnicodeDecodeError) as error:
             self.poison += 1
-            log.warning("%s: record at %d not understood: %s", topic, message.offset, error)
+            log.warning("%s: unreadable record at offset %d: %s", topic, message.offset, error)
             return
-        if topic not in SIGNED:  # a signature in the body says whose it is
+        if topic not in SIGNED:  # a signature inside the record already names its owner
             owner = (key_of(record) or b"").decode()
             forged = self._verifier.misaddressed(topic, key, owner)
             if forged is not None:
@@ -313,9 +310,9 @@ class KafkaClient:
         try:
             on_record(topic, key, record, message.timestamp)
         except Exception:
-            log.exception("%s: record at %d not handled", topic, message.offset)
+            log.exception("%s: cannot handle the record at offset %d", topic, message.offset)
 
     def _refuse(self, topic: str, offset: int, why: str) -> None:
         self.forged += 1
-        level = logging.WARNING if self.forged < _TOLD_FORGERIES else logging.DEBUG
-        log.log(level, "%s: record at %d refused: %s", topic, offset, why)
+        level = logging.WARNING if self.forged < _MAX_FORGERY_WARNINGS else logging.DEBUG
+        log.log(level, "%s: refused the record at offset %d: %s", topic, offset, why)

@@ -1,4 +1,4 @@
-"""Where a process of the serving plane finds its keys: the environment, or files that it names."""
+"""Read a process's keys from the environment or from the files that it names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topics.keys import CLUSTER_KEY, ENGINE_KEY, GATEWAY_KEY, NODE_KEY, Keys, ke
 
 
 def read_keys() -> Keys:
-    """The keys of this process; InvalidRecord when they cannot be used."""
+    """The keys of this process; InvalidRecord if they are invalid."""
     try:
         return keys_from(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:

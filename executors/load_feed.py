@@ -1,9 +1,8 @@
-"""How busy engines are, several times a second: what executors publish and gateways hear.
+"""The load of engines several times a second: messages from executors to gateways.
 
-Owns the form of a message and of a feed's address. A feed is a ZeroMQ publisher (`XPUB`) of one
-executor, encrypted by CURVE; its address and public key reach gateways in the signed routes, so
-whoever listens knows whom they hear. Loads are advice: one that is lost, late or wrong changes
-which instance is preferred, never whether a request is served.
+A feed is a ZeroMQ publisher (`XPUB`) of one executor, encrypted by CURVE. Its address and public
+key come with the signed routes, so a gateway can trust it. Loads are advice: a lost, late or wrong
+one changes which instance is preferred, never whether a request is served.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import orjson
 
 MAX_BYTES = 1 << 20
 _VERSION = 1
-_MOST = 1_000_000
+_MAX_COUNT = 1_000_000
 _FEED = re.compile(r"(?P<at>[A-Za-z0-9._-]+:\d{1,5}|\[[0-9a-fA-F:.%]+\]:\d{1,5}) (?P<key>\S{40})\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What one engine holds. address: "host:port" under which gateways reach it. running, waiting:
-    requests of all gateways; held_kv: finished prefills whose KV nobody has fetched yet."""
+    """The load of one engine. address: "host:port" for gateways. running, waiting: requests of all
+    gateways. held_kv: finished prefills whose KV no decode instance has fetched yet."""
 
     address: str
     running: int
@@ -32,32 +31,33 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Where one executor publishes. url: for ZeroMQ; key: its public key, 40 characters (Z85)."""
+    """The address of one executor's publisher. url: for ZeroMQ. key: its public key, 40 characters
+    (Z85)."""
 
     url: str
     key: bytes
 
 
 def feed_text(host: str, port: int, key: bytes) -> str:
-    """The address of a feed as records carry it: "host:port KEY"."""
+    """The address of a feed in records: "host:port KEY"."""
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{port} {key.decode()}"
 
 
 def parse_feed(text: str) -> Feed | None:
-    """The feed that `feed_text` wrote; None for anything else."""
-    found = _FEED.match(text)
-    return Feed(f"tcp://{found['at']}", found["key"].encode()) if found else None
+    """Parse the result of `feed_text`; None for other text."""
+    match = _FEED.match(text)
+    return Feed(f"tcp://{match['at']}", match["key"].encode()) if match else None
 
 
 def encode(loads: list[EngineLoad]) -> bytes:
-    """One message."""
+    """Encode one message."""
     rows = [(load.address, load.running, load.waiting, load.held_kv) for load in loads]
     return orjson.dumps({"version": _VERSION, "loads": rows})
 
 
 def decode(data: bytes) -> list[EngineLoad] | None:
-    """The loads in a message; None where it is not one of ours."""
+    """The loads in a message; None if it is invalid."""
     if len(data) > MAX_BYTES:
         return None
     try:
@@ -77,5 +77,5 @@ def _is_row(row: object) -> bool:
         isinstance(row, list)
         and len(row) == 4
         and isinstance(row[0], str)
-        and all(type(count) is int and 0 <= count <= _MOST for count in row[1:])
+        and all(type(count) is int and 0 <= count <= _MAX_COUNT for count in row[1:])
     )

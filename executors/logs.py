@@ -1,7 +1,6 @@
-"""Logs of serving-plane processes: to stderr, one line each, in the form that all parts share.
+"""Logging of serving-plane processes: to stderr, one line per message, in the format of all parts.
 
-Owns the set-up of the root logger. Kafka clients tell of every retry and retry by themselves, so
-they are heard at debug level only.
+Kafka clients log every retry, so they log at debug level only.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from topics.printable import printable, printable_lines
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:
-    """The option --log-level."""
+    """Add the option --log-level."""
     parser.add_argument("--log-level", default=DEFAULT_LEVEL, choices=LEVELS)
 
 
 class PrintableFormatter(logging.Formatter):
-    """One line a message, whoever's words it holds; of tracebacks the lines stay."""
+    """Makes each message one printable line, whatever text it contains. Tracebacks keep their
+    lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a method of logging
         """The line without a traceback."""
@@ -34,7 +34,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str) -> None:
-    """Set up this process: our messages from `level` on, libraries from warning on."""
+    """Set up logging: own packages from `level`, libraries from warning."""
     formatter = PrintableFormatter(FORMAT)
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT

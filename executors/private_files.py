@@ -1,7 +1,7 @@
-"""Folders and files that hold state and logs: for the user of this process alone (0700, 0600).
+"""Folders and files of state and logs, readable only by the user of this process (0700, 0600).
 
-They hold prompts' lengths, addresses, keys of a run and whatever engines print. A folder that was
-there before and that others may read is named in a warning: it may be shared on purpose.
+They contain prompt lengths, addresses, keys of a run and engine output. An existing folder that
+others may read causes a warning only, because it may be shared on purpose.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: Path) -> None:
-    """Make `path` where it is missing; OSError."""
+    """Create `path` if it does not exist; OSError."""
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
     _warn_if_open(path)
 
 
 def open_private(path: Path, mode: str) -> BinaryIO:
-    """Open a file to write; `mode` as of `open`, binary. One of ours that others could read is
-    closed to them. OSError."""
+    """Open a file for writing; `mode` as in `open`, binary. Removes the permissions of other users
+    from an existing file. OSError."""
     return cast(BinaryIO, open(path, mode, opener=_opener))
 
 
@@ -41,7 +41,7 @@ def write_private(path: Path, data: bytes) -> None:
 def _opener(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, _FILE)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
-        with contextlib.suppress(OSError):  # another user's
+        with contextlib.suppress(OSError):  # the file of another user
             os.fchmod(descriptor, _FILE)
     return descriptor
 
@@ -49,4 +49,4 @@ def _opener(path: str, flags: int) -> int:
 @functools.cache
 def _warn_if_open(path: Path) -> None:
     if path.stat().st_mode & _OTHERS:
-        log.warning("%s: others may look into this folder; chmod 700 is advised", path)
+        log.warning("%s: other users can read this folder; run chmod 700", path)

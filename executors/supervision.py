@@ -1,7 +1,7 @@
-"""How a process of the serving plane ends together with its supervisor.
+"""End a process of the serving plane together with its supervisor.
 
-Owns the supervision pipe, whose read end SHOAL_SUPERVISION_FD names. End of file on it means that
-the supervisor is gone, however it died. Started by hand, a process has no supervisor and lives on.
+SHOAL_SUPERVISION_FD names the read end of a pipe. End of file means that the supervisor is gone,
+however it died. A process that was started by hand has no supervisor and keeps running.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import signal
 from collections.abc import Callable
 
-VARIABLE = "SHOAL_SUPERVISION_FD"
+SUPERVISION_VARIABLE = "SHOAL_SUPERVISION_FD"
 
 
 def supervision_fds() -> tuple[int, ...]:
-    """The supervision pipe as `pass_fds` for a child; empty without one."""
-    text = os.environ.get(VARIABLE, "")
+    """The supervision pipe as `pass_fds` of a child process; empty without a supervisor."""
+    text = os.environ.get(SUPERVISION_VARIABLE, "")
     if not text.isdigit():
         return ()
     try:
@@ -27,7 +27,7 @@ def supervision_fds() -> tuple[int, ...]:
 
 
 def watch_supervisor(loop: asyncio.AbstractEventLoop, on_gone: Callable[[], None]) -> None:
-    """Call `on_gone` once when the supervisor is gone; never without a supervisor."""
+    """Call `on_gone` once when the supervisor is gone."""
     for fd in supervision_fds():
 
         def gone(fd: int = fd) -> None:
@@ -37,8 +37,8 @@ def watch_supervisor(loop: asyncio.AbstractEventLoop, on_gone: Callable[[], None
         loop.add_reader(fd, gone)
 
 
-def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-    """An event that is set on SIGTERM, SIGINT or when the supervisor is gone."""
+def shutdown_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """An event that is set on SIGTERM, on SIGINT or when the supervisor is gone."""
     event = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, event.set)

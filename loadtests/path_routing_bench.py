@@ -37,10 +37,10 @@ from autoscaler.serving.component_paths import ComponentPath
 from executors.engines.metrics_text import load
 from executors.gateway.__main__ import main as gateway
 from executors.gateway.admission import Slot
-from executors.gateway.inflight_request import Request
+from executors.gateway.inflight_request import InflightRequest
 from executors.gateway.model_meter import Outcome
-from executors.gateway.proxy import Relay
-from executors.gateway.stage_bodies import body_of, last_body, outputs_of
+from executors.gateway.proxy import Proxy
+from executors.gateway.stage_bodies import final_stage_body, stage_body, stage_outputs_of
 from executors.gateway.wire.engine_pool import EnginePool
 from loadtests.gateway_processes import cpu_s, said_port
 from streams.tools.up.host_resources import free_port
@@ -60,8 +60,8 @@ _TEXT = {"type": "text", "text": "word " * 50}
 
 
 class ByQueues:
-    """In place of the relay's way along a path: the shortest queue at every hop. ask: the stages,
-    instead of going by what was sent from here."""
+    """Replaces `Proxy._answer_by_stages` by the shortest queue at each hop. ask: ask the stages for
+    their queues instead of counting the requests sent from here."""
 
     def __init__(self, ask: bool) -> None:
         self._ask = ask
@@ -69,36 +69,38 @@ class ByQueues:
         self._draw = random.Random(1)
 
     async def along(
-        self, relay: Relay, request: Request, slot: Slot, way: ComponentPath
+        self, proxy: Proxy, request: InflightRequest, slot: Slot, way: ComponentPath
     ) -> Outcome:
         """Serve `request`; the path that was sampled says only which components it needs."""
         left = sorted({component for hop in way.hops for component in hop.runs})
-        slot.give_back()
-        routes = relay._table.routers[request.call.model].routes
+        slot.release()
+        routes = proxy._table.routers[request.call.model].routes
         assert routes is not None
         stages = {stage.name: stage.endpoints for stage in routes.groups[0].stages}
         outputs: dict[str, Any] = {}
         while True:
             hops = [_BOTH, _IMAGE] if len(left) == 2 else [_LLM]
             options = [(hop, end) for hop in hops for end in stages[hop.stage]]
-            lengths = await asyncio.gather(*(self._queue(relay, end) for _, end in options))
+            lengths = await asyncio.gather(*(self._queue(proxy, end) for _, end in options))
             shortest = [one for one, n in zip(options, lengths, strict=True) if n == min(lengths)]
             hop, end = self._draw.choice(shortest)  # so both ways make as many hops as the plan
             left = [component for component in left if component not in hop.runs]
             self._in_flight[end] += 1
             try:
                 if not left:
-                    return await relay._answer(request, end, last_body(request.call, hop, outputs))
-                raw = await relay._whole(request, end, body_of(request.call, hop, outputs))
-                outputs |= outputs_of(raw) or {}
+                    return await proxy._answer(
+                        request, end, final_stage_body(request.call, hop, outputs)
+                    )
+                raw = await proxy._fetch(request, end, stage_body(request.call, hop, outputs))
+                outputs |= stage_outputs_of(raw) or {}
             finally:
                 self._in_flight[end] -= 1
 
-    async def _queue(self, relay: Relay, end: Endpoint) -> int:
+    async def _queue(self, proxy: Proxy, end: Endpoint) -> int:
         if not self._ask:
             return self._in_flight[end]
         head = b"GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n" % end.address.encode()
-        answer = await relay._engines._pool.send(end.address, head, b"")
+        answer = await proxy._engines._pool.send(end.address, head, b"")
         return load((await answer.read()).decode()).in_flight
 
 
@@ -107,10 +109,12 @@ def serve(way: str, options: list[str]) -> int:
     if way != "planned":
         chooser = ByQueues(way == "queues asked")
 
-        async def along(relay: Relay, request: Request, slot: Slot, path: ComponentPath) -> Outcome:
-            return await chooser.along(relay, request, slot, path)
+        async def along(
+            proxy: Proxy, request: InflightRequest, slot: Slot, path: ComponentPath
+        ) -> Outcome:
+            return await chooser.along(proxy, request, slot, path)
 
-        Relay._along = along  # type: ignore[method-assign]
+        Proxy._answer_by_stages = along  # type: ignore[method-assign]
     return gateway(options)
 
 

@@ -1,1 +1,2 @@
-"""The gateway: an OpenAI-compatible front that sends requests where the routes say."""
+"""The gateway: an OpenAI-compatible HTTP server that sends requests to engines as the routes
+say."""

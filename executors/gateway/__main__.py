@@ -1,4 +1,4 @@
-"""`python -m executors.gateway`: options, the broker's edge, the end of the process."""
+"""`python -m executors.gateway`: options, connection to the broker, signals."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import orjson
 import uvloop
 
 from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
-from executors.gateway.api_keys import BadKeys
+from executors.gateway.api_keys import InvalidKeysFile
 from executors.gateway.gateway_server import Gateway
-from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.pending_routes import declared_names
-from executors.gateway.worker_processes import Workers
+from executors.gateway.worker_processes import WorkerProcesses
 from executors.kafka_client import KafkaClient
 from executors.key_files import read_keys
 from executors.logs import add_log_level, log_to_stderr
@@ -35,13 +35,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0 after SIGTERM or SIGINT, 2 for options that cannot be used."""
+    """Exit code: 0 after SIGTERM or SIGINT, 2 for invalid options."""
     options = _options(argv)
     log_to_stderr(options.log_level)
     try:
         clock = Clock(TimeBase.parse(options.time_base))
         count("port", options.port, 65_535)
-        settings = Settings(
+        settings = GatewaySettings(
             options.gateway_id,
             hold_s=options.hold_s,
             queue_s=options.queue_s,
@@ -49,8 +49,8 @@ def main(argv: list[str] | None = None) -> int:
             request_s=options.request_s,
             drain_real_s=options.drain_s,
             policy=RoutingPolicy(AcrossCombos(options.between), WithinCombo(options.inside)),
-            advised=frozenset(filter(None, options.advised.split(","))),
-            declared=declared_names(options.declared),
+            recommend_only=frozenset(filter(None, options.advised.split(","))),
+            declared_models=declared_names(options.declared),
             host_names=host_names("--allowed-hosts", options.allowed_hosts),
             media_domains=host_names("--media-domains", options.media_domains),
         )
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
             return asyncio.run(_workers(options, sys.argv[1:] if argv is None else argv).run())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options, settings, clock, keys))
-    except BadKeys as error:
+    except InvalidKeysFile as error:
         print(f"gateway: {options.keys_file}: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -76,13 +76,13 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _workers(options: argparse.Namespace, argv: list[str]) -> Workers:
-    """The workers that these options ask for."""
+def _workers(options: argparse.Namespace, argv: list[str]) -> WorkerProcesses:
+    """The workers for these options."""
     differ = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option in ("--workers", "--host", "--port", "--gateway-id", "--state-dir"):
         differ.add_argument(option)
     _, rest = differ.parse_known_args(argv)
-    return Workers(
+    return WorkerProcesses(
         options.workers,
         rest,
         options.host,
@@ -92,12 +92,14 @@ def _workers(options: argparse.Namespace, argv: list[str]) -> Workers:
     )
 
 
-async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, keys: Keys) -> None:
+async def _serve(
+    options: argparse.Namespace, settings: GatewaySettings, clock: Clock, keys: Keys
+) -> None:
     loop = asyncio.get_running_loop()
     end, now = asyncio.Event(), asyncio.Event()
 
     def asked_to_end() -> None:
-        (now if end.is_set() else end).set()  # the second time we mean it
+        (now if end.is_set() else end).set()  # the second signal ends it at once
 
     def supervisor_gone() -> None:
         end.set()
@@ -134,14 +136,14 @@ async def _serve(options: argparse.Namespace, settings: Settings, clock: Clock, 
                 table.offer(record)
 
         kafka.follow(("routes",), on_record, lambda _topic, model: table.withdraw(model))
-        kafka.follow_leadership(lambda: table.vouch(kafka.highest_token or 0))
-        gateway.metrics.show("forged", "Records with a wrong signature", lambda: kafka.forged)
+        kafka.follow_leadership(lambda: table.set_highest_token(kafka.highest_token or 0))
+        gateway.metrics.add_gauge("forged", "Records with a wrong signature", lambda: kafka.forged)
         ready = {"ready": True, "url": gateway.url, "boot": gateway.reporter.boot}
         if gateway.own_url:
             ready["own_url"] = gateway.own_url
         print(orjson.dumps(ready).decode(), flush=True)
-        # What is here now stays: to look through it in each full collection holds up every client
-        # for 12 ms.
+        # The objects so far live as long as the process. Without freezing, each full collection
+        # would traverse them and hold up all requests.
         gc.freeze()
         await gateway.run(end, now)
 
@@ -150,18 +152,29 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gateway", description=__doc__)
     parser.add_argument("--broker", required=True, help="HOST:PORT or kafka://HOST:PORT")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free port")
     parser.add_argument("--gateway-id", default="gateway")
     parser.add_argument("--time-base", required=True, help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
-    parser.add_argument("--state-dir", help="where the last routes are kept")
-    parser.add_argument("--prefix", default="shoal.", help="of topic names")
-    parser.add_argument("--hold-s", type=float, default=30.0, help="wait for a ready instance")
-    parser.add_argument("--queue-s", type=float, default=600.0, help="wait for room")
-    parser.add_argument("--stall-s", type=float, default=240.0, help="silence of an engine")
-    parser.add_argument("--request-s", type=float, default=1800.0, help="life of a request")
+    parser.add_argument("--state-dir", help="folder for saved routes and telemetry")
+    parser.add_argument("--prefix", default="shoal.", help="prefix of topic names")
+    parser.add_argument(
+        "--hold-s", type=float, default=30.0, help="longest wait for a ready instance, in seconds"
+    )
+    parser.add_argument(
+        "--queue-s", type=float, default=600.0, help="longest wait for capacity, in seconds"
+    )
+    parser.add_argument(
+        "--stall-s",
+        type=float,
+        default=240.0,
+        help="silence after which an engine is checked, in seconds",
+    )
+    parser.add_argument(
+        "--request-s", type=float, default=1800.0, help="longest duration of a request, in seconds"
+    )
     parser.add_argument(
         "--drain-s", type=float, default=120.0,
-        help="real seconds for requests under way to finish after SIGTERM; a second one ends it",
+        help="real seconds for requests to finish after SIGTERM; a second SIGTERM ends it at once",
     )  # fmt: skip
     parser.add_argument(
         "--between", default=AcrossCombos.GOODPUT.value,
@@ -180,19 +193,21 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--own-port", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
         "--allowed-hosts", default="", metavar="NAMES",
-        help="host names, by commas, that it answers to besides addresses and localhost",
+        help="accepted host names in addition to addresses and localhost (comma list)",
     )  # fmt: skip
     parser.add_argument(
         "--media-domains", default="", metavar="NAMES",
-        help="hosts, by commas, from which clients may have engines fetch media (none)",
+        help="hosts from which engines may fetch media for clients (comma list; default: none)",
     )  # fmt: skip
-    parser.add_argument("--keys-file", help="API keys (YAML); without it no key is asked for")
+    parser.add_argument("--keys-file", help="API keys (YAML); without it no key is required")
     parser.add_argument(
-        "--advised", default="", help="models, by commas, for which nothing is started by itself"
+        "--advised",
+        default="",
+        help="models for which no instance starts without approval (comma list)",
     )
     parser.add_argument(
         "--declared", action="append", default=[], metavar="MODEL[=OTHER_NAME]",
-        help="a declared model: what it is asked for is reported before it has routes",
+        help="a declared model: its requests are reported before it has routes",
     )  # fmt: skip
     add_log_level(parser)
     return parser.parse_args(argv)
@@ -205,8 +220,8 @@ def _raise_file_limit() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Keep what large bodies took for the next ones: handing 16 MB back to the kernel piece by
-    piece, and getting them again, holds up every other client for milliseconds."""
+    """Keep the memory of large bodies for later ones. Returning megabytes to the kernel and getting
+    them again holds up all clients for milliseconds."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 256 * 1024 * 1024)

@@ -1,10 +1,9 @@
-"""Which fields a client may set, at every depth: what is not listed here reaches no engine.
+"""The request fields that a client may set, at every depth, and their types.
 
-Owns the lists and their types. A wrong type deep in a request has killed engines (the core trusts
-what the API server lets through), and some fields are an operator's alone: `kv_transfer_params`,
-`ec_transfer_params` and `vllm_xargs` name hosts and reach the engine core, `chat_template` is a
-program, `priority` jumps the queue. Values within their type are the engine's to judge.
-Fields as of vLLM 0.32 and the OpenAI reference.
+Other fields are rejected. Engine cores trust their API server, so a wrong type deep in a request
+can crash them. Some fields are for operators alone: `kv_transfer_params`, `ec_transfer_params` and
+`vllm_xargs` name hosts and reach the engine core, `chat_template` is a program, `priority` skips
+the queue. Engines check values within a type. Fields as of vLLM 0.32 and the OpenAI reference.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-DEEPEST = 64  # levels of a JSON schema; orjson writes 254
-MOST_SEQUENCES = 128  # per prompt, as OpenAI has it
-_MOST_STOPS = 64
+MAX_DEPTH = 64  # levels of a JSON value; orjson serialises up to 254
+MAX_SEQUENCES = 128  # per prompt, OpenAI's limit
+_MAX_STOPS = 64
 _INT64 = 2**63
 
 
 class BadRequest(ValueError):
-    """The client's body is not a request we pass on; the message says why. field: its path."""
+    """The body is not an acceptable request; the message says why. field: its path."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -29,103 +28,104 @@ class BadRequest(ValueError):
 Check = Callable[[str, Any], None]
 
 
-def check(allowed: Mapping[str, Check], body: Mapping[str, Any], path: str = "") -> None:
-    """BadRequest unless all fields of `body` are in `allowed`, of their type; null is "not set"."""
+def check_fields(allowed: Mapping[str, Check], body: Mapping[str, Any], path: str = "") -> None:
+    """Raise BadRequest unless all fields of `body` are in `allowed` and have its types. null means
+    "not set"."""
     for name, value in body.items():
-        known = allowed.get(name)
+        check = allowed.get(name)
         where = f"{path}.{name[:80]}" if path else name[:80]
-        if known is None:
+        if check is None:
             raise BadRequest(f"{where}: this field is not accepted", where)
         if value is not None:
-            known(where, value)
+            check(where, value)
 
 
-def _wrong(path: str, wanted: str) -> BadRequest:
-    return BadRequest(f"{path}: {wanted} is required", path)
+def _wrong_type(path: str, required: str) -> BadRequest:
+    return BadRequest(f"{path}: {required} is required", path)
 
 
-def flag(path: str, value: Any) -> None:
+def boolean(path: str, value: Any) -> None:
     if value is not True and value is not False:
-        raise _wrong(path, "true or false")
+        raise _wrong_type(path, "true or false")
 
 
 def number(path: str, value: Any) -> None:
     if type(value) is not float and type(value) is not int:
-        raise _wrong(path, "a number")
+        raise _wrong_type(path, "a number")
 
 
-def text(path: str, value: Any) -> None:
+def string(path: str, value: Any) -> None:
     if type(value) is not str:
-        raise _wrong(path, "a string")
+        raise _wrong_type(path, "a string")
 
 
-def texts(path: str, value: Any) -> None:
+def strings(path: str, value: Any) -> None:
     if type(value) is not list or not all(type(item) is str for item in value):
-        raise _wrong(path, "an array of strings")
+        raise _wrong_type(path, "an array of strings")
 
 
-def wholes(path: str, value: Any) -> None:
+def integers(path: str, value: Any) -> None:
     if type(value) is not list or not set(map(type, value)) <= {int}:
-        raise _wrong(path, "an array of whole numbers")
+        raise _wrong_type(path, "an array of whole numbers")
 
 
-def whole(low: int, high: int = _INT64 - 1) -> Check:
-    def look(path: str, value: Any) -> None:
+def integer(low: int, high: int = _INT64 - 1) -> Check:
+    def check_value(path: str, value: Any) -> None:
         if type(value) is not int or not low <= value <= high:
             top = "" if high == _INT64 - 1 else f" to {high}"
-            raise _wrong(path, f"a whole number from {low}{top}")
+            raise _wrong_type(path, f"a whole number from {low}{top}")
 
-    return look
+    return check_value
 
 
-def fields(allowed: Mapping[str, Check]) -> Check:
-    def look(path: str, value: Any) -> None:
+def object_with(allowed: Mapping[str, Check]) -> Check:
+    def check_value(path: str, value: Any) -> None:
         if type(value) is not dict:
-            raise _wrong(path, "an object")
-        check(allowed, value, path)
+            raise _wrong_type(path, "an object")
+        check_fields(allowed, value, path)
 
-    return look
+    return check_value
 
 
-def many(item: Check) -> Check:
-    def look(path: str, value: Any) -> None:
+def array_of(item: Check) -> Check:
+    def check_value(path: str, value: Any) -> None:
         if type(value) is not list:
-            raise _wrong(path, "an array")
+            raise _wrong_type(path, "an array")
         for index, entry in enumerate(value):
             item(f"{path}[{index}]", entry)
 
-    return look
+    return check_value
 
 
-def either(kind: type, first: Check, other: Check) -> Check:
-    def look(path: str, value: Any) -> None:
+def by_type(kind: type, first: Check, other: Check) -> Check:
+    def check_value(path: str, value: Any) -> None:
         (first if type(value) is kind else other)(path, value)
 
-    return look
+    return check_value
 
 
-def values(item: Check) -> Check:
-    """An object with any keys."""
+def map_of(item: Check) -> Check:
+    """An object with any keys and values that pass `item`."""
 
-    def look(path: str, value: Any) -> None:
+    def check_value(path: str, value: Any) -> None:
         if type(value) is not dict:
-            raise _wrong(path, "an object")
+            raise _wrong_type(path, "an object")
         for key, entry in value.items():
             if entry is not None:
                 item(f"{path}.{key[:80]}", entry)
 
-    return look
+    return check_value
 
 
 def scalar(path: str, value: Any) -> None:
     if type(value) not in (str, int, float, bool):
-        raise _wrong(path, "a string, a number, true or false")
+        raise _wrong_type(path, "a string, a number, true or false")
 
 
-def schema(path: str, value: Any) -> None:
-    """Any JSON, not too deep."""
+def any_json(path: str, value: Any) -> None:
+    """Any JSON value of at most `MAX_DEPTH` levels."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         below: list[Any] = []
         for item in level:
             if type(item) is dict:
@@ -135,180 +135,186 @@ def schema(path: str, value: Any) -> None:
         level = below
         if not level:
             return
-    raise BadRequest(f"{path}: nested more than {DEEPEST} levels deep", path)
+    raise BadRequest(f"{path}: nested more than {MAX_DEPTH} levels deep", path)
 
 
-def stops(path: str, value: Any) -> None:
-    either(str, text, texts)(path, value)
-    if len(value) > _MOST_STOPS and type(value) is list:
-        raise _wrong(path, f"at most {_MOST_STOPS} strings")
+def stop_strings(path: str, value: Any) -> None:
+    by_type(str, string, strings)(path, value)
+    if len(value) > _MAX_STOPS and type(value) is list:
+        raise _wrong_type(path, f"at most {_MAX_STOPS} strings")
 
 
-def media(path: str, value: Any) -> None:
+def media_url(path: str, value: Any) -> None:
     if type(value) is not str or not value.startswith(("data:", "https://", "http://")):
-        raise _wrong(path, "a data:, https: or http: URL")
+        raise _wrong_type(path, "a data:, https: or http: URL")
 
 
 def prompts(path: str, value: Any) -> None:
-    """A text, an array of texts, token ids, or an array of them."""
+    """A text, an array of texts, token ids, or an array of token id arrays."""
     if type(value) is str:
         return
     if type(value) is not list or not value:
-        raise _wrong(path, "a string or a non-empty array")
+        raise _wrong_type(path, "a string or a non-empty array")
     kinds = set(map(type, value))
     if kinds == {list}:
         if not set().union(*(map(type, item) for item in value)) <= {int}:
-            raise _wrong(path, "token ids as whole numbers")
+            raise _wrong_type(path, "token ids as whole numbers")
     elif kinds != {str} and kinds != {int}:
-        raise _wrong(path, "strings, token ids, or arrays of token ids, not mixed")
+        raise _wrong_type(path, "strings, token ids, or arrays of token ids, not mixed")
 
 
-_URL = either(str, media, fields({"url": media, "detail": text, "uuid": text}))
-_PART = fields(
+_URL = by_type(str, media_url, object_with({"url": media_url, "detail": string, "uuid": string}))
+_PART = object_with(
     {
-        "type": text,
-        "text": text,
-        "refusal": text,
+        "type": string,
+        "text": string,
+        "refusal": string,
         "image_url": _URL,
         "video_url": _URL,
         "audio_url": _URL,
-        "input_audio": fields({"data": text, "format": text}),
-        "uuid": text,
+        "input_audio": object_with({"data": string, "format": string}),
+        "uuid": string,
     }
 )
-_CONTENT = either(str, text, many(either(str, text, _PART)))
-_TOOL_CALL = fields(
+_CONTENT = by_type(str, string, array_of(by_type(str, string, _PART)))
+_TOOL_CALL = object_with(
     {
-        "id": text,
-        "type": text,
-        "index": whole(0),
-        "function": fields({"name": text, "arguments": either(str, text, schema)}),
+        "id": string,
+        "type": string,
+        "index": integer(0),
+        "function": object_with({"name": string, "arguments": by_type(str, string, any_json)}),
     }
 )
-_MESSAGE = fields(
+_MESSAGE = object_with(
     {
-        "role": text,
+        "role": string,
         "content": _CONTENT,
-        "name": text,
-        "refusal": text,
-        "reasoning": text,
-        "reasoning_content": text,
-        "tool_calls": many(_TOOL_CALL),
-        "tool_call_id": text,
-        # What clients send back of our own answers.
-        "annotations": many(schema),
-        "audio": schema,
+        "name": string,
+        "refusal": string,
+        "reasoning": string,
+        "reasoning_content": string,
+        "tool_calls": array_of(_TOOL_CALL),
+        "tool_call_id": string,
+        # Fields of earlier answers, which clients send back.
+        "annotations": array_of(any_json),
+        "audio": any_json,
     }
 )
-_TOOL = fields(
+_TOOL = object_with(
     {
-        "type": text,
-        "function": fields(
-            {"name": text, "description": text, "parameters": schema, "strict": flag}
+        "type": string,
+        "function": object_with(
+            {"name": string, "description": string, "parameters": any_json, "strict": boolean}
         ),
     }
 )
-_RESPONSE_FORMAT = fields(
+_RESPONSE_FORMAT = object_with(
     {
-        "type": text,
-        "json_schema": fields(
-            {"name": text, "description": text, "schema": schema, "strict": flag}
+        "type": string,
+        "json_schema": object_with(
+            {"name": string, "description": string, "schema": any_json, "strict": boolean}
         ),
-        "structures": many(fields({"begin": text, "schema": schema, "end": text})),
-        "triggers": texts,
-        "format": schema,
+        "structures": array_of(object_with({"begin": string, "schema": any_json, "end": string})),
+        "triggers": strings,
+        "format": any_json,
     }
 )
-_STRUCTURED = fields(
+_STRUCTURED = object_with(
     {
-        "json": schema,
-        "regex": text,
-        "choice": texts,
-        "grammar": text,
-        "json_object": flag,
-        "disable_any_whitespace": flag,
-        "disable_additional_properties": flag,
-        "whitespace_pattern": text,
-        "structural_tag": text,
+        "json": any_json,
+        "regex": string,
+        "choice": strings,
+        "grammar": string,
+        "json_object": boolean,
+        "disable_any_whitespace": boolean,
+        "disable_additional_properties": boolean,
+        "whitespace_pattern": string,
+        "structural_tag": string,
     }
 )
 _COMMON: dict[str, Check] = {
-    "model": text,
+    "model": string,
     "frequency_penalty": number,
     "presence_penalty": number,
     "repetition_penalty": number,
     "length_penalty": number,
     "temperature": number,
     "top_p": number,
-    "top_k": whole(-1),
+    "top_k": integer(-1),
     "min_p": number,
-    "seed": whole(-_INT64),
-    "n": whole(1, MOST_SEQUENCES),
-    "use_beam_search": flag,
-    "max_tokens": whole(0),
-    "min_tokens": whole(0),
-    "stop": stops,
-    "stop_token_ids": wholes,
-    "allowed_token_ids": wholes,
-    "bad_words": texts,
-    "logit_bias": values(number),
-    "include_stop_str_in_output": flag,
-    "ignore_eos": flag,
-    "skip_special_tokens": flag,
-    "spaces_between_special_tokens": flag,
-    "add_special_tokens": flag,
-    "truncate_prompt_tokens": whole(-1),
-    "prompt_logprobs": whole(-1),
-    "stream": flag,
-    "stream_options": fields(
-        {"include_usage": flag, "continuous_usage_stats": flag, "include_obfuscation": flag}
+    "seed": integer(-_INT64),
+    "n": integer(1, MAX_SEQUENCES),
+    "use_beam_search": boolean,
+    "max_tokens": integer(0),
+    "min_tokens": integer(0),
+    "stop": stop_strings,
+    "stop_token_ids": integers,
+    "allowed_token_ids": integers,
+    "bad_words": strings,
+    "logit_bias": map_of(number),
+    "include_stop_str_in_output": boolean,
+    "ignore_eos": boolean,
+    "skip_special_tokens": boolean,
+    "spaces_between_special_tokens": boolean,
+    "add_special_tokens": boolean,
+    "truncate_prompt_tokens": integer(-1),
+    "prompt_logprobs": integer(-1),
+    "stream": boolean,
+    "stream_options": object_with(
+        {
+            "include_usage": boolean,
+            "continuous_usage_stats": boolean,
+            "include_obfuscation": boolean,
+        }
     ),
-    "stream_interval": whole(1),
+    "stream_interval": integer(1),
     "response_format": _RESPONSE_FORMAT,
     "structured_outputs": _STRUCTURED,
-    "return_tokens_as_token_ids": flag,
-    "return_token_ids": flag,
-    "thinking_token_budget": whole(-1),
-    "cache_salt": text,
-    # Read by nobody here; official clients send them.
-    "user": text,
-    "metadata": values(text),
-    "store": flag,
-    "service_tier": text,
-    "safety_identifier": text,
-    "prompt_cache_key": text,
+    "return_tokens_as_token_ids": boolean,
+    "return_token_ids": boolean,
+    "thinking_token_budget": integer(-1),
+    "cache_salt": string,
+    # Ignored; official clients send them.
+    "user": string,
+    "metadata": map_of(string),
+    "store": boolean,
+    "service_tier": string,
+    "safety_identifier": string,
+    "prompt_cache_key": string,
 }
 COMPLETION_FIELDS: Mapping[str, Check] = {
     **_COMMON,
     "prompt": prompts,
-    "suffix": text,
-    "echo": flag,
-    "logprobs": whole(-1),
+    "suffix": string,
+    "echo": boolean,
+    "logprobs": integer(-1),
 }
 CHAT_FIELDS: Mapping[str, Check] = {
     **_COMMON,
-    "messages": many(_MESSAGE),
-    "max_completion_tokens": whole(0),
-    "logprobs": flag,
-    "top_logprobs": whole(-1),
-    "tools": many(_TOOL),
-    "tool_choice": either(str, text, fields({"type": text, "function": fields({"name": text})})),
-    "parallel_tool_calls": flag,
-    "reasoning_effort": text,
-    "include_reasoning": flag,
-    "modalities": texts,
-    "echo": flag,
-    "add_generation_prompt": flag,
-    "continue_final_message": flag,
-    "documents": many(values(text)),
-    "chat_template_kwargs": values(scalar),
+    "messages": array_of(_MESSAGE),
+    "max_completion_tokens": integer(0),
+    "logprobs": boolean,
+    "top_logprobs": integer(-1),
+    "tools": array_of(_TOOL),
+    "tool_choice": by_type(
+        str, string, object_with({"type": string, "function": object_with({"name": string})})
+    ),
+    "parallel_tool_calls": boolean,
+    "reasoning_effort": string,
+    "include_reasoning": boolean,
+    "modalities": strings,
+    "echo": boolean,
+    "add_generation_prompt": boolean,
+    "continue_final_message": boolean,
+    "documents": array_of(map_of(string)),
+    "chat_template_kwargs": map_of(scalar),
 }
 EMBEDDING_FIELDS: Mapping[str, Check] = {
-    "model": text,
+    "model": string,
     "input": prompts,
-    "encoding_format": text,
-    "dimensions": whole(1),
-    "user": text,
-    "truncate_prompt_tokens": whole(-1),
-    "add_special_tokens": flag,
+    "encoding_format": string,
+    "dimensions": integer(1),
+    "user": string,
+    "truncate_prompt_tokens": integer(-1),
+    "add_special_tokens": boolean,
 }

@@ -1,7 +1,7 @@
-"""The HTTP face of the gateway: a closed list of paths, in OpenAI's form.
+"""The gateway's HTTP endpoints, in OpenAI's format: a closed list of paths.
 
-Owns reading requests, who may ask for what, and the small answers of its own. What becomes of a
-request is the relay's business; what is counted is the meter's.
+Reads requests, checks who may use a model, and answers small requests itself. `proxy` sends the
+others to engines.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Awaitable, Callable
 import orjson
 
 from executors.gateway.allowed_fields import BadRequest
-from executors.gateway.api_keys import Access, Denied
-from executors.gateway.body_parsing import Parser, ParserBusy
-from executors.gateway.gateway_metrics import Metrics
-from executors.gateway.gateway_settings import Clock, Settings
-from executors.gateway.inflight_request import Request
-from executors.gateway.model_meter import Ending, Meter, Outcome
-from executors.gateway.model_selection import Choosing
-from executors.gateway.openai_format import CHAT, COMPLETIONS, EMBEDDINGS, Call, error_body
-from executors.gateway.pending_routes import Arrival, arrival, counted
-from executors.gateway.proxy import Relay
+from executors.gateway.api_keys import AccessControl, AccessDenied
+from executors.gateway.body_parsing import BodyParser, ParserProcessEnded
+from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.gateway.gateway_settings import Clock, GatewaySettings
+from executors.gateway.inflight_request import InflightRequest
+from executors.gateway.model_meter import Ending, ModelMeter, Outcome
+from executors.gateway.model_selection import ModelSelector
+from executors.gateway.openai_format import CHAT, COMPLETIONS, EMBEDDINGS, ApiCall, error_body
+from executors.gateway.pending_routes import PendingArrival, count_once, pending_arrival
+from executors.gateway.proxy import Proxy
 from executors.gateway.route_table import RouteTable
 from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
@@ -34,45 +34,45 @@ from topics.scoring import EVERY, FELL_BACK
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _MODELS = "/v1/models"
-_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
-_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+_TRACE_PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 _TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}\Z")
-_RETRY_S = 1  # after a shortage that lasts for milliseconds
+_RETRY_S = 1  # Retry-After for a shortage that lasts for milliseconds
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
-class Face:
+class ApiApp:
     """Handlers of all paths."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GatewaySettings,
         clock: Clock,
         table: RouteTable,
-        relay: Relay,
-        metrics: Metrics,
-        meters: dict[str, Meter],
+        proxy: Proxy,
+        metrics: GatewayMetrics,
+        meters: dict[str, ModelMeter],
         boot: str,
-        access: Access,
-        budget: BodyMemory,
+        access: AccessControl,
+        body_memory: BodyMemory,
         hosts: HostRule,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._table = table
-        self._relay = relay
+        self._proxy = proxy
         self._metrics = metrics
         self._meters = meters
         self._access = access
-        self._budget = budget
+        self._body_memory = body_memory
         self._hosts = hosts
-        self._ids = (f"{settings.gateway_id}-{boot[:8]}-{n}" for n in itertools.count(1))
+        self._new_ids = (f"{settings.gateway_id}-{boot[:8]}-{n}" for n in itertools.count(1))
         self._ids_in_use: set[str] = set()
-        self._unknown_waiting = 0
-        self.parser = Parser(settings.media_domains)
-        self.choosing = Choosing(table.routers, metrics, settings.connect_real_s)
-        self.make_room: Callable[[], bool] = lambda: False  # of the server, which needs us first
+        self._waiting_for_routes = 0
+        self.parser = BodyParser(settings.media_domains)
+        self.model_selector = ModelSelector(table.routers, metrics, settings.connect_real_s)
+        self.free_body_memory: Callable[[], bool] = lambda: False  # set by the gateway
         self.draining = False
         self._posts: dict[str, Handler] = dict.fromkeys(
             (COMPLETIONS, CHAT, EMBEDDINGS), self.generate
@@ -80,25 +80,25 @@ class Face:
         self._gets: dict[str, Handler] = {
             _MODELS: self.models,
             "/health": self.health,
-            "/metrics": self.expose,
+            "/metrics": self.metrics,
         }
 
     async def handle(self, exchange: Exchange) -> None:
-        """Answer one request; every path that is not listed here is 404."""
+        """Answer one request; 404 for any path that has no handler."""
         path, method = exchange.path, exchange.method
         host = exchange.header(b"host")
         if not self._hosts.allows(host):
-            declare = "is not one of this gateway's; --allowed-hosts declares names"
+            declare = "is not a name of this gateway; declare it with --allowed-hosts"
             self.refuse(exchange, 421, f"the host name {host[:200]!r} {declare}")
             return
         post, get = self._posts.get(path), self._gets.get(path)
         if get is None and path.startswith(_MODELS + "/"):
             get = self.model
         if method == b"POST" and post is not None:
-            # With API keys a page of another site cannot send what is asked for.
+            # With API keys, a page of another site cannot send the key that is required.
             origin, site = exchange.header(b"origin"), exchange.header(b"sec-fetch-site")
-            if not self._access.keyed and is_cross_site(host, origin, site):
-                self.refuse(exchange, 403, "requests of other sites' pages need an API key")
+            if not self._access.requires_keys and is_cross_site(host, origin, site):
+                self.refuse(exchange, 403, "requests from pages of other sites need an API key")
                 return
             await post(exchange)
         elif method in (b"GET", b"HEAD") and get is not None:
@@ -112,60 +112,61 @@ class Face:
     def refuse(
         self, exchange: Exchange, status: int, message: str, field: str | None = None
     ) -> None:
-        """An error in the form that OpenAI clients read."""
-        kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+        """Send an error in OpenAI's format."""
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         if status in (429, 503):
             exchange.add_header(b"Retry-After", b"%d" % _RETRY_S)
         if status == 401:
             exchange.add_header(b"WWW-Authenticate", b"Bearer")
         if status < 500:
-            self._metrics.bad.inc()
+            self._metrics.bad_requests.inc()
         exchange.answer(status, error_body(message, kind, status, field))
 
     async def generate(self, exchange: Exchange) -> None:
-        """Completions, chat completions and embeddings."""
+        """Handle completions, chat completions and embeddings."""
         arrived_ns = self._clock.mono_ns()
         raw, exchange.body = exchange.body, ()
         size = sum(map(len, raw))
-        fits = self._budget.reserve(size)
+        fits = self._body_memory.reserve(size)
         try:
-            if not fits and not self.make_room():
-                self._metrics.busy.inc()
+            if not fits and not self.free_body_memory():
+                self._metrics.overloaded.inc()
                 self.refuse(exchange, 429, "too many large requests at once")
                 return
             try:
                 bearer = exchange.headers.get(b"authorization", b"")
-                key = self._access.admit(bearer, time.monotonic())
-                names, scored = self._table.names, self._table.scored
+                key = self._access.authenticate(bearer, time.monotonic())
+                names, scored = self._table.aliases, self._table.score_routed
                 call = await self.parser.parse(exchange.path, raw, names, scored)
                 del raw
-                self._access.allow(key, call.model)
+                self._access.authorize(key, call.model)
             except BadRequest as error:
                 self.refuse(exchange, 400, str(error), error.field)
                 return
-            except Denied as error:
-                self._deny(exchange, error)
+            except AccessDenied as error:
+                self._refuse_denied(exchange, error)
                 return
-            except ParserBusy:
-                self._metrics.busy.inc()
+            except ParserProcessEnded:
+                self._metrics.overloaded.inc()
                 self.refuse(exchange, 429, "too many large requests at once")
                 return
             spent_ns = self._clock.mono_ns() - arrived_ns
             if call.model in self._table.routers:
-                await self._choose(exchange, call, arrived_ns, spent_ns)
+                await self._select_and_serve(exchange, call, arrived_ns, spent_ns)
             else:
-                await self._unrouted(exchange, call, arrived_ns, spent_ns)
+                await self._serve_when_routed(exchange, call, arrived_ns, spent_ns)
         finally:
-            self._budget.release(size)
+            self._body_memory.release(size)
 
-    async def _unrouted(
-        self, exchange: Exchange, call: Call, arrived_ns: int, spent_ns: int
+    async def _serve_when_routed(
+        self, exchange: Exchange, call: ApiCall, arrived_ns: int, spent_ns: int
     ) -> None:
-        """Serve if routes come in time; a declared model's request counts from now on."""
-        early = arrival(call, self._settings.declared, self._meters)
+        """Serve if routes arrive in time. A request for a declared model counts as an arrival at
+        once."""
+        early = pending_arrival(call, self._settings.declared_models, self._meters)
         try:
-            if await self._known(exchange, call):
-                await self._choose(exchange, call, arrived_ns, spent_ns, early)
+            if await self._wait_for_routes(exchange, call):
+                await self._select_and_serve(exchange, call, arrived_ns, spent_ns, early)
         except asyncio.CancelledError:
             if early is not None and exchange.client_gone:
                 early.ending = Ending.WITHDRAWN
@@ -174,7 +175,7 @@ class Face:
             if early is not None:
                 early.close()
 
-    def _deny(self, exchange: Exchange, denied: Denied) -> None:
+    def _refuse_denied(self, exchange: Exchange, denied: AccessDenied) -> None:
         self._metrics.denied.inc()
         if denied.retry_s:
             exchange.add_header(b"Retry-After", b"%d" % denied.retry_s)
@@ -182,179 +183,187 @@ class Face:
         else:
             self.refuse(exchange, denied.status, str(denied))
 
-    async def _known(self, exchange: Exchange, call: Call) -> bool:
-        """Whether the model of `call` has routes, or gets them in time; if not, that is said."""
-        known: bool | None = None
-        if call.model in self._settings.advised:
-            self._metrics.unknown.inc()
+    async def _wait_for_routes(self, exchange: Exchange, call: ApiCall) -> bool:
+        """Whether the model of `call` has routes or gets them in time. If not, the request is
+        refused."""
+        routed: bool | None = None
+        if call.model in self._settings.recommend_only:
+            self._metrics.unknown_model.inc()
             self.refuse(
                 exchange,
                 503,
-                f"nothing serves {call.model}: its mode is not act, so no instance is started",
+                f"no instance serves {call.model}: its mode is not act, so none is started",
             )
             return False
-        if self._unknown_waiting < self._settings.max_unknown:
+        if self._waiting_for_routes < self._settings.max_unknown:
             until = time.monotonic() + self._clock.real_s(self._settings.hold_s)
-            self._unknown_waiting += 1
+            self._waiting_for_routes += 1
             try:
-                known = await self._table.known(call.model, until)
+                routed = await self._table.wait_for_routes(call.model, until)
             finally:
-                self._unknown_waiting -= 1
-        call.model = self._table.names.get(call.model, call.model)
-        if known and call.model in self._table.routers:
+                self._waiting_for_routes -= 1
+        call.model = self._table.aliases.get(call.model, call.model)
+        if routed and call.model in self._table.routers:
             return True
-        self._metrics.unknown.inc()
-        if known is None:
-            self.refuse(exchange, 503, "no routes are known yet")
+        self._metrics.unknown_model.inc()
+        if routed is None:
+            self.refuse(exchange, 503, "the gateway has received no routes yet")
         else:
             self.refuse(exchange, 404, f"the model {call.model[:200]!r} does not exist", "model")
         return False
 
-    async def _choose(
+    async def _select_and_serve(
         self,
         exchange: Exchange,
-        call: Call,
+        call: ApiCall,
         arrived_ns: int,
         spent_ns: int,
-        early: Arrival | None = None,
+        early: PendingArrival | None = None,
     ) -> None:
-        """Serve; a request for a name that stands for several models by one of these."""
+        """Serve the request. If its model name stands for several models, select one of them
+        first."""
         routes = self._table.routers[call.model].routes
         if routes is None or routes.split is None:
             await self._serve(exchange, call, arrived_ns, spent_ns, None, early)
             return
-        meter = self._meters.setdefault(call.model, Meter())
-        model, number, fell_back = await self.choosing.choose(call, exchange.headers, routes.split)
+        meter = self._meters.setdefault(call.model, ModelMeter())
+        model, number, fell_back = await self.model_selector.select(
+            call, exchange.headers, routes.split
+        )
         call.model = model
-        if model in self._table.routers or await self._known(exchange, call):
-            through = (meter, number, fell_back)
-            await self._serve(exchange, call, arrived_ns, spent_ns, through, early)
+        if model in self._table.routers or await self._wait_for_routes(exchange, call):
+            selection = (meter, number, fell_back)
+            await self._serve(exchange, call, arrived_ns, spent_ns, selection, early)
 
     async def _serve(
         self,
         exchange: Exchange,
-        call: Call,
+        call: ApiCall,
         arrived_ns: int,
         spent_ns: int,
-        through: tuple[Meter, int, bool] | None,
-        early: Arrival | None,
+        selection: tuple[ModelMeter, int, bool] | None,
+        early: PendingArrival | None,
     ) -> None:
-        """Serve, and count the end whatever it is. through: of the name that it was asked by, where
-        that stands for several models, the class of its score, and whether it fell back. early:
-        where it counted as having arrived before."""
+        """Serve the request and count its end, whatever it is. selection: for a name that stands
+        for several models, the meter of that name, the class of the score, and whether a fallback
+        model answers. early: the arrival that was counted before the model had routes."""
         router, media = self._table.routers[call.model], frozenset(call.media)
         if not router.accepts_media(media):
             if early is not None:
                 early.ending = Ending.WITHDRAWN
             what = ", ".join(sorted(media)) or "text alone"
-            self.refuse(exchange, 400, f"{call.model} takes no requests with {what}", "messages")
+            self.refuse(exchange, 400, f"{call.model} does not accept {what}", "messages")
             return
         meter = self._meters.get(call.model)
         if meter is None:
-            meter = self._meters[call.model] = Meter()
-        name, shown = self._name(exchange)
-        exchange.add_header(b"X-Request-Id", shown)
-        lengths = counted(meter, call, early)
-        if through is not None:
-            counted(through[0], call, early)
-            through[0].count_class(through[1])
+            meter = self._meters[call.model] = ModelMeter()
+        name, client_id = self._request_ids(exchange)
+        exchange.add_header(b"X-Request-Id", client_id)
+        lengths = count_once(meter, call, early)
+        if selection is not None:
+            count_once(selection[0], call, early)
+            selection[0].count_class(selection[1])
         kind = router.kind_of(*lengths, media)
-        trace = _trace(exchange)
-        request = Request(call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind)
+        trace = _trace_headers(exchange)
+        request = InflightRequest(
+            call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind
+        )
         request.on_sent = meter.count_sent
         outcome = Outcome(Ending.FAILED)
         try:
-            outcome = await self._relay.serve(request)
+            outcome = await self._proxy.serve(request)
         except asyncio.CancelledError:
-            self._metrics.aborts.labels(call.model).inc()
+            self._metrics.client_aborts.labels(call.model).inc()
             if exchange.client_gone:
                 waited_ms = self._clock.elapsed_ms(arrived_ns, self._clock.mono_ns())
-                first_ms = 0.0 if request.started else None
+                first_ms = 0.0 if request.response_started else None
                 outcome = Outcome(Ending.WITHDRAWN, waited_ms, first_ms)
             raise
         finally:
             self._ids_in_use.discard(name)
-            left = self._table.routers.get(call.model)
-            routes = left.routes if left is not None else None
+            current_router = self._table.routers.get(call.model)
+            routes = current_router.routes if current_router is not None else None
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
-            meter.ended(outcome, call.tokens_guess, *limits)
-            if through is not None:
-                through[0].ended(outcome, call.tokens_guess, *limits)
-                through[0].count_sent(EVERY, call.model)
-                if through[2]:
-                    through[0].count_sent(FELL_BACK, call.model)
-            self._metrics.ended(call.model, outcome.ending)
-            request.pause()
-            self._metrics.overhead(request.own_ns / 1e6)
+            meter.record_end(outcome, call.prompt_tokens_estimate, *limits)
+            if selection is not None:
+                selection[0].record_end(outcome, call.prompt_tokens_estimate, *limits)
+                selection[0].count_sent(EVERY, call.model)
+                if selection[2]:
+                    selection[0].count_sent(FELL_BACK, call.model)
+            self._metrics.count_end(call.model, outcome.ending)
+            request.stop_timer()
+            self._metrics.observe_overhead(request.gateway_ns / 1e6)
 
-    def _name(self, exchange: Exchange) -> tuple[str, bytes]:
-        """The request's id at engines, where it must be unique, and what its client sees."""
+    def _request_ids(self, exchange: Exchange) -> tuple[str, bytes]:
+        """The request's id for engines, where it must be unique, and the id that its client
+        sees."""
         given = exchange.headers.get(b"x-request-id", b"")
-        shown = given if _ID.match(given) else next(self._ids).encode()
-        name = shown.decode()
+        client_id = given if _REQUEST_ID.match(given) else next(self._new_ids).encode()
+        name = client_id.decode()
         if name in self._ids_in_use:
-            name = f"{name}-{next(self._ids)}"
+            name = f"{name}-{next(self._new_ids)}"
         self._ids_in_use.add(name)
-        return name, shown
+        return name, client_id
 
     async def models(self, exchange: Exchange) -> None:
-        """The models that have routes, and that this key may use."""
+        """List the models that have routes and that the key may use."""
         try:
-            key = self._access.admit(exchange.headers.get(b"authorization", b""), None)
-        except Denied as error:
-            self._deny(exchange, error)
+            key = self._access.authenticate(exchange.headers.get(b"authorization", b""), None)
+        except AccessDenied as error:
+            self._refuse_denied(exchange, error)
             return
         listed = [
-            self._model(model)
+            self._model_entry(model)
             for model in sorted(self._table.routers)
             if self._access.may_use(key, model)
         ]
         exchange.answer(200, orjson.dumps({"object": "list", "data": listed}))
 
     async def model(self, exchange: Exchange) -> None:
-        """One model, by its name or another name of it."""
-        asked = exchange.path[len(_MODELS) + 1 :].replace("%2F", "/").replace("%2f", "/")
-        model = self._table.names.get(asked, asked)
+        """Describe one model, given by its name or an alias."""
+        name = exchange.path[len(_MODELS) + 1 :].replace("%2F", "/").replace("%2f", "/")
+        model = self._table.aliases.get(name, name)
         try:
-            key = self._access.admit(exchange.headers.get(b"authorization", b""), None)
-        except Denied as error:
-            self._deny(exchange, error)
+            key = self._access.authenticate(exchange.headers.get(b"authorization", b""), None)
+        except AccessDenied as error:
+            self._refuse_denied(exchange, error)
             return
         if model in self._table.routers and self._access.may_use(key, model):
-            exchange.answer(200, orjson.dumps(self._model(model)))
+            exchange.answer(200, orjson.dumps(self._model_entry(model)))
         else:
-            self.refuse(exchange, 404, f"the model {asked[:200]!r} does not exist", "model")
+            self.refuse(exchange, 404, f"the model {name[:200]!r} does not exist", "model")
 
-    def _model(self, model: str) -> dict[str, object]:
+    def _model_entry(self, model: str) -> dict[str, object]:
         routes = self._table.routers[model].routes
         aliases = list(routes.aliases) if routes else []
         root = aliases[0] if aliases else model
         return {"id": model, "object": "model", "created": 0, "owned_by": "shoal", "root": root}
 
     async def health(self, exchange: Exchange) -> None:
-        """Whether this process answers and stays; it says nothing about engines."""
+        """Tell whether this process answers and is not draining. Engines do not matter."""
         status = "draining" if self.draining else "ok"
         body = orjson.dumps({"status": status, "models": len(self._table.routers)})
         exchange.answer(503 if self.draining else 200, body)
 
-    async def expose(self, exchange: Exchange) -> None:
-        """Metrics in Prometheus' text form; with API keys, for this host and for holders of one."""
-        if self._access.keyed and not _is_local(exchange.peer):
+    async def metrics(self, exchange: Exchange) -> None:
+        """Metrics in Prometheus' text format. If API keys are required, only for this host and for
+        holders of a key."""
+        if self._access.requires_keys and not _is_local(exchange.peer):
             try:
-                self._access.admit(exchange.headers.get(b"authorization", b""), None)
-            except Denied as error:
-                self._deny(exchange, error)
+                self._access.authenticate(exchange.headers.get(b"authorization", b""), None)
+            except AccessDenied as error:
+                self._refuse_denied(exchange, error)
                 return
         for model, meter in self._meters.items():
             self._metrics.in_flight.labels(model).set(meter.in_flight)
-            self._metrics.waiting.labels(model).set(self._relay.admission.waiting(model))
+            self._metrics.waiting.labels(model).set(self._proxy.admission.waiting_count(model))
         for model, router in self._table.routers.items():
             self._metrics.ejected.labels(model).set(len(router.ejected()))
-        self._metrics.body_bytes.set(self._budget.used_bytes)
+        self._metrics.body_bytes.set(self._body_memory.used_bytes)
         exchange.answer(200, self._metrics.exposition(), _TEXT)
 
 
-_KINDS = {
+_ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -363,10 +372,10 @@ _KINDS = {
 }
 
 
-def _trace(exchange: Exchange) -> bytes:
-    """The trace headers of a client, as lines for engines."""
+def _trace_headers(exchange: Exchange) -> bytes:
+    """The trace headers of the client as header lines for engines."""
     parent = exchange.headers.get(b"traceparent", b"")
-    if not _TRACE.match(parent):
+    if not _TRACE_PARENT.match(parent):
         return b""
     state = exchange.headers.get(b"tracestate", b"")
     lines = b"traceparent: %s\r\n" % parent

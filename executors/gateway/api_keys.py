@@ -1,8 +1,8 @@
-"""API keys: who may ask for which models, and how often.
+"""API keys: which models a key may use, and how often.
 
-Owns the file of keys, read again whenever it changes; one that cannot be used is reported and the
-last good one stays in force. The file holds SHA-256 digests of the keys and never a key: keys are
-long random strings, so a plain digest gives nothing away and costs a request one microsecond.
+The file of keys is read again when it changes. If the new file is invalid, that is reported and the
+last valid keys stay in force. The file holds SHA-256 digests, never keys. Keys are long random
+strings, so a plain digest reveals nothing and costs about a microsecond per request.
 
     keys:
     - name: team-search
@@ -25,21 +25,21 @@ from typing import Any
 
 import yaml
 
-from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.gateway_metrics import GatewayMetrics
 from topics import plainyaml
 from topics.checks import InvalidRecord, name, number
 
 log = logging.getLogger(__name__)
 
-ALL = "*"
+ALL_MODELS = "*"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_LOOK_REAL_S = 1.0
+_CHECK_PERIOD_REAL_S = 1.0
 _FIELDS = {"name", "sha256", "models", "requests_per_minute"}
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 
 
-class Denied(Exception):
-    """This key may not. retry_s: when it may again, 0 if never."""
+class AccessDenied(Exception):
+    """The request is not allowed. retry_s: seconds until it would be, 0 if never."""
 
     def __init__(self, status: int, message: str, retry_s: int = 0) -> None:
         super().__init__(message)
@@ -47,99 +47,101 @@ class Denied(Exception):
         self.retry_s = retry_s
 
 
-class BadKeys(Exception):
-    """The file of keys holds what it must not, at a start."""
+class InvalidKeysFile(Exception):
+    """The file of keys is invalid at a start."""
 
 
 @dataclass(slots=True)
-class Key:
-    """One holder. The bucket holds a minute's requests at most, and fills at their rate."""
+class ApiKey:
+    """The holder of one key, with a token bucket of one minute's requests."""
 
     name: str
     models: frozenset[str]
-    per_minute: float = 0.0  # 0: no bound
+    per_minute: float = 0.0  # 0: no limit
     _tokens: float = 0.0
-    _at: float = -math.inf
+    _refilled_s: float = -math.inf
 
-    def spend(self, now: float) -> float:
-        """Take one request's worth; real seconds to wait if there is none, else 0."""
+    def take_token(self, now: float) -> float:
+        """Take a token and return 0, or return the real seconds until one is available."""
         if not self.per_minute:
             return 0.0
         rate = self.per_minute / 60.0
-        self._tokens = min(max(1.0, self.per_minute), self._tokens + (now - self._at) * rate)
-        self._at = now
+        self._tokens = min(
+            max(1.0, self.per_minute), self._tokens + (now - self._refilled_s) * rate
+        )
+        self._refilled_s = now
         if self._tokens < 1.0:
             return (1.0 - self._tokens) / rate
         self._tokens -= 1.0
         return 0.0
 
-    def keep_spent(self, before: Key) -> None:
-        """The file changed: what was spent stays spent."""
-        self._tokens, self._at = before._tokens, before._at
+    def inherit_tokens(self, before: ApiKey) -> None:
+        """Keep the bucket of the same key in the file before."""
+        self._tokens, self._refilled_s = before._tokens, before._refilled_s
 
 
-class Access:
-    """Who may do what. Without a file everyone may do everything."""
+class AccessControl:
+    """Checks API keys. Without a file of keys everything is allowed."""
 
-    def __init__(self, path: Path | None, metrics: Metrics) -> None:
+    def __init__(self, path: Path | None, metrics: GatewayMetrics) -> None:
         self._path = path
         self._metrics = metrics
-        self._keys: dict[str, Key] = {}
-        self._seen: tuple[int, int, int] | None = None
+        self._keys: dict[str, ApiKey] = {}
+        self._file_stamp: tuple[int, int, int] | None = None
 
     @property
-    def keyed(self) -> bool:
-        """Whether keys are asked for at all."""
+    def requires_keys(self) -> bool:
+        """Whether requests need an API key."""
         return self._path is not None
 
     def load(self) -> None:
-        """Read the file; BadKeys or OSError if it cannot be used."""
+        """Read the file; InvalidKeysFile or OSError."""
         try:
             self._load()
         except (InvalidRecord, UnicodeDecodeError) as error:
-            raise BadKeys(str(error)) from error
+            raise InvalidKeysFile(str(error)) from error
 
     def _load(self) -> None:
         if self._path is None:
             return
         stat = self._path.stat()
-        self._seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        if stat.st_size > _MOST_BYTES:
-            raise InvalidRecord("keys", f"{stat.st_size} bytes", f"at most {_MOST_BYTES} bytes")
-        fresh = read_keys(self._path.read_text())
-        for digest, key in fresh.items():
+        self._file_stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if stat.st_size > _MAX_BYTES:
+            raise InvalidRecord("keys", f"{stat.st_size} bytes", f"at most {_MAX_BYTES} bytes")
+        new_keys = parse_keys(self._path.read_text())
+        for digest, key in new_keys.items():
             if digest in self._keys:
-                key.keep_spent(self._keys[digest])
-        self._keys = fresh
+                key.inherit_tokens(self._keys[digest])
+        self._keys = new_keys
         if stat.st_mode & 0o077:
             log.warning("%s: readable by others; chmod 600 is advised", self._path)
 
-    async def keep_fresh(self) -> None:
-        """Read the file again whenever it changes, for ever."""
+    async def watch_file(self) -> None:
+        """Read the file again whenever it changes. Never returns."""
         while True:
-            await asyncio.sleep(_LOOK_REAL_S)
-            self.look()
+            await asyncio.sleep(_CHECK_PERIOD_REAL_S)
+            self.reload_if_changed()
 
-    def look(self) -> None:
-        """Read the file again if it has changed; the last good one stays if it cannot be used."""
+    def reload_if_changed(self) -> None:
+        """Read the file again if it has changed. If it is invalid, the last valid keys stay."""
         if self._path is None:
             return
         try:
             stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size, stat.st_ino) == self._seen:
+            if (stat.st_mtime_ns, stat.st_size, stat.st_ino) == self._file_stamp:
                 return
             self.load()
             log.info("%s: %d keys", self._path, len(self._keys))
-        except (OSError, BadKeys) as error:
-            if self._seen is not None:  # said once per change, and once when it went away
+        except (OSError, InvalidKeysFile) as error:
+            if self._file_stamp is not None:  # report each change once, and a removal once
                 self._metrics.keys_errors.inc()
-                log.warning("%s: the last good keys stay in force: %s", self._path, error)
+                log.warning("%s: the last valid keys stay in force: %s", self._path, error)
             if isinstance(error, OSError):
-                self._seen = None
+                self._file_stamp = None
 
-    def admit(self, authorization: bytes, now: float | None) -> Key | None:
-        """The key in an Authorization header, one request the poorer at `now` (None: a question
-        that costs nothing); Denied. None where no keys are asked for."""
+    def authenticate(self, authorization: bytes, now: float | None) -> ApiKey | None:
+        """The key of an Authorization header, after taking one of its tokens at `now` (real s; None
+        takes no token). AccessDenied. None if no keys are required."""
         if self._path is None:
             return None
         scheme, _, secret = authorization.partition(b" ")
@@ -147,25 +149,25 @@ class Access:
         key = self._keys.get(digest)
         if key is None:
             why = "not a known API key" if authorization else "an API key is required"
-            raise Denied(401, why)
-        wait_s = key.spend(now) if now is not None else 0.0
+            raise AccessDenied(401, why)
+        wait_s = key.take_token(now) if now is not None else 0.0
         if wait_s:
             limit = f"{key.per_minute:g} requests per minute"
-            raise Denied(429, f"{key.name}: more than {limit}", math.ceil(wait_s))
+            raise AccessDenied(429, f"{key.name}: more than {limit}", math.ceil(wait_s))
         return key
 
-    def allow(self, key: Key | None, model: str) -> None:
-        """Denied unless `key` may use `model`."""
+    def authorize(self, key: ApiKey | None, model: str) -> None:
+        """Raise AccessDenied unless `key` may use `model`."""
         if not self.may_use(key, model):
-            raise Denied(403, f"this key may not use the model {model[:200]!r}")
+            raise AccessDenied(403, f"this key may not use the model {model[:200]!r}")
 
-    def may_use(self, key: Key | None, model: str) -> bool:
+    def may_use(self, key: ApiKey | None, model: str) -> bool:
         """Whether `key` may use `model`."""
-        return key is None or ALL in key.models or model in key.models
+        return key is None or ALL_MODELS in key.models or model in key.models
 
 
-def read_keys(text: str) -> dict[str, Key]:
-    """Keys by digest; InvalidRecord names what is wrong."""
+def parse_keys(text: str) -> dict[str, ApiKey]:
+    """Keys by digest; InvalidRecord names the invalid field."""
     try:
         root = plainyaml.load(text)
     except yaml.YAMLError as error:
@@ -173,16 +175,16 @@ def read_keys(text: str) -> dict[str, Key]:
     entries = root.get("keys") if isinstance(root, dict) else None
     if not isinstance(entries, list):
         raise InvalidRecord("keys", type(entries).__name__, "a list of keys")
-    found: dict[str, Key] = {}
+    keys: dict[str, ApiKey] = {}
     for index, entry in enumerate(entries):
-        digest, key = _key(f"keys[{index}]", entry)
-        if digest in found:
+        digest, key = _parse_key(f"keys[{index}]", entry)
+        if digest in keys:
             raise InvalidRecord(f"keys[{index}].sha256", digest, "each key once")
-        found[digest] = key
-    return found
+        keys[digest] = key
+    return keys
 
 
-def _key(path: str, entry: Any) -> tuple[str, Key]:
+def _parse_key(path: str, entry: Any) -> tuple[str, ApiKey]:
     if not isinstance(entry, Mapping):
         raise InvalidRecord(path, entry, "name, sha256, models, requests_per_minute")
     for unknown in entry.keys() - _FIELDS:
@@ -190,13 +192,15 @@ def _key(path: str, entry: Any) -> tuple[str, Key]:
     name(f"{path}.name", entry.get("name"))
     digest, models = entry.get("sha256"), entry.get("models")
     if not isinstance(digest, str) or not _DIGEST.match(digest):
-        shown = "something else" if digest is not None else "nothing"  # it may be the key itself
-        raise InvalidRecord(f"{path}.sha256", shown, "64 hexadecimal digits: the key's SHA-256")
+        value = (
+            "something else" if digest is not None else "nothing"
+        )  # never the value: it may be the key
+        raise InvalidRecord(f"{path}.sha256", value, "64 hexadecimal digits: the key's SHA-256")
     if not isinstance(models, list) or not models:
         raise InvalidRecord(f"{path}.models", models, "a list of models, or ['*']")
     for model in models:
-        if model != ALL:
+        if model != ALL_MODELS:
             name(f"{path}.models", model)
     per_minute = entry.get("requests_per_minute", 0)
     number(f"{path}.requests_per_minute", per_minute, 0.0, 1e9)
-    return digest, Key(str(entry["name"]), frozenset(models), float(per_minute))
+    return digest, ApiKey(str(entry["name"]), frozenset(models), float(per_minute))

@@ -1,9 +1,8 @@
-"""Request bodies to calls, without holding up everyone else.
+"""Parse request bodies without blocking the event loop.
 
-Owns the process that parses heavy bodies: a few megabytes of small values take a parser a third of
-a second, in which an event loop would serve nobody, and threads do not help because parsing holds
-the interpreter's lock. Ordinary bodies are parsed at once. The process is this module; it answers
-frames on its standard input and ends when that does, so it never outlives the gateway.
+Parsing a body of a few megabytes can take a third of a second and holds the interpreter's lock, so
+heavy bodies go to a separate process. It runs this module, answers frames on its standard input,
+and ends when that closes, so it does not outlive the gateway. Other bodies are parsed in place.
 """
 
 from __future__ import annotations
@@ -19,58 +18,58 @@ from typing import Any, BinaryIO
 import orjson
 
 from executors.gateway.allowed_fields import BadRequest
-from executors.gateway.openai_format import Call, is_heavy, parse_call
+from executors.gateway.openai_format import ApiCall, is_heavy, parse_call
 from executors.gateway.wire.body_blocks import Blocks, BodyBuffer
 
-_NICE = 10  # where cores are short, heavy bodies wait for everybody else
+_NICE = 10  # if cores are scarce, all other work comes before heavy bodies
 
 
-class ParserBusy(Exception):
-    """The process that parses heavy bodies ended, for its memory perhaps."""
+class ParserProcessEnded(Exception):
+    """The parser process ended, perhaps for lack of memory."""
 
 
-class Parser:
-    """Parses in this process or, if that would take long, in another one (started when needed).
-    domains: from which engines may fetch media."""
+class BodyParser:
+    """Parses in this process, or in a separate one if that would take long. domains: hosts from
+    which engines may fetch media."""
 
     def __init__(self, domains: Collection[str] = ()) -> None:
         self._domains = domains
         self.process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def parse(
         self, path: str, raw: Blocks, names: Mapping[str, str], scored: Collection[str] = ()
-    ) -> Call:
-        """The call in `raw`; BadRequest, ParserBusy."""
+    ) -> ApiCall:
+        """Parse `raw`; BadRequest, ParserProcessEnded."""
         if not is_heavy(raw):
             return parse_call(path, b"".join(raw), names, scored, self._domains)
         try:
-            await self._turn.acquire()  # what waits is bounded by the budget of bodies
-            asked = {
+            await self._lock.acquire()  # body memory limits how many wait
+            header = {
                 "path": path,
                 "names": names,
                 "scored": list(scored),
                 "domains": list(self._domains),
             }
-            asking = asyncio.create_task(self._asked(orjson.dumps(asked), raw))
-            asking.add_done_callback(self._over)
-            # A client that leaves meanwhile must not cost the process: to start one takes longer
-            # than to finish.
-            head, core = await asyncio.shield(asking)
+            parsing = asyncio.create_task(self._parse_in_process(orjson.dumps(header), raw))
+            parsing.add_done_callback(self._unlock)
+            # A client that leaves must not end the process: starting one takes longer than
+            # finishing the body.
+            head, core = await asyncio.shield(parsing)
         except (EOFError, ConnectionError) as error:
-            raise ParserBusy from error
-        said = orjson.loads(head)
-        if "refused" in said:
-            raise BadRequest(said["refused"], said["field"])
-        return Call(**said, core=core)
+            raise ParserProcessEnded from error
+        reply = orjson.loads(head)
+        if "refused" in reply:
+            raise BadRequest(reply["refused"], reply["field"])
+        return ApiCall(**reply, body_core=core)
 
-    def _over(self, asking: asyncio.Task[tuple[bytes, Blocks]]) -> None:
-        self._turn.release()
-        if not asking.cancelled():
-            asking.exception()  # nobody may be waiting any more
+    def _unlock(self, parsing: asyncio.Task[tuple[bytes, Blocks]]) -> None:
+        self._lock.release()
+        if not parsing.cancelled():
+            parsing.exception()  # mark it as read: no task may wait for it
 
     async def close(self) -> None:
-        """End the other process."""
+        """End the parser process."""
         process, self.process = self.process, None
         if process is not None and process.returncode is None:
             process.kill()
@@ -78,8 +77,9 @@ class Parser:
                 process.stdin.close()
             await process.wait()
 
-    async def _asked(self, head: bytes, raw: Blocks) -> tuple[bytes, Blocks]:
-        """The answer's head and the core; whatever goes wrong, the next one asks a new process."""
+    async def _parse_in_process(self, head: bytes, raw: Blocks) -> tuple[bytes, Blocks]:
+        """The header and body core of the reply. After any failure the next body gets a new
+        process."""
         process = self.process
         if process is None or process.returncode is not None:
             process = self.process = await asyncio.create_subprocess_exec(
@@ -96,19 +96,19 @@ class Parser:
             for block in raw:
                 process.stdin.write(block)
                 await process.stdin.drain()
-                await asyncio.sleep(0)  # one block an iteration, however fast they are taken
+                await asyncio.sleep(0)  # one block per iteration
             sizes = (await process.stdout.readuntil(b"\n")).split()
             answer = await process.stdout.readexactly(int(sizes[0]))
             core, left = BodyBuffer(), int(sizes[1])
             while left:
                 part = await process.stdout.read(left)
                 if not part:
-                    raise EOFError("the parser ended amid an answer")
+                    raise EOFError("the parser ended in the middle of a reply")
                 core.add(part)
                 left -= len(part)
             done = True
         finally:
-            if not done:  # cut off in the middle
+            if not done:  # the stream of frames is out of step
                 await self.close()
         return answer, core.take()
 
@@ -117,25 +117,25 @@ def _frame(head: int, body: int) -> bytes:
     return b"%d %d\n" % (head, body)
 
 
-def _answer(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
-    asked = orjson.loads(head)
+def _reply_to(head: bytes, raw: bytes) -> tuple[bytes, bytes]:
+    header = orjson.loads(head)
     try:
-        call = parse_call(asked["path"], raw, asked["names"], asked["scored"], asked["domains"])
+        call = parse_call(header["path"], raw, header["names"], header["scored"], header["domains"])
     except BadRequest as error:
         return orjson.dumps({"refused": str(error), "field": error.field}), b""
     fields: dict[str, Any] = {
         field.name: getattr(call, field.name)
         for field in dataclasses.fields(call)
-        if field.name != "core"
+        if field.name != "body_core"
     }
-    return orjson.dumps(fields), b"".join(call.core)
+    return orjson.dumps(fields), b"".join(call.body_core)
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer frames until `source` ends."""
     while line := source.readline():
         sizes = line.split()
-        head, core = _answer(source.read(int(sizes[0])), source.read(int(sizes[1])))
+        head, core = _reply_to(source.read(int(sizes[0])), source.read(int(sizes[1])))
         sink.writelines((_frame(len(head), len(core)), head, core))
         sink.flush()
 

@@ -1,7 +1,6 @@
-"""One exchange with one engine, and what its failures mean.
+"""Send requests to engines and classify their failures.
 
-Owns the classes of failure, and which of them allow that a request goes to another engine: only
-those where the request surely did not harm the first one. Knows nothing of routes or of clients.
+A request may go to another engine only if it cannot have harmed the first one.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from types import TracebackType
 
 import orjson
 
-from executors.gateway.gateway_settings import Settings
+from executors.gateway.gateway_settings import GatewaySettings
 from executors.gateway.wire.body_blocks import Blocks
 from executors.gateway.wire.engine_pool import (
     EnginePool,
@@ -22,9 +21,9 @@ from executors.gateway.wire.engine_pool import (
 )
 from topics.records import Endpoint
 
-# Shorter than the 5 s after which vLLM closes an idle connection, so that we never write into one.
+# vLLM closes an idle connection after 5 s; a request must not meet a closing one.
 _KEEP_ALIVE_REAL_S = 3.0
-_MOST_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _PROGRESS = re.compile(
     rb"^vllm:(?:generation_tokens|prompt_tokens|request_success)_total\S* (\S+)", re.M
 )
@@ -33,62 +32,64 @@ _PROGRESS = re.compile(
 class EngineError(Exception):
     """This instance did not answer the request.
 
-    resend: another one may be asked. False where the request may have been what ended the engine:
-    a request that kills engines must not kill a second one. ejects: it serves nobody until a
-    probe succeeds. status: what the client is told.
+    may_resend: another instance may be tried. False if the request may have crashed the engine,
+    because it must not crash a second one. ejects: the instance gets no requests until a probe
+    succeeds. status: the status that the client gets.
     """
 
-    resend = False
+    may_resend = False
     ejects = False
     status = 502
 
 
-class EngineUnreached(EngineError):
-    """It never got the request."""
+class EngineUnreachable(EngineError):
+    """The engine never received the request."""
 
-    resend = True
+    may_resend = True
     ejects = True
 
 
-class EngineGone(EngineError):
-    """It answered that it does not serve this (503, or 404: another model sits there now)."""
+class EngineNotServing(EngineError):
+    """The engine does not serve the model (503, or 404 because it serves another model now)."""
 
-    resend = True
+    may_resend = True
     ejects = True
 
 
-class EngineLost(EngineError):
-    """It had the request when its connection broke: it may have died of it."""
+class EngineConnectionLost(EngineError):
+    """The connection broke after the engine got the request, which may have crashed it."""
 
     ejects = True
 
 
-class EngineStalled(EngineError):
-    """It did not finish this request in time; whether it hangs is judged by all its requests."""
+class EngineTimeout(EngineError):
+    """The request did not finish in time. `HangDetector` judges from all requests whether the
+    engine hangs."""
 
     status = 504
 
 
-class EngineFaulty(EngineError):
-    """It answered with its own error. Whether it still lives must be looked at before the request
-    goes elsewhere: an engine that dies of a request often says 500 first."""
+class EngineFault(EngineError):
+    """The engine answered with an error of its own. An engine that crashes because of a request
+    often answers 500 first, so its health is checked before the request goes to another instance.
+    """
 
-    resend = True
+    may_resend = True
 
 
-class OwnShortage(EngineError):
-    """This process cannot open more connections; nobody is to blame."""
+class GatewayOutOfSockets(EngineError):
+    """This process cannot open more connections; no engine is at fault."""
 
     status = 503
 
 
-class EngineFailedRequest(EngineFaulty):
-    """It answered this request with 500, as it does to a request that its core cannot carry out.
-    Where two attempts end so, and the instances answer others, it is the request."""
+class EngineFailedRequest(EngineFault):
+    """The engine answered 500, as it does if its core cannot execute a request. If two attempts end
+    so at instances that answer other requests, the request is at fault."""
 
 
-class EngineRefused(Exception):
-    """It refused the request for what the request is (4xx): no other instance would take it."""
+class RequestRejected(Exception):
+    """The engine rejected the request itself (4xx); every instance would."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"status {status}")
@@ -96,17 +97,17 @@ class EngineRefused(Exception):
         self.body = body
 
 
-class Engines:
-    """HTTP to all engines, over one pool of connections without a limit."""
+class EngineClient:
+    """HTTP client for all engines, with one pool of connections without a limit."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._pool = EnginePool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MOST_ANSWER_BYTES)
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._pool = EnginePool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MAX_RESPONSE_BYTES)
         key = settings.engine_key
-        self._key = f"Authorization: Bearer {key}\r\n".encode() if key else b""
-        self._tidying: asyncio.Task[None] | None = None
+        self._authorization = f"Authorization: Bearer {key}\r\n".encode() if key else b""
+        self._cleanup_task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Engines:
-        self._tidying = asyncio.create_task(self._tidy())
+    async def __aenter__(self) -> EngineClient:
+        self._cleanup_task = asyncio.create_task(self._close_idle())
         return self
 
     async def __aexit__(
@@ -115,21 +116,22 @@ class Engines:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._tidying is not None:
-            self._tidying.cancel()
+        if self._cleanup_task is not None:
+            self._cleanup_task.cancel()
         self._pool.close()
 
     async def post(
         self, endpoint: Endpoint, model: str, path: str, body: Blocks, headers: bytes
     ) -> EngineResponse:
-        """The answer of `endpoint`, its status 200; EngineError or EngineRefused otherwise.
+        """Send a request to `endpoint` and return its response if the status is 200; EngineError or
+        RequestRejected otherwise.
 
-        headers: rendered lines. The caller closes the answer.
+        headers: complete header lines. The caller closes the response.
         """
         head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s" % (
             path.encode(),
             endpoint.address.encode(),
-            headers + self._key + b"Content-Length: %d\r\n\r\n" % sum(map(len, body)),
+            headers + self._authorization + b"Content-Length: %d\r\n\r\n" % sum(map(len, body)),
         )
         try:
             try:
@@ -137,50 +139,51 @@ class Engines:
             except TransportError as error:
                 if not error.stale:
                     raise
-                # It closed a kept connection, or died of this request: ask it once more, and
-                # nobody else if that fails.
+                # The engine closed an idle connection, or this request crashed it. Try it once
+                # more, and no other instance if that fails.
                 try:
                     answer = await self._pool.send(
                         endpoint.address, head, *body, new_connection=True
                     )
                 except TransportError as again:
-                    raise EngineLost(str(again)) from again
+                    raise EngineConnectionLost(str(again)) from again
             if answer.status == 200:
                 return answer
             text = await answer.read()
         except TransportError as error:
-            raise failure_of(error) from error
+            raise engine_error_of(error) from error
         except NoFileDescriptors as error:
-            raise OwnShortage(str(error)) from error
+            raise GatewayOutOfSockets(str(error)) from error
         status = answer.status
-        shown = f"status {status}: {text[:200].decode(errors='replace')}"
+        reason = f"status {status}: {text[:200].decode(errors='replace')}"
         if status == 503:
-            raise EngineGone(shown)
+            raise EngineNotServing(reason)
         if status == 404 and not await self._serves(endpoint, model):
-            raise EngineGone(shown)
+            raise EngineNotServing(reason)
         if status == 500:
-            raise EngineFailedRequest(shown)
+            raise EngineFailedRequest(reason)
         if status > 500 or status < 400:
-            raise EngineFaulty(shown)
-        raise EngineRefused(status, text)
+            raise EngineFault(reason)
+        raise RequestRejected(status, text)
 
-    async def alive(
+    async def is_alive(
         self, endpoint: Endpoint, model: str, generate: bool, limit_s: float = 5.0
     ) -> bool:
-        """Whether `endpoint` may be used again: healthy and, if asked, able to make one token.
+        """Whether `endpoint` is healthy and, with `generate`, can generate one token.
 
-        An engine that hangs still says that it is healthy, so health alone proves nothing there.
+        A hanging engine still passes its health check, so it needs `generate`.
         """
-        status, _ = await self._ask(endpoint, "GET", "/health", b"", limit_s)
+        status, _ = await self._request(endpoint, "GET", "/health", b"", limit_s)
         if status != 200 or not generate:
             return status == 200
         body = orjson.dumps({"model": model, "prompt": "a", "max_tokens": 1})
-        status, _ = await self._ask(endpoint, "POST", "/v1/completions", body, limit_s)
+        status, _ = await self._request(endpoint, "POST", "/v1/completions", body, limit_s)
         return 200 <= status < 500  # an embedding model has no completions
 
-    async def progress(self, endpoint: Endpoint) -> float:
-        """Tokens and requests that its metrics count so far; -1 without metrics."""
-        status, text = await self._ask(endpoint, "GET", "/metrics", b"", 5.0)
+    async def progress_count(self, endpoint: Endpoint) -> float:
+        """Tokens and requests that the engine's metrics count since its start; -1 without
+        metrics."""
+        status, text = await self._request(endpoint, "GET", "/metrics", b"", 5.0)
         found = _PROGRESS.findall(text) if status == 200 else []
         try:
             return sum(map(float, found)) if found else -1.0
@@ -188,8 +191,8 @@ class Engines:
             return -1.0
 
     async def _serves(self, endpoint: Endpoint, model: str) -> bool:
-        """Whether `model` is what `endpoint` serves: then its 404 is about the request's path."""
-        status, text = await self._ask(endpoint, "GET", "/v1/models", b"", 2.0)
+        """Whether `endpoint` serves `model`. If so, a 404 is about the request's path."""
+        status, text = await self._request(endpoint, "GET", "/v1/models", b"", 2.0)
         if status != 200:
             return False
         try:
@@ -197,14 +200,14 @@ class Engines:
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return False
 
-    async def _ask(
+    async def _request(
         self, endpoint: Endpoint, method: str, path: str, body: bytes, limit_s: float
     ) -> tuple[int, bytes]:
-        """Status and body of a small question; status 0 without an answer."""
+        """Status and body of a small request; status 0 if there is no response."""
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {endpoint.address}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        ).encode() + self._key
+        ).encode() + self._authorization
         head += b"\r\n"
         answer: EngineResponse | None = None
         try:
@@ -216,12 +219,12 @@ class Engines:
                 answer.close()
             return 0, b""
 
-    async def _tidy(self) -> None:
+    async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(1.0)
             self._pool.close_idle()
 
 
-def failure_of(error: TransportError) -> EngineError:
-    """What a broken exchange says about the engine."""
-    return EngineLost(str(error)) if error.sent else EngineUnreached(str(error))
+def engine_error_of(error: TransportError) -> EngineError:
+    """The engine failure that a failed exchange means."""
+    return EngineConnectionLost(str(error)) if error.sent else EngineUnreachable(str(error))

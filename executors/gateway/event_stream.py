@@ -1,8 +1,8 @@
-"""An engine's event stream, watched while it passes: ends, errors, counts, the usage chunk.
+"""Read an engine's event stream while it is copied: its end, errors, event count and usage.
 
-Owns one stream's reading. It looks for a few byte patterns per block and parses only the rare
-events that hold usage or an error, because most of a gateway's work is passing tokens through.
-Lines may end in LF or CRLF and `data:` may stand without a space; clients always get LF.
+Copying is most of a gateway's work, so each block is only searched for a few byte patterns; only
+the rare events with usage or an error are parsed. Engines may send LF or CRLF and `data:` without a
+space; clients always get LF.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ import orjson
 
 from executors.gateway.openai_format import DONE, usage_of
 
-_END = b"\n\n"
-_MAX_PART = 1 << 20  # an event longer than this is no event
+_EVENT_END = b"\n\n"
+_MAX_EVENT_BYTES = 1 << 20  # of one event
 
 
-class BrokenStream(ValueError):
-    """The engine sent something that is no event stream."""
+class InvalidEventStream(ValueError):
+    """The engine's response is not an event stream."""
 
 
 class EventStream:
-    """Blocks of bytes in, whole events out.
+    """Turns blocks of bytes into whole events.
 
-    events: data events passed so far, [DONE] and usage chunks not counted; one may hold several
-    tokens, so `usage` is what counts. usage: (prompt, completion) tokens once stated. done: [DONE]
-    was seen. failed: an error or an abort was seen. error: the last error that was stated.
+    events: data events so far, without [DONE] and usage chunks; one may hold several tokens, so
+    token counts come from `usage`. usage: (prompt, completion) tokens once an event states them.
+    done: [DONE] has arrived. failed: an error or an abort has arrived. error: the last error
+    object.
     """
 
-    __slots__ = ("_part", "_strip", "done", "error", "events", "failed", "usage")
+    __slots__ = ("_partial", "_strip_usage", "done", "error", "events", "failed", "usage")
 
     def __init__(self, strip_usage: bool) -> None:
-        self._part = b""
-        self._strip = strip_usage
+        self._partial = b""
+        self._strip_usage = strip_usage
         self.events = 0
         self.usage: tuple[int, int] | None = None
         self.done = False
@@ -41,71 +42,74 @@ class EventStream:
         self.error: Any = None
 
     def feed(self, block: bytes) -> bytes:
-        """What the client gets of `block` (events that are whole); BrokenStream if endless."""
-        if self._part:
-            block, self._part = self._part + block, b""
+        """The whole events that `block` completes, for the client; InvalidEventStream if one is too
+        long."""
+        if self._partial:
+            block, self._partial = self._partial + block, b""
         open_line = b""
         if b"\r" in block:
-            if block.endswith(b"\r"):  # its LF may be on the way
+            if block.endswith(b"\r"):  # its LF may come with the next block
                 block, open_line = block[:-1], b"\r"
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if open_line or not block.endswith(_END):
-            cut = block.rfind(_END) + 2
+        if open_line or not block.endswith(_EVENT_END):
+            cut = block.rfind(_EVENT_END) + 2
             if cut < 2:
                 cut = 0
-            self._part = block[cut:] + open_line
-            if len(self._part) > _MAX_PART:
-                raise BrokenStream("an event of more than 1 MiB")
+            self._partial = block[cut:] + open_line
+            if len(self._partial) > _MAX_EVENT_BYTES:
+                raise InvalidEventStream("an event exceeds 1 MiB")
             block = block[:cut]
         return self._read(block) if block else block
 
     def finish(self) -> bytes:
-        """The stream has ended: an end mark without its blank line counts."""
-        rest, self._part = self._part.strip(), b""
+        """The last bytes for the client at the end of the stream. [DONE] without its blank line
+        counts."""
+        rest, self._partial = self._partial.strip(), b""
         if not self.done and rest in (b"data: [DONE]", b"data:[DONE]"):
             self.done = True
             return DONE
         return b""
 
     def _read(self, block: bytes) -> bytes:
-        # Blank lines stand between events only (inside JSON a line's end is escaped), so a text
-        # that holds "data: [DONE]" ends nothing and counts as nothing.
+        # Only events are separated by blank lines, because JSON escapes line ends. Generated text
+        # that contains "data: [DONE]" therefore ends nothing and is not counted.
         self.events += block.count(b"\n\ndata:") + block.startswith(b"data:")
         if b"[DONE]" in block and (
-            _begins(block, b"data: [DONE]") or _begins(block, b"data:[DONE]")
+            _has_event_starting(block, b"data: [DONE]")
+            or _has_event_starting(block, b"data:[DONE]")
         ):
             self.done = True
             self.events -= 1
         if b'"abort"' in block and is_aborted(block):
             self.failed = True
-        # Inside a token's text the quotes are escaped, so these are keys and not generated text.
+        # JSON escapes quotes in generated text, so these are keys.
         if b'"usage"' in block or b'"error"' in block or b"event:" in block:
             block = self._read_special(block)
         return block
 
     def _read_special(self, block: bytes) -> bytes:
         kept = []
-        for event in block.split(_END):
+        for event in block.split(_EVENT_END):
             if b'"usage"' in event or b'"error"' in event:
                 data = _data(event)
-                value = _json(data)
+                value = _parse_object(data)
                 if value.get("error") is not None:
                     self.failed, self.error = True, value["error"]
                 if value.get("usage") is not None:
                     self.usage = usage_of(data) or self.usage
                     if value.get("choices") == []:
                         self.events -= 1
-                        if self._strip:
+                        if self._strip_usage:
                             continue
             if event.startswith((b"event: error", b"event:error")):
                 self.failed = True
             kept.append(event)
-        return _END.join(kept)
+        return _EVENT_END.join(kept)
 
 
 def is_aborted(answer: bytes) -> bool:
-    """Whether vLLM was stopped amid this: it ends what runs as if it were complete, with half an
-    answer and the finish reason "abort"."""
+    """Whether vLLM stopped while it generated this: it ends the answer as if it were complete, with
+    the finish reason "abort"."""
     return b'"finish_reason":"abort"' in answer or b'"finish_reason": "abort"' in answer
 
 
@@ -114,7 +118,7 @@ def _data(event: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _json(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -122,6 +126,6 @@ def _json(data: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _begins(block: bytes, start: bytes) -> bool:
+def _has_event_starting(block: bytes, start: bytes) -> bool:
     """Whether an event in `block` (whole events) begins with `start`."""
-    return block.startswith(start) or _END + start in block
+    return block.startswith(start) or _EVENT_END + start in block

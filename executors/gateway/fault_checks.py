@@ -1,7 +1,6 @@
-"""Who is at fault when an engine answers 500: the engine, or the request.
+"""Find out whether the engine or the request is at fault when an engine answers 500.
 
-Asks the engines; one question for all requests that want its answer at the same time. What follows
-from it is the relay's business.
+Requests that need the same check at the same time share it.
 """
 
 from __future__ import annotations
@@ -10,58 +9,58 @@ import asyncio
 from collections.abc import Collection, Coroutine
 from typing import Any
 
-from executors.gateway.engine_exchange import Engines
+from executors.gateway.engine_exchange import EngineClient
 from topics.records import Endpoint
 
 _FAILURES_TO_BLAME = 2
 
 
 class FaultChecks:
-    """verify_real_s: real seconds between an engine's own error and the look at it."""
+    """Checks engines after errors. verify_real_s: real seconds between an error and the check."""
 
-    def __init__(self, engines: Engines, verify_real_s: float) -> None:
+    def __init__(self, engines: EngineClient, verify_real_s: float) -> None:
         self._engines = engines
         self._verify_real_s = verify_real_s
-        self._lives: dict[Endpoint, asyncio.Task[bool]] = {}
-        self._generates: dict[Endpoint, asyncio.Task[bool]] = {}
+        self._health_checks: dict[Endpoint, asyncio.Task[bool]] = {}
+        self._token_probes: dict[Endpoint, asyncio.Task[bool]] = {}
 
-    async def still_alive(self, model: str, endpoint: Endpoint) -> bool:
-        """Whether `endpoint` survived its own error."""
+    async def survived_error(self, model: str, endpoint: Endpoint) -> bool:
+        """Whether `endpoint` is still healthy after its error."""
 
-        async def look() -> bool:
+        async def check_health() -> bool:
             await asyncio.sleep(self._verify_real_s)
-            return await self._engines.alive(endpoint, model, generate=False)
+            return await self._engines.is_alive(endpoint, model, generate=False)
 
-        return await _shared(self._lives, endpoint, look())
+        return await _share_check(self._health_checks, endpoint, check_health())
 
-    async def is_to_blame(self, model: str, endpoints: Collection[Endpoint]) -> bool:
-        """Whether a request is at fault that `endpoints`, one an attempt, answered with 500: there
-        were enough attempts, and each of these instances makes a token for others."""
+    async def request_is_at_fault(self, model: str, endpoints: Collection[Endpoint]) -> bool:
+        """Whether a request is at fault that each of `endpoints` answered with 500: enough attempts
+        were made, and each instance can generate a token."""
         if len(endpoints) < _FAILURES_TO_BLAME:
             return False
-        asked = [
-            _shared(self._generates, at, self._engines.alive(at, model, generate=True))
+        probes = [
+            _share_check(self._token_probes, at, self._engines.is_alive(at, model, generate=True))
             for at in frozenset(endpoints)
         ]
-        return all(await asyncio.gather(*asked))
+        return all(await asyncio.gather(*probes))
 
     def close(self) -> None:
-        """Nothing is asked any more."""
-        for task in (*self._lives.values(), *self._generates.values()):
+        """Cancel all checks."""
+        for task in (*self._health_checks.values(), *self._token_probes.values()):
             task.cancel()
 
 
-async def _shared(
-    under_way: dict[Endpoint, asyncio.Task[bool]],
+async def _share_check(
+    running: dict[Endpoint, asyncio.Task[bool]],
     endpoint: Endpoint,
-    question: Coroutine[Any, Any, bool],
+    check: Coroutine[Any, Any, bool],
 ) -> bool:
-    """The answer to `question`, or to the same one that is under way. A client that leaves does not
-    end it for others."""
-    task = under_way.get(endpoint)
+    """The result of `check`, or of the running check of the same endpoint. A client that leaves
+    does not cancel it for others."""
+    task = running.get(endpoint)
     if task is None:
-        task = under_way[endpoint] = asyncio.create_task(question)
-        task.add_done_callback(lambda _: under_way.pop(endpoint, None))
+        task = running[endpoint] = asyncio.create_task(check)
+        task.add_done_callback(lambda _: running.pop(endpoint, None))
     else:
-        question.close()
+        check.close()
     return await asyncio.shield(task)

@@ -1,7 +1,5 @@
-"""The gateway's own metrics, in one documented table.
-
-Owns names and buckets. Milliseconds here are real ones: they tell what this process costs.
-"""
+"""All Prometheus metrics of a gateway process. Milliseconds are real ones: the cost of this
+process."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ _REAL_MS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 25, 50, 100, 250, 500, 1000
 SCORER_FAILURES = ("timeout", "connection", "status", "invalid", "busy", "resting")
 
 
-class Metrics:
-    """Every metric of one gateway process, in a registry of its own."""
+class GatewayMetrics:
+    """The metrics of one gateway process, in a registry of its own."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -27,54 +25,64 @@ class Metrics:
         def counter(name: str, what: str, *labels: str) -> Counter:
             return Counter(f"shoal:gateway_{name}", what, labels, registry=registry)
 
-        self.requests = counter("requests", "Requests ended, by how", "model", "ending")
-        self.unknown = counter("unknown_model", "Requests for a model without routes")
-        self.bad = counter("bad_requests", "Requests that could not be read (4xx)")
+        self.requests = counter("requests", "Requests ended, by ending", "model", "ending")
+        self.unknown_model = counter("unknown_model", "Requests for a model without routes")
+        self.bad_requests = counter("bad_requests", "Requests refused as invalid (4xx)")
         self.retries = counter("retries", "Requests sent to another instance", "model")
         self.recomputed = counter(
             "recomputed", "Prompts computed again where the KV could not be handed over", "model"
         )
-        self.broken = counter("broken_streams", "Streams broken off after their start", "model")
-        self.aborts = counter("client_aborts", "Requests whose client went away", "model")
-        self.ejections = counter("ejections", "Instances taken out after a failure", "model")
-        self.readmissions = counter("readmissions", "Instances taken back by a probe", "model")
-        self.stale = counter("stale_routes", "Routes refused: older leader or generation")
-        self.unbacked = counter("unbacked_routes", "Routes whose leader no claim vouches for")
-        self.denied = counter("denied", "Requests refused for their key: 401, 403 and its 429")
+        self.broken_streams = counter(
+            "broken_streams", "Streams that failed after their start", "model"
+        )
+        self.client_aborts = counter("client_aborts", "Requests whose client left", "model")
+        self.ejections = counter("ejections", "Instances ejected after a failure", "model")
+        self.readmissions = counter("readmissions", "Instances readmitted after a probe", "model")
+        self.stale_routes = counter("stale_routes", "Routes refused: older leader or generation")
+        self.unbacked_routes = counter("unbacked_routes", "Routes with an unknown leader token")
+        self.denied = counter("denied", "Requests refused because of their API key: 401, 403, 429")
         self.scored = counter(
-            "scored", "Requests for a name of several models, by where the score is from",
+            "scored", "Requests for a name of several models, by source of the score",
             "model", "source",
         )  # fmt: skip
         self.fallbacks = counter(
-            "fallbacks", "Requests that another model answered for want of room", "model", "by"
+            "fallbacks", "Requests that another model answered for lack of capacity", "model", "by"
         )
-        self.busy = counter("overloaded", "Requests refused because bodies took too much memory")
-        self.bad_loads = counter("bad_loads", "Messages of load feeds that could not be read")
-        self.keys_errors = counter("keys_errors", "Times the file of API keys could not be used")
-        self.dropped = counter("telemetry_dropped", "Telemetry lost: the broker was away too long")
-        self.state_errors = counter("state_errors", "Times the routes could not be saved")
+        self.overloaded = counter(
+            "overloaded", "Requests refused because request bodies used too much memory"
+        )
+        self.bad_loads = counter("bad_loads", "Invalid messages of load feeds")
+        self.keys_errors = counter("keys_errors", "Failed reads of the file of API keys")
+        self.telemetry_dropped = counter(
+            "telemetry_dropped", "Telemetry records lost because the broker was away too long"
+        )
+        self.state_errors = counter(
+            "state_errors", "Failed reads and writes of saved routes and telemetry"
+        )
         self.waiting = Gauge(
-            "shoal:gateway_waiting", "Requests that wait for room", ["model"], registry=registry
+            "shoal:gateway_waiting", "Requests waiting for capacity", ["model"], registry=registry
         )
         self.in_flight = Gauge(
-            "shoal:gateway_in_flight", "Requests now", ["model"], registry=registry
+            "shoal:gateway_in_flight", "Requests in flight", ["model"], registry=registry
         )
         self.body_bytes = Gauge(
-            "shoal:gateway_body_bytes", "Bytes of request bodies held now", registry=registry
+            "shoal:gateway_body_bytes", "Bytes of request bodies in memory", registry=registry
         )
-        self.buffered = Gauge(
-            "shoal:gateway_telemetry_buffered", "Telemetry not sent yet", registry=registry
+        self.telemetry_buffered = Gauge(
+            "shoal:gateway_telemetry_buffered", "Telemetry records not sent yet", registry=registry
         )
-        self.ejected = Gauge("shoal:gateway_ejected", "Instances out", ["model"], registry=registry)
+        self.ejected = Gauge(
+            "shoal:gateway_ejected", "Instances ejected now", ["model"], registry=registry
+        )
         self._overhead = Histogram(
             "shoal:gateway_overhead_ms",
-            "Real ms of a request spent here, not waiting for an engine, the client or room",
+            "Real ms of a request in this process, without waiting for engine, client or capacity",
             buckets=_REAL_MS,
             registry=registry,
         )
         self._lag = Histogram(
             "shoal:gateway_loop_lag_ms",
-            "Real ms by which the event loop woke up late",
+            "Real ms by which the event loop wakes up late",
             buckets=_REAL_MS,
             registry=registry,
         )
@@ -85,48 +93,52 @@ class Metrics:
             registry=registry,
         )
         self._sketch: dict[int, int] = {}
-        self._ended: dict[tuple[str, str], Counter] = {}
+        self._request_counters: dict[tuple[str, str], Counter] = {}
 
-    def watch(self, server: HttpServer) -> None:
-        """Show what `server` counts of clients that broke its limits."""
+    def watch_server(self, server: HttpServer) -> None:
+        """Show the counters of `server` for clients that exceeded its limits."""
         for name, what, count in (
             ("cut", "Clients cut off because they did not read", "slow_readers_cut"),
             ("late", "Requests that did not arrive in time", "requests_timed_out"),
             ("refused", "Requests that exceeded a limit", "requests_over_limit"),
         ):
-            self.show(f"clients_{name}", what, partial(getattr, server, count))
+            self.add_gauge(f"clients_{name}", what, partial(getattr, server, count))
 
     def watch_scorer(self, failures: Mapping[str, int]) -> None:
-        """Show why the scorer gave no score."""
+        """Show the scorer's failures by reason."""
         for why in SCORER_FAILURES:
-            self.show(
-                f"scorer_{why}", f"Scores that were not had: {why}", partial(_at, failures, why)
+            self.add_gauge(
+                f"scorer_{why}",
+                f"Requests to the scorer without a score: {why}",
+                partial(_count_of, failures, why),
             )
 
-    def show(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """A figure that somebody else counts."""
+    def add_gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """Add a gauge that reads `value` when it is scraped."""
         gauge = Gauge(f"shoal:gateway_{name}", what, registry=self._registry)
         gauge.set_function(value)
 
-    def ended(self, model: str, ending: str) -> None:
-        """A request has ended."""
-        known = self._ended.get((model, ending))
-        if known is None:
-            known = self._ended[model, ending] = self.requests.labels(model, str(ending))
-        known.inc()
+    def count_end(self, model: str, ending: str) -> None:
+        """Count the end of a request."""
+        counter = self._request_counters.get((model, ending))
+        if counter is None:
+            counter = self._request_counters[model, ending] = self.requests.labels(
+                model, str(ending)
+            )
+        counter.inc()
 
-    def overhead(self, real_ms: float) -> None:
-        """One request cost so much."""
+    def observe_overhead(self, real_ms: float) -> None:
+        """Record the real ms that one request cost this process."""
         self._overhead.observe(real_ms)
         bucket = bucket_of(real_ms)
         self._sketch[bucket] = self._sketch.get(bucket, 0) + 1
 
-    def lag(self, real_ms: float) -> None:
-        """The loop woke up so late."""
+    def observe_loop_lag(self, real_ms: float) -> None:
+        """Record the real ms by which the event loop woke up late."""
         self._lag.observe(max(0.0, real_ms))
 
     def exposition(self) -> bytes:
-        """Everything in Prometheus' text form."""
+        """All metrics in Prometheus' text format."""
         for q in (0.5, 0.99):
             value = quantile_ms(self._sketch, q)
             if value is not None:
@@ -134,5 +146,5 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def _at(counts: Mapping[str, int], name: str) -> float:
+def _count_of(counts: Mapping[str, int], name: str) -> float:
     return counts.get(name, 0)

@@ -1,7 +1,6 @@
-"""A whole gateway in one event loop: everything is made and joined here.
+"""One gateway in one event loop: creates its parts and connects them.
 
-Owns the composition and the life of the process' parts. What varies comes in: the publisher, the
-clock, the settings. Routes come in through `Gateway.table`.
+Publisher, clock and settings are parameters. Routes arrive through `Gateway.table`.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
-from executors.gateway.api_app import Face
-from executors.gateway.api_keys import Access
-from executors.gateway.ejection_prober import Prober
-from executors.gateway.engine_exchange import Engines
-from executors.gateway.gateway_metrics import Metrics
-from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.api_app import ApiApp
+from executors.gateway.api_keys import AccessControl
+from executors.gateway.ejection_prober import EjectionProber
+from executors.gateway.engine_exchange import EngineClient
+from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.load_subscriber import LoadSubscriber
-from executors.gateway.model_meter import Meter
-from executors.gateway.proxy import Relay
+from executors.gateway.model_meter import ModelMeter
+from executors.gateway.proxy import Proxy
 from executors.gateway.route_table import RouteTable
-from executors.gateway.telemetry_reporter import Publisher, Reporter
-from executors.gateway.telemetry_spool import Spool
+from executors.gateway.telemetry_reporter import Publisher, TelemetryReporter
+from executors.gateway.telemetry_spool import TelemetrySpool
 from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_limits import ClientLimits
 from executors.gateway.wire.http_server import HttpServer
@@ -35,12 +34,12 @@ _SETTLE_S = 5.0
 
 
 class Gateway:
-    """One gateway; `async with` starts and stops it. port 0 takes a free one, see `url`. own_port:
-    given where `port` is shared with other processes; it answers there, too (`own_url`)."""
+    """One gateway; `async with` starts and stops it. port: 0 takes a free one, see `url`. own_port:
+    a second port on loopback, needed if other processes share `port`, see `own_url`."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GatewaySettings,
         clock: Clock,
         publisher: Publisher,
         host: str = "127.0.0.1",
@@ -49,35 +48,35 @@ class Gateway:
         keys_file: Path | None = None,
         own_port: int | None = None,
     ) -> None:
-        self.metrics = Metrics()
-        self.meters: dict[str, Meter] = {}
+        self.metrics = GatewayMetrics()
+        self.meters: dict[str, ModelMeter] = {}
         self.table = RouteTable(self.metrics, state_dir, clock.real_s(_SETTLE_S), settings.policy)
-        self.engines = Engines(settings)
-        relay = self.relay = Relay(settings, clock, self.table, self.engines, self.metrics)
-        self.reporter = Reporter(
+        self.engines = EngineClient(settings)
+        proxy = self.proxy = Proxy(settings, clock, self.table, self.engines, self.metrics)
+        self.reporter = TelemetryReporter(
             settings.gateway_id,
             clock,
             self.meters,
             self.table.routers,
             self.metrics,
             publisher,
-            spool=Spool(state_dir) if state_dir is not None else None,
+            spool=TelemetrySpool(state_dir) if state_dir is not None else None,
         )
         self._loads = LoadSubscriber(self.table, self.metrics)
-        self._prober = Prober(clock, self.table, relay, self.engines, self.metrics)
-        self._access = Access(keys_file, self.metrics)
-        budget = BodyMemory(settings.body_budget_bytes)
+        self._prober = EjectionProber(clock, self.table, proxy, self.engines, self.metrics)
+        self._access = AccessControl(keys_file, self.metrics)
+        body_memory = BodyMemory(settings.body_budget_bytes)
         boot = self.reporter.boot
-        self._face = Face(
+        self._app = ApiApp(
             settings,
             clock,
             self.table,
-            relay,
+            proxy,
             self.metrics,
             self.meters,
             boot,
             self._access,
-            budget,
+            body_memory,
             HostRule(host, settings.host_names),
         )
         limits = ClientLimits(
@@ -86,9 +85,9 @@ class Gateway:
             body_s=settings.body_real_s,
             write_s=settings.write_real_s,
         )
-        self._server = HttpServer(self._face.handle, self._face.refuse, limits, budget)
-        self._face.make_room = self._server.free_body_memory
-        self.metrics.watch(self._server)
+        self._server = HttpServer(self._app.handle, self._app.refuse, limits, body_memory)
+        self._app.free_body_memory = self._server.free_body_memory
+        self.metrics.watch_server(self._server)
         self._settings = settings
         self._host, self._port, self._own_port = host, port, own_port
         self._clock = clock
@@ -97,14 +96,14 @@ class Gateway:
         self.url = self.own_url = ""
 
     async def __aenter__(self) -> Gateway:
-        """Serve; OSError if the address cannot be had; BadKeys."""
+        """Start serving. OSError if the address is not available; InvalidKeysFile."""
         async with AsyncExitStack() as stack:
             self.table.load()
             self._access.load()
             await stack.enter_async_context(self.engines)
-            stack.callback(self.relay.close)
-            stack.push_async_callback(self._face.parser.close)
-            stack.callback(self._face.choosing.scorer.close)
+            stack.callback(self.proxy.close)
+            stack.push_async_callback(self._app.parser.close)
+            stack.callback(self._app.model_selector.scorer.close)
             shared = self._own_port is not None
             port = await self._server.start(self._host, self._port, shared)
             if self._own_port is not None:
@@ -117,8 +116,8 @@ class Gateway:
                 self.reporter.send(),
                 self._prober.run(),
                 self._loads.run(),
-                self.table.keep_saved(),
-                self._access.keep_fresh(),
+                self.table.save_changes(),
+                self._access.watch_file(),
             ):
                 self._tasks.append(asyncio.create_task(coroutine))
             self._stack = stack.pop_all()
@@ -130,16 +129,17 @@ class Gateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """What `run` left under way is cut off; then the last counts.
+        """Abort unfinished requests, then send the last telemetry.
 
-        After an error it does not sign off: it will be started again."""
+        After an error the last record is not marked as leaving, because the gateway will restart.
+        """
         await self._server.drain(0.0)
         await asyncio.sleep(0)  # cut-off requests are counted before the last report
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.reporter.span_ended(self._clock.now_ms(), leaving=kind is None)
+        self.reporter.end_span(self._clock.now_ms(), leaving=kind is None)
         try:
             async with asyncio.timeout(0.5):
                 await self.reporter.flush()
@@ -148,23 +148,22 @@ class Gateway:
         await self.reporter.spool()
 
     async def run(self, end: asyncio.Event, now: asyncio.Event) -> None:
-        """Until `end` is set, and then until what is under way has finished: at most the declared
-        time, or until `now` is set. A part that dies takes the process down, to be started again.
-        """
-        await self._watch(end)
+        """Serve until `end` is set, then let requests finish for `drain_real_s` or until `now` is
+        set. Raises the error of a part that fails, so that the process ends and is restarted."""
+        await self._run_until(end)
         if now.is_set():
             return
-        self._face.draining = True
+        self._app.draining = True
         log.info("draining: at most %g s", self._settings.drain_real_s)
         draining = asyncio.create_task(self._server.drain(self._settings.drain_real_s))
         stopping = asyncio.create_task(now.wait())
         await asyncio.wait([draining, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if draining.done() and draining.result():
-            log.warning("%d requests were cut off", draining.result())
+            log.warning("aborted %d unfinished requests", draining.result())
         draining.cancel()
 
-    async def _watch(self, end: asyncio.Event) -> None:
+    async def _run_until(self, end: asyncio.Event) -> None:
         waiting = asyncio.create_task(end.wait())
         done, _ = await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

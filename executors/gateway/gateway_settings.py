@@ -1,6 +1,6 @@
-"""What an operator may set of a gateway, and the clock it lives by.
+"""Settings and clock of a gateway.
 
-Durations `_s` are domain seconds unless the name says real: they scale with the time base.
+Durations in `_s` are domain seconds and scale with the time base; `_real_s` are real seconds.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from topics.time_base import TimeBase
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """hold_s: how long a request waits for a ready instance before 503, or as long as an instance
-    takes to start if the routes know that (`Routes.start_s`).
-    queue_s: how long one waits in all while the instances there are have no room, before 429.
-    stall_s: an engine that has requests and sends nothing on any of them for so long is looked at:
-    without progress in its metrics and without a token for a probe, it hangs (one prompt of 190k
-    tokens may take 100 s). request_s: the longest life of a request. max_waiting: requests of one
-    model waiting here; what is more is 429 at once. max_unknown: requests that wait while no
-    routes are known at all. advised: models that Shoal only recommends for, or that wait for
-    approval: without routes nothing will come, so they are refused at once. declared: models by
-    their own and other names; what they are asked for counts before they have routes. attempts:
-    instances asked per request, of those that surely did not suffer from it.
+class GatewaySettings:
+    """hold_s: longest wait for a ready instance before 503; an instance's start time if that is
+    longer (`Routes.start_s`). queue_s: longest total wait for capacity before 429. stall_s: an
+    engine that sends nothing for any of its requests for so long is checked. It hangs if its
+    metrics make no progress and a probe gets no token (one prompt of 190k tokens may take 100 s).
+    request_s: longest duration of a request. max_waiting: waiting requests per model; more are
+    refused with 429. max_unknown: requests that may wait while their model has no routes.
+    recommend_only: models for which Shoal starts no instance without approval; without routes their
+    requests are refused at once. declared_models: model by name and alias; their requests count
+    before they have routes. attempts: instances tried per request.
 
-    Real seconds, because networks and supervisors do not scale: connect_real_s to reach an engine;
-    head_real_s and body_real_s for a client to send a request; write_real_s a client may not read;
-    verify_real_s between an engine's own error and the look at whether it still lives;
-    drain_real_s after SIGTERM for requests under way to finish.
-    engine_key: what engines ask for, "" for nothing; what a client calls itself never reaches them.
-    host_names: names that it answers to besides addresses, see `HostRule`. media_domains: hosts
-    from which clients may have engines fetch images, audio and video; empty = from none.
-    Bytes: max_body_bytes of one request, body_budget_bytes of all bodies that are held.
+    Networks and supervisors do not scale with the time base, so these are real seconds.
+    connect_real_s: to connect to an engine. head_real_s, body_real_s: for a client to send a
+    request. write_real_s: while a client does not read. verify_real_s: between an engine's error
+    and the check of its health. drain_real_s: for requests to finish after SIGTERM.
+
+    engine_key: the API key of engines, "" without one; a client's key never reaches them.
+    host_names: accepted names in addition to addresses, see `HostRule`. media_domains: hosts from
+    which engines may fetch media for clients. max_body_bytes: of one request. body_budget_bytes: of
+    all request bodies in memory.
     """
 
     gateway_id: str
@@ -47,8 +46,8 @@ class Settings:
     max_waiting: int = 10_000
     max_unknown: int = 1_000
     body_budget_bytes: int = 160 * 1024 * 1024
-    advised: frozenset[str] = frozenset()
-    declared: Mapping[str, str] = field(default_factory=dict)
+    recommend_only: frozenset[str] = frozenset()
+    declared_models: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 3
     policy: RoutingPolicy = DEFAULT
     connect_real_s: float = 2.0
@@ -72,12 +71,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Domain time for a running process: the one place where a gateway reads a clock."""
+    """Domain time of a running process; the only place where a gateway reads a clock for it."""
 
     base: TimeBase
 
     def mono_ns(self) -> int:
-        """The monotonic clock, for durations."""
+        """Monotonic time in nanoseconds, for durations."""
         return time.monotonic_ns()
 
     def now_ms(self) -> int:
@@ -89,5 +88,5 @@ class Clock:
         return (end_ns - start_ns) * self.base.speed / 1e6
 
     def real_s(self, domain_s: float) -> float:
-        """Real seconds to wait for `domain_s`; at least 10 ms, so that fast time cannot spin."""
+        """Real seconds for `domain_s`; at least 10 ms, so that a fast time base cannot spin."""
         return max(0.01, self.base.real_s(domain_s))

@@ -1,9 +1,9 @@
-"""Which engines may hang: requests are there, and for too long nothing came back for any of them.
+"""Detect engines that may hang: they have requests, but have sent nothing for any of them for too
+long.
 
-Owns the attempts under way per engine and when each engine last said something. An overloaded
-engine lets single requests wait long and is no hung one: only silence towards all counts. Silence
-is a suspicion and no proof, because long answers that are not streamed are silent too; whoever
-asks here looks closer before an engine is taken out.
+An overloaded engine makes single requests wait but does not hang, so only silence towards all of
+them counts. Long responses that are not streamed are silent too, so callers check a suspect before
+they eject it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from topics.records import Endpoint
 
 
-class Voice:
-    """When an engine last said something: monotonic real seconds."""
+class EngineActivity:
+    """The time of an engine's last output, in monotonic real seconds."""
 
     __slots__ = ("last_s",)
 
@@ -26,63 +26,63 @@ class Voice:
 
 
 class HangDetector:
-    """Times are monotonic, in real seconds. limit_s: silence that makes a suspect."""
+    """Times are monotonic real seconds. limit_s: silence that makes an engine a suspect."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._said: dict[Endpoint, Voice] = {}
-        self._under_way: dict[Endpoint, dict[asyncio.Timeout, float]] = {}
+        self._activity: dict[Endpoint, EngineActivity] = {}
+        self._attempts: dict[Endpoint, dict[asyncio.Timeout, float]] = {}
 
     @asynccontextmanager
     async def attempt(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
-        """Around one attempt at `endpoint`: TimeoutError comes out of it if the engine hangs."""
+        """Surround one attempt at `endpoint`; raises TimeoutError if the engine hangs."""
         async with asyncio.timeout(None) as scope:
-            self.listen(endpoint, scope)
+            self.resume_attempt(endpoint, scope)
             try:
                 yield scope
             finally:
-                self.ignore(endpoint, scope)
+                self.pause_attempt(endpoint, scope)
 
-    def ignore(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
-        """The attempt waits for somebody else: the engine's silence proves nothing while nobody
-        listens (a client that reads slowly is no engine that hangs)."""
-        self._under_way.get(endpoint, {}).pop(scope, None)
+    def pause_attempt(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+        """Ignore the engine's silence while the attempt does not read, as when its client reads
+        slowly."""
+        self._attempts.get(endpoint, {}).pop(scope, None)
 
-    def listen(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
+    def resume_attempt(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
         """The attempt waits for the engine from now on."""
-        under_way = self._under_way.setdefault(endpoint, {})
-        under_way[scope] = time.monotonic()
+        attempts = self._attempts.setdefault(endpoint, {})
+        attempts[scope] = time.monotonic()
 
-    def heard(self, endpoint: Endpoint) -> None:
-        """Something came from `endpoint`."""
-        self.voice(endpoint).last_s = time.monotonic()
+    def record_activity(self, endpoint: Endpoint) -> None:
+        """Note that `endpoint` has sent something now."""
+        self.activity(endpoint).last_s = time.monotonic()
 
-    def voice(self, endpoint: Endpoint) -> Voice:
-        """Where to note that something came, for those who hear a lot of `endpoint`."""
-        return self._said.setdefault(endpoint, Voice())
+    def activity(self, endpoint: Endpoint) -> EngineActivity:
+        """The record to update directly, for callers that get many blocks from `endpoint`."""
+        return self._activity.setdefault(endpoint, EngineActivity())
 
     def suspects(self) -> list[Endpoint]:
-        """The engines that may hang now."""
+        """Engines that may hang now."""
         now = time.monotonic()
-        found = []
-        for endpoint, under_way in self._under_way.items():
-            if under_way:
-                since = max(self.voice(endpoint).last_s, min(under_way.values()))
+        suspects = []
+        for endpoint, attempts in self._attempts.items():
+            if attempts:
+                since = max(self.activity(endpoint).last_s, min(attempts.values()))
                 if now - since >= self._limit_s:
-                    found.append(endpoint)
-        return found
+                    suspects.append(endpoint)
+        return suspects
 
-    def give_up(self, endpoint: Endpoint) -> None:
-        """End every attempt at `endpoint`."""
+    def cancel_attempts(self, endpoint: Endpoint) -> None:
+        """End all attempts at `endpoint` with TimeoutError."""
         now = asyncio.get_running_loop().time()
-        for scope in list(self._under_way.get(endpoint, ())):
+        for scope in list(self._attempts.get(endpoint, ())):
             if not scope.expired():
                 scope.reschedule(now)
 
     def forget(self, live: frozenset[Endpoint]) -> None:
-        """Drop what is known of engines that are in no routes and have nothing under way."""
-        for endpoint in self._said.keys() - live - self._under_way.keys():
-            del self._said[endpoint]
-        idle = [at for at, under_way in self._under_way.items() if not under_way]
+        """Forget engines that are not in `live` and have no attempts."""
+        for endpoint in self._activity.keys() - live - self._attempts.keys():
+            del self._activity[endpoint]
+        idle = [at for at, attempts in self._attempts.items() if not attempts]
         for endpoint in idle:
-            del self._under_way[endpoint]
+            del self._attempts[endpoint]

@@ -1,7 +1,4 @@
-"""One request in flight, and the client that waits for its answer.
-
-Owns the request's marks in time and what this process spent on it. Knows nothing of HTTP.
-"""
+"""One request in flight and the client that waits for its answer."""
 
 from __future__ import annotations
 
@@ -10,61 +7,62 @@ from collections.abc import Callable
 from typing import Protocol
 
 from autoscaler.serving.routing_policies import RequestTraits
-from executors.gateway.openai_format import Call
+from executors.gateway.openai_format import ApiCall
 from topics.records import Endpoint
 
 
 class Client(Protocol):
-    """Where the answer goes."""
+    """Receives the response."""
 
     blocked: bool
-    """It reads slower than we write, until `on_unblocked` is called."""
+    """The client reads slower than the gateway writes, until `on_unblocked` is called."""
     on_unblocked: Callable[[], None] | None
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        """One more header of the answer, before it begins."""
+        """Add a header to the response before it begins."""
         ...
 
     def answer(self, status: int, body: bytes) -> None:
-        """A whole answer at once."""
+        """Send a whole response."""
         ...
 
     def write(self, data: bytes, last: bool) -> None:
-        """A part of an event stream; the first one begins it, the last one ends it."""
+        """Send a part of an event stream: the first part begins the response, `last` ends it."""
         ...
 
 
-class Request:
-    """One request in flight: its marks in time and what this process spent on it.
+class InflightRequest:
+    """The progress of one request and the time that this process spent on it.
 
-    own_ns: real time spent here, not waiting for an engine, the client or an instance. headers:
-    rendered lines that go to engines beside its id. want: what it asks for. on_sent: told of
-    its kind and of where it goes, each time it is sent. tried: instances it was sent to. faulty:
-    those that answered it with an error of their own.
+    gateway_ns: real time spent in this process, without waiting for an engine, the client or an
+    instance. headers: extra header lines for engines. traits: the properties that routing uses.
+    on_sent: called with the request's kind and its destination each time it is sent.
+    tried_endpoints: instances it was sent to. faulty_endpoints: those that answered with an error
+    of their own.
     """
 
     __slots__ = (
         "arrived_ns",
         "call",
         "client",
-        "faulty",
+        "faulty_endpoints",
+        "gateway_ns",
         "headers",
         "id",
-        "mark_ns",
         "on_sent",
-        "own_ns",
-        "started",
-        "tried",
-        "want",
+        "response_started",
+        "timer_start_ns",
+        "traits",
+        "tried_endpoints",
     )
 
     def __init__(
         self,
-        call: Call,
+        call: ApiCall,
         client: Client,
         arrived_ns: int,
         request_id: str,
-        own_ns: int = 0,
+        gateway_ns: int = 0,
         headers: bytes = b"",
         output_tokens: float = 0.0,
         kind: str = "",
@@ -74,37 +72,38 @@ class Request:
         self.arrived_ns = arrived_ns
         self.id = request_id
         self.headers = headers
-        self.mark_ns = time.monotonic_ns()
-        self.own_ns = own_ns
-        self.started = False
-        self.tried: frozenset[Endpoint] = frozenset()
-        tokens = call.tokens_guess + int(output_tokens)
-        self.want = RequestTraits(tokens, call.single, call.prefix, kind)
+        self.timer_start_ns = time.monotonic_ns()
+        self.gateway_ns = gateway_ns
+        self.response_started = False
+        self.tried_endpoints: frozenset[Endpoint] = frozenset()
+        tokens = call.prompt_tokens_estimate + int(output_tokens)
+        self.traits = RequestTraits(tokens, call.is_single_sequence, call.prefix_hash, kind)
         self.on_sent: Callable[[str, str], None] | None = None
-        self.faulty: tuple[Endpoint, ...] = ()
+        self.faulty_endpoints: tuple[Endpoint, ...] = ()
 
-    def sent(self, to: str) -> None:
-        """It goes to the group, or by the way, called `to`."""
+    def report_destination(self, to: str) -> None:
+        """Tell `on_sent` that the request goes to the group or path named `to`."""
         if self.on_sent is not None:
-            self.on_sent(self.want.kind, to)
+            self.on_sent(self.traits.kind, to)
 
-    def begin(self) -> None:
-        """The client gets a byte of the answer now; from here on nothing is sent again."""
-        if not self.started:
-            self.started = True
-            self.call.core = ()
+    def start_response(self) -> None:
+        """The client gets its first byte now. The request cannot be sent again, so its body is
+        freed."""
+        if not self.response_started:
+            self.response_started = True
+            self.call.body_core = ()
 
     def engine_headers(self) -> bytes:
-        """What goes to an engine beside the body's own headers."""
+        """Header lines for the engine, with the request's id."""
         return b"X-Request-Id: %s\r\n%s" % (self.id.encode(), self.headers)
 
-    def pause(self) -> None:
-        """From here on we wait for somebody else."""
-        if self.mark_ns:
-            self.own_ns += time.monotonic_ns() - self.mark_ns
-            self.mark_ns = 0
+    def stop_timer(self) -> None:
+        """Stop counting `gateway_ns` while the request waits."""
+        if self.timer_start_ns:
+            self.gateway_ns += time.monotonic_ns() - self.timer_start_ns
+            self.timer_start_ns = 0
 
-    def resume(self) -> int:
-        """The waiting is over; the monotonic time now."""
-        self.mark_ns = time.monotonic_ns()
-        return self.mark_ns
+    def start_timer(self) -> int:
+        """Count `gateway_ns` again and return the monotonic time now."""
+        self.timer_start_ns = time.monotonic_ns()
+        return self.timer_start_ns

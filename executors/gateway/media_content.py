@@ -1,7 +1,7 @@
-"""The media of a request: what its content holds, what it asks for beside text, and from where an
-engine would fetch it.
+"""Find the media in a request, and check the URLs that engines would fetch.
 
-By its media, a request to a model of components is told its kind (`topics.routing.RequestKind`).
+Routing to a model of components uses the media as part of the request's kind
+(`topics.routing.RequestKind`).
 """
 
 from __future__ import annotations
@@ -12,28 +12,33 @@ from typing import Any
 
 from executors.gateway.allowed_fields import BadRequest
 
-_PARTS = {"image_url": "image", "video_url": "video", "audio_url": "audio", "input_audio": "audio"}
-_URLS = ("image_url", "video_url", "audio_url")
-# Stricter than any parser of URLs, so that an engine cannot read another host out of it.
+_MEDIUM_OF_PART = {
+    "image_url": "image",
+    "video_url": "video",
+    "audio_url": "audio",
+    "input_audio": "audio",
+}
+_URL_PARTS = ("image_url", "video_url", "audio_url")
+# Stricter than any URL parser, so that no engine can read a different host from the same text.
 _URL = re.compile(r"https?://([A-Za-z0-9.-]{1,253})(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*)?\Z")
 
 
 def media_of(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Media of a checked chat request, each once: image, video and audio in its messages, and
-    audio-out where `modalities` asks for audio."""
-    found = set(_contents(body.get("messages") or ()))
+    """The media of a checked chat request, sorted: image, video and audio in its messages, and
+    audio-out if `modalities` asks for audio."""
+    media = set(_media_parts(body.get("messages") or ()))
     if "audio" in (body.get("modalities") or ()):
-        found.add("audio-out")
-    return tuple(sorted(found))
+        media.add("audio-out")
+    return tuple(sorted(media))
 
 
 def check_urls(body: Mapping[str, Any], domains: Collection[str]) -> None:
-    """BadRequest where an engine would have to fetch something from a host outside `domains`: it
-    may reach hosts that the client does not, such as a cloud's metadata service."""
+    """Raise BadRequest if an engine would fetch from a host outside `domains`. Engines may reach
+    hosts that the client does not, such as a cloud's metadata service."""
     for number, message in enumerate(body.get("messages") or ()):
         content = message.get("content")
         for place, part in enumerate(content if isinstance(content, list) else ()):
-            for name in _URLS if isinstance(part, dict) else ():
+            for name in _URL_PARTS if isinstance(part, dict) else ():
                 url = part.get(name)
                 if isinstance(url, dict):
                     url = url.get("url")
@@ -43,16 +48,18 @@ def check_urls(body: Mapping[str, Any], domains: Collection[str]) -> None:
 
 def _check_url(field: str, url: str, domains: Collection[str]) -> None:
     if not domains:
-        raise BadRequest(f"{field}: URLs are not fetched here; send the data as a data: URL", field)
-    found = _URL.match(url)
-    if found is None or found[1].lower() not in domains:
+        raise BadRequest(f"{field}: only data: URLs are accepted", field)
+    media = _URL.match(url)
+    if media is None or media[1].lower() not in domains:
         allowed = ", ".join(sorted(domains)[:10])
-        raise BadRequest(f"{field}: only data: URLs and those of {allowed} are accepted", field)
+        raise BadRequest(f"{field}: only data: URLs and URLs of {allowed} are accepted", field)
 
 
-def _contents(messages: Any) -> Iterator[str]:
+def _media_parts(messages: Any) -> Iterator[str]:
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict):
-                yield from (medium for name, medium in _PARTS.items() if part.get(name) is not None)
+                yield from (
+                    medium for name, medium in _MEDIUM_OF_PART.items() if part.get(name) is not None
+                )

@@ -1,8 +1,7 @@
-"""What a gateway saw of one model since it last reported.
+"""Count the requests of one model between two telemetry records.
 
-Owns what each ending counts as, and what is learnt of lengths. Knows nothing of sockets or Kafka.
-Every request that arrived is counted once more when it ends: as completed, failed,
-refused or withdrawn; until then it is in flight.
+Each request counts when it arrives and when it ends: as completed, failed, refused or withdrawn. In
+between it is in flight.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from enum import StrEnum
 
 from topics.telemetry_span import Span
 
-_FIRST_OUTPUT = 256.0
-_LEARN = 0.02
+_INITIAL_OUTPUT_TOKENS = 256.0
+_LEARNING_RATE = 0.02
 
 
 class Ending(StrEnum):
@@ -22,14 +21,14 @@ class Ending(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     REFUSED = "refused"
-    WITHDRAWN = "withdrawn"  # the client's own doing: no miss of ours
+    WITHDRAWN = "withdrawn"  # by the client; does not count against the SLO
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one request. Durations in domain ms, from its arrival at the gateway.
+    """The end of one request. Durations in domain ms since it arrived at the gateway.
 
-    first_ms: until the first token, None where the client did not stream. last_ms: until the end.
+    first_ms: until the first token, None if the client did not stream. last_ms: until the end.
     """
 
     ending: Ending
@@ -40,32 +39,32 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Meter(Span):
-    """Counts of one model. guess_ratio: prompt tokens as engines count them per guessed one.
-    usual_output: tokens of an answer, as learnt from the `answers` that completed."""
+class ModelMeter(Span):
+    """Counts of one model. tokens_per_estimate: prompt tokens as engines count them, per token
+    estimated by the gateway. expected_output_tokens: running mean over `completed_answers`."""
 
-    guess_ratio: float = 1.0
-    usual_output: float = _FIRST_OUTPUT
-    answers: int = 0
+    tokens_per_estimate: float = 1.0
+    expected_output_tokens: float = _INITIAL_OUTPUT_TOKENS
+    completed_answers: int = 0
 
-    def arrived(self, tokens_guess: int, output_most: int = 0) -> tuple[float, float]:
-        """A request came in; its input and expected output tokens. output_most: what it may make
-        at most, 0 where it does not say: then what is usual is expected."""
-        tokens = round(tokens_guess * self.guess_ratio)
-        output = output_most or self.usual_output
+    def record_arrival(self, tokens_guess: int, output_most: int = 0) -> tuple[float, float]:
+        """Count an arrival and return its input and expected output tokens. output_most: the
+        request's own limit of output tokens, 0 if it has none."""
+        tokens = round(tokens_guess * self.tokens_per_estimate)
+        output = output_most or self.expected_output_tokens
         self.count_arrival(tokens, round(output))
         return float(tokens), output
 
-    def ended(
+    def record_end(
         self, outcome: Outcome, tokens_guess: int, ttft_limit_ms: float, tpot_limit_ms: float
     ) -> None:
-        """A request that arrived has ended."""
+        """Count the end of a request that arrived."""
         self.in_flight -= 1
         if outcome.ending is Ending.REFUSED:
             self.refused += 1
             return
         if outcome.ending is Ending.WITHDRAWN:
-            # Who goes after the limit has passed without a token was failed by us.
+            # A client that leaves without a token after the TTFT limit counts as a failure.
             if outcome.first_ms is None and outcome.last_ms > ttft_limit_ms:
                 self.failures += 1
             else:
@@ -74,12 +73,14 @@ class Meter(Span):
         if outcome.ending is Ending.FAILED:
             self.failures += 1
             return
-        self.answers += 1
-        learnt = max(_LEARN, 1.0 / self.answers)
-        self.usual_output += learnt * (outcome.output_tokens - self.usual_output)
+        self.completed_answers += 1
+        weight = max(_LEARNING_RATE, 1.0 / self.completed_answers)
+        self.expected_output_tokens += weight * (
+            outcome.output_tokens - self.expected_output_tokens
+        )
         if outcome.input_tokens and tokens_guess:
-            seen = min(100.0, outcome.input_tokens / tokens_guess)
-            self.guess_ratio += 0.1 * (seen - self.guess_ratio)
+            ratio = min(100.0, outcome.input_tokens / tokens_guess)
+            self.tokens_per_estimate += 0.1 * (ratio - self.tokens_per_estimate)
         self.count_answer(
             outcome.first_ms,
             outcome.last_ms,

@@ -1,7 +1,7 @@
-"""Which model answers a request for a name that stands for several.
+"""Select the model for a request whose model name stands for several models.
 
-Owns the order in which sources of a score are asked, and what happens when the chosen model has no
-room. The rules themselves are in `autoscaler.serving.score_routing`.
+Asks the sources of a score in order, and falls back to another model if the selected one has no
+capacity. `autoscaler.serving.score_routing` has the rules.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from autoscaler.serving.score_routing import (
     model_of,
     rule_score,
 )
-from executors.gateway.gateway_metrics import Metrics
-from executors.gateway.openai_format import Call
-from executors.gateway.scorer_client import Scorer
+from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.gateway.openai_format import ApiCall
+from executors.gateway.scorer_client import ScorerClient
 from topics.records import ScoreSplit
 
 
-class Choosing:
-    """Chooses by what routes say at that moment."""
+class ModelSelector:
+    """Selects by the current routes."""
 
-    def __init__(self, routers: Mapping[str, Router], metrics: Metrics, connect_s: float) -> None:
+    def __init__(
+        self, routers: Mapping[str, Router], metrics: GatewayMetrics, connect_s: float
+    ) -> None:
         self._routers = routers
         self._metrics = metrics
-        self.scorer = Scorer(connect_s)
+        self.scorer = ScorerClient(connect_s)
         metrics.watch_scorer(self.scorer.failures)
 
-    async def choose(
-        self, call: Call, headers: Mapping[bytes, bytes], split: ScoreSplit
+    async def select(
+        self, call: ApiCall, headers: Mapping[bytes, bytes], split: ScoreSplit
     ) -> tuple[str, int, bool]:
-        """The model to answer `call`, the class of its score, and whether it is another model than
-        the score says. Asks no longer than declared."""
+        """The model for `call`, the class of its score, and whether a fallback replaces the scored
+        model. Waits at most the declared time for a score."""
         score, origin = await self._score(call, headers, split)
-        call.text = ""
+        call.prompt_end = ""
         number = class_of(split, score)
         model = model_of(split, number)
         self._metrics.scored.labels(call.model, origin).inc()
@@ -49,7 +51,7 @@ class Choosing:
         return model, number, False
 
     async def _score(
-        self, call: Call, headers: Mapping[bytes, bytes], split: ScoreSplit
+        self, call: ApiCall, headers: Mapping[bytes, bytes], split: ScoreSplit
     ) -> tuple[float | None, str]:
         source = split.source
         if source.header:
@@ -58,11 +60,13 @@ class Choosing:
             if score is not None:
                 return score, "header"
         if source.rules:
-            score = rule_score(source.rules, call.text, call.tokens_guess)
+            score = rule_score(source.rules, call.prompt_end, call.prompt_tokens_estimate)
             if score is not None:
                 return score, "rule"
         if source.url:
-            score = await self.scorer.score(source, call.model, call.text, call.tokens_guess)
+            score = await self.scorer.score(
+                source, call.model, call.prompt_end, call.prompt_tokens_estimate
+            )
             if score is not None:
                 return score, "http"
         return None, "none"

@@ -1,57 +1,63 @@
-"""Requests for declared models that have no routes yet: they count when they come.
+"""Count requests for declared models before those models have routes.
 
-Owns the arrival of such a request until it is served or refused. A plan is made of arrivals: if
-they only counted once routes came, nothing would ever say that these are wanted, and all that
-waited would look like one burst.
+Plans are made from arrivals. Without this, a model without routes would never get capacity, and all
+waiting requests would count as one burst once routes arrive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from executors.gateway.model_meter import Ending, Meter, Outcome
-from executors.gateway.openai_format import Call
+from executors.gateway.model_meter import Ending, ModelMeter, Outcome
+from executors.gateway.openai_format import ApiCall
 
 
-class Arrival:
-    """A request counted before its model has routes. `take` hands it over to who serves it; if
-    nobody did, `close` ends it as `ending`."""
+class PendingArrival:
+    """An arrival counted before its model has routes. `hand_over` leaves its end to the caller;
+    without it, `close` counts the end as `ending`."""
 
-    def __init__(self, meter: Meter, call: Call) -> None:
+    def __init__(self, meter: ModelMeter, call: ApiCall) -> None:
         self.meter = meter
         self.ending = Ending.REFUSED
-        self._lengths = meter.arrived(call.tokens_guess, call.output_most)
-        self._taken = False
+        self._lengths = meter.record_arrival(call.prompt_tokens_estimate, call.max_output_tokens)
+        self._handed_over = False
 
-    def take(self) -> tuple[float, float]:
-        """Its input and expected output tokens; its end is the taker's to count."""
-        self._taken = True
+    def hand_over(self) -> tuple[float, float]:
+        """Its input and expected output tokens. The caller counts its end."""
+        self._handed_over = True
         return self._lengths
 
     def close(self) -> None:
-        """Count its end, unless it was taken."""
-        if not self._taken:
-            self._taken = True
-            self.meter.ended(Outcome(self.ending), 0, 0.0, 0.0)
+        """Count its end unless it was handed over."""
+        if not self._handed_over:
+            self._handed_over = True
+            self.meter.record_end(Outcome(self.ending), 0, 0.0, 0.0)
 
 
-def arrival(call: Call, declared: Mapping[str, str], meters: dict[str, Meter]) -> Arrival | None:
-    """The arrival of `call`; None where its model is not declared, so that no name that a client
-    made up is reported. declared: models by their own and other names."""
+def pending_arrival(
+    call: ApiCall, declared: Mapping[str, str], meters: dict[str, ModelMeter]
+) -> PendingArrival | None:
+    """Count the arrival of `call`; None if its model is not declared, because names that clients
+    invent are not reported. declared: model by name and alias."""
     model = declared.get(call.model)
-    return Arrival(meters.setdefault(model, Meter()), call) if model is not None else None
+    return (
+        PendingArrival(meters.setdefault(model, ModelMeter()), call) if model is not None else None
+    )
 
 
-def counted(meter: Meter, call: Call, early: Arrival | None) -> tuple[float, float]:
-    """The input and expected output tokens of `call`, which counts once: now or as `early`."""
+def count_once(
+    meter: ModelMeter, call: ApiCall, early: PendingArrival | None
+) -> tuple[float, float]:
+    """The input and expected output tokens of `call`, counted now unless `early` counted it
+    before."""
     if early is not None and early.meter is meter:
-        return early.take()
-    return meter.arrived(call.tokens_guess, call.output_most)
+        return early.hand_over()
+    return meter.record_arrival(call.prompt_tokens_estimate, call.max_output_tokens)
 
 
 def declared_names(options: list[str]) -> dict[str, str]:
-    """Models by name, of MODEL or MODEL=OTHER_NAME each. Other names that several models share, or
-    that are a model's own, name nobody."""
+    """Model by name and alias, from options MODEL or MODEL=ALIAS. An alias is ignored if several
+    models share it or if it is a model's own name."""
     pairs = [option.partition("=")[::2] for option in options]
     models = {model: model for model, _ in pairs}
     others = [other for _, other in pairs]

@@ -1,9 +1,9 @@
-"""One request's way: take a slot, hand over, pass the answer through, try again or fail.
+"""Send a request to an engine and its response to the client, and handle engine failures.
 
-Owns what is done about failures. An instance that is gone is ejected at once. A request is tried
-elsewhere only as long as the client has not seen a byte and the request surely harmed no engine:
-after it was in an engine whose connection broke or that fell silent, it goes nowhere any more. A
-request that two attempts answer with 500, at instances that answer others, is its client's fault.
+A failed request is sent to another instance only if the client has received nothing yet and the
+request cannot have harmed the engine. It is not sent again after a connection broke or fell silent
+while an engine had it. A request that gets status 500 twice is rejected with 400 if those instances
+answer other requests. An instance that cannot be reached is ejected at once.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine_exchange import (
+    EngineClient,
     EngineError,
     EngineFailedRequest,
-    EngineFaulty,
-    EngineGone,
-    EngineRefused,
-    Engines,
-    EngineStalled,
-    failure_of,
+    EngineFault,
+    EngineNotServing,
+    EngineTimeout,
+    RequestRejected,
+    engine_error_of,
 )
 from executors.gateway.event_stream import is_aborted
 from executors.gateway.fault_checks import FaultChecks
-from executors.gateway.gateway_metrics import Metrics
-from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.hang_detector import HangDetector
-from executors.gateway.inflight_request import Request
+from executors.gateway.inflight_request import InflightRequest
 from executors.gateway.model_meter import Ending, Outcome
 from executors.gateway.openai_format import (
     engine_body,
     error_body,
     error_events,
-    handed_over,
+    kv_transfer_params_of,
     prefill_body,
     usage_of,
 )
 from executors.gateway.route_table import RouteTable
-from executors.gateway.stage_bodies import body_of, last_body, outputs_of
-from executors.gateway.stream_copy import Passing
+from executors.gateway.stage_bodies import final_stage_body, stage_body, stage_outputs_of
+from executors.gateway.stream_copy import StreamCopy
 from executors.gateway.wire.body_blocks import Blocks
 from executors.gateway.wire.engine_pool import TransportError
 from topics.records import Endpoint
@@ -54,21 +54,21 @@ _FAULTS_TO_EJECT = 3
 _OVERLOAD_RETRY_S = 5.0
 _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
-    Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had room in time"),
-    Refusal.QUEUE_FULL: (429, "overloaded", "too many requests wait for {model}"),
+    Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had capacity in time"),
+    Refusal.QUEUE_FULL: (429, "overloaded", "too many requests are waiting for {model}"),
 }
 
 
-class Relay:
-    """Takes requests of known models to engines. Failures of engines end here."""
+class Proxy:
+    """Serves requests for models that have routes. No engine failure is raised to the caller."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GatewaySettings,
         clock: Clock,
         table: RouteTable,
-        engines: Engines,
-        metrics: Metrics,
+        engines: EngineClient,
+        metrics: GatewayMetrics,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -78,64 +78,64 @@ class Relay:
         self._stall_real_s = max(1.0, clock.real_s(settings.stall_s))
         self.hang_detector = HangDetector(self._stall_real_s)
         self.admission = Admission(settings, clock, table)
-        self._faults: dict[Endpoint, int] = {}
-        self._looks: dict[Endpoint, asyncio.Task[None]] = {}
+        self._consecutive_faults: dict[Endpoint, int] = {}
+        self._suspect_checks: dict[Endpoint, asyncio.Task[None]] = {}
         self._fault_checks = FaultChecks(engines, settings.verify_real_s)
-        self._life_real_s = max(1.0, clock.real_s(settings.request_s))
-        self.hung: set[Endpoint] = set()
+        self._request_limit_real_s = max(1.0, clock.real_s(settings.request_s))
+        self.need_token_probe: set[Endpoint] = set()
 
-    async def serve(self, request: Request) -> Outcome:
-        """Answer the client, whatever happens to engines; how it ended."""
+    async def serve(self, request: InflightRequest) -> Outcome:
+        """Answer the client whatever happens to engines, and return how the request ended."""
         model = request.call.model
         began = time.monotonic()
         problem = EngineError("no attempt")
-        blamed: list[Endpoint] = []  # they answered it with 500
+        blamed: list[Endpoint] = []  # endpoints that answered this request with 500
         name = request.id
         for attempt in range(self._settings.attempts):
             if attempt:
                 self._metrics.retries.labels(model).inc()
-                # An engine may still hold something under the name of the last try.
+                # An engine may still hold state under the id of the last attempt.
                 request.id = f"{name}-{attempt}"
-            slot = await self.admission.take(request)
+            slot = await self.admission.acquire(request)
             if isinstance(slot, Refusal):
                 status, kind, message = _REFUSALS[slot]
                 self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
-            way = slot.pick.path
-            request.sent(way.name if way is not None else slot.pick.group)
+            path = slot.pick.path
+            request.report_destination(path.name if path is not None else slot.pick.group)
             try:
                 outcome = await self._attempt(request, slot)
-            except EngineRefused as refusal:
+            except RequestRejected as refusal:
                 request.client.answer(refusal.status, refusal.body)
-                # Any instance would say so at once, so how long it took is no limit missed.
+                # Any instance would reject it, so its duration does not count against the SLO.
                 return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.WITHDRAWN)
             except EngineError as error:
                 problem = error
-                if request.started:
-                    self._metrics.broken.labels(model).inc()
-                    end = error_events(f"the engine was lost: {error}", "engine_lost", 502)
+                if request.response_started:
+                    self._metrics.broken_streams.labels(model).inc()
+                    end = error_events(f"the engine failed: {error}", "engine_lost", 502)
                     request.client.write(end, last=True)
                     return Outcome(Ending.FAILED)
-                if not error.resend or time.monotonic() - began >= self._life_real_s:
+                if not error.may_resend or time.monotonic() - began >= self._request_limit_real_s:
                     break
                 if isinstance(error, EngineFailedRequest):
-                    blamed.append(request.faulty[-1])
-                    slot.give_back()
-                    if await self._fault_checks.is_to_blame(model, blamed):
-                        self._metrics.bad.inc()
-                        why = f"engines that answer others fail at this request: {error}"
+                    blamed.append(request.faulty_endpoints[-1])
+                    slot.release()
+                    if await self._fault_checks.request_is_at_fault(model, blamed):
+                        self._metrics.bad_requests.inc()
+                        why = f"engines that answer other requests fail at this one: {error}"
                         self.refuse(request, why, "invalid_request_error", 400)
                         return Outcome(Ending.WITHDRAWN)
             else:
-                self._count_faults(model, request.faulty)
+                self._count_faults(model, request.faulty_endpoints)
                 return outcome
             finally:
-                slot.give_back()
+                slot.release()
         self.refuse(request, f"no instance answered: {problem}", "engine_lost", problem.status)
         return Outcome(Ending.FAILED)
 
-    def refuse(self, request: Request, message: str, kind: str, status: int) -> None:
-        """Say no, and when it is worth asking again."""
+    def refuse(self, request: InflightRequest, message: str, kind: str, status: int) -> None:
+        """Refuse the request; with status 429 or 503, tell the client when to retry."""
         if status in (429, 503):
             cold = status == 503
             wait_s = self.admission.hold_s(request.call.model) if cold else _OVERLOAD_RETRY_S
@@ -143,92 +143,108 @@ class Relay:
             request.client.add_header(b"Retry-After", b"%d" % real_s)
         request.client.answer(status, error_body(message, kind, status))
 
-    async def _attempt(self, request: Request, slot: Slot) -> Outcome:
-        """One try; EngineError says whether it may be tried elsewhere if nothing was sent yet."""
+    async def _attempt(self, request: InflightRequest, slot: Slot) -> Outcome:
+        """Make one attempt. EngineError tells whether another instance may be tried."""
         call, pick = request.call, slot.pick
         if pick.path is not None:
-            return await self._along(request, slot, pick.path)
+            return await self._answer_by_stages(request, slot, pick.path)
         if not pick.prefill:
             return await self._answer(request, pick.endpoint, engine_body(call))
-        raw = await self._whole(request, pick.endpoint, prefill_body(call))
-        slot.give_back()  # what is left to do there is to hand over its KV
-        params = handed_over(raw)
+        raw = await self._fetch(request, pick.endpoint, prefill_body(call))
+        slot.release()  # the instance only has to hand over its KV now
+        params = kv_transfer_params_of(raw)
         if params is None:
-            request.faulty += (pick.endpoint,)
-            raise EngineFaulty("no kv_transfer_params in the answer to a prefill")
-        decoder = self.admission.decode(call.model, pick.group, request.tried)
-        if decoder is None:
-            raise EngineFaulty(f"{pick.group} has no decode instance any more")
+            request.faulty_endpoints += (pick.endpoint,)
+            raise EngineFault("no kv_transfer_params in the answer to a prefill")
+        decode_slot = self.admission.decode_slot(call.model, pick.group, request.tried_endpoints)
+        if decode_slot is None:
+            raise EngineFault(f"{pick.group} has no decode instance any more")
         try:
-            return await self._decode(request, decoder.pick.endpoint, pick.endpoint, params)
+            return await self._decode(request, decode_slot.pick.endpoint, pick.endpoint, params)
         finally:
-            decoder.give_back()
+            decode_slot.release()
 
     async def _decode(
-        self, request: Request, endpoint: Endpoint, prefilled: Endpoint, params: dict[str, Any]
+        self,
+        request: InflightRequest,
+        endpoint: Endpoint,
+        prefilled: Endpoint,
+        params: dict[str, Any],
     ) -> Outcome:
-        """Decode at `endpoint` what was prefilled at `prefilled`. Where the KV cannot be had,
-        `endpoint` computes the prompt again: that costs time, and no request.
+        """Decode at `endpoint` a prompt that was prefilled at `prefilled`. If the KV cannot be
+        handed over, `endpoint` computes the prompt again.
 
-        Roles may have changed since the prefill, so that both are one instance. It keeps the KV in
-        its prefix cache; a hand-over to itself is what vLLM answers with 500.
+        If roles have changed since the prefill, both may be the same instance. Its prefix cache
+        then has the KV, and vLLM answers a hand-over to itself with 500.
         """
         if endpoint != prefilled:
             try:
                 return await self._answer(
                     request, endpoint, engine_body(request.call, kv_transfer_params=params)
                 )
-            except EngineFaulty as error:
-                if request.started or not error.resend:
+            except EngineFault as error:
+                if request.response_started or not error.may_resend:
                     raise
-                # The prefill instance may be gone: no fault of the one that asked it.
-                request.faulty, request.tried = request.faulty[:-1], request.tried - {endpoint}
-            request.id += "-whole"  # the engine may still hold something under the other name
+                # The prefill instance may be gone, which is no fault of the decode instance.
+                request.faulty_endpoints, request.tried_endpoints = (
+                    request.faulty_endpoints[:-1],
+                    request.tried_endpoints - {endpoint},
+                )
+            request.id += "-whole"  # the engine may still hold state under the first id
         self._metrics.recomputed.labels(request.call.model).inc()
         return await self._answer(request, endpoint, engine_body(request.call))
 
-    async def _along(self, request: Request, slot: Slot, way: ComponentPath) -> Outcome:
-        """From stage to stage: each gets what the earlier ones made, and the last one answers."""
+    async def _answer_by_stages(
+        self, request: InflightRequest, slot: Slot, path: ComponentPath
+    ) -> Outcome:
+        """Send the request through the stages of `path`. Each stage gets the outputs of the earlier
+        ones, and the last one answers the client."""
         call, outputs = request.call, dict[str, Any]()
-        last = len(way.hops) - 1
-        for number, hop in enumerate(way.hops):
-            taken = (
-                slot if number == 0 else self.admission.hop(call.model, way, number, request.tried)
+        last = len(path.hops) - 1
+        for number, hop in enumerate(path.hops):
+            hop_slot = (
+                slot
+                if number == 0
+                else self.admission.hop_slot(call.model, path, number, request.tried_endpoints)
             )
-            if taken is None:
-                raise EngineGone(f"stage {hop.stage} has no instance any more")
-            endpoint = taken.pick.endpoint
+            if hop_slot is None:
+                raise EngineNotServing(f"stage {hop.stage} has no instance any more")
+            endpoint = hop_slot.pick.endpoint
             try:
                 if number == last:
-                    return await self._answer(request, endpoint, last_body(call, hop, outputs))
-                made = outputs_of(await self._whole(request, endpoint, body_of(call, hop, outputs)))
-                if made is None:
-                    request.faulty += (endpoint,)
-                    raise EngineFaulty("no stage_outputs in its answer")
-                outputs |= made
+                    return await self._answer(
+                        request, endpoint, final_stage_body(call, hop, outputs)
+                    )
+                new_outputs = stage_outputs_of(
+                    await self._fetch(request, endpoint, stage_body(call, hop, outputs))
+                )
+                if new_outputs is None:
+                    request.faulty_endpoints += (endpoint,)
+                    raise EngineFault("no stage_outputs in its answer")
+                outputs |= new_outputs
             except EngineError as error:
                 error.args = (f"stage {hop.stage}: {error}",)
                 raise
             finally:
-                taken.give_back()
+                hop_slot.release()
         raise AssertionError("a path has a last hop")
 
-    async def _answer(self, request: Request, endpoint: Endpoint, body: Blocks) -> Outcome:
-        """The answer of `endpoint`, given to the client."""
+    async def _answer(self, request: InflightRequest, endpoint: Endpoint, body: Blocks) -> Outcome:
+        """Answer the client with the response of `endpoint`."""
         if request.call.stream:
             return await self._stream(request, endpoint, body)
-        raw = await self._whole(request, endpoint, body)
-        ended_ns = request.mark_ns
-        self._name_instance(request, endpoint)
-        request.begin()
+        raw = await self._fetch(request, endpoint, body)
+        ended_ns = request.timer_start_ns
+        self._add_instance_headers(request, endpoint)
+        request.start_response()
         request.client.answer(200, raw)
         prompt, completion = usage_of(raw) or (0, 0)
         last_ms = self._clock.elapsed_ms(request.arrived_ns, ended_ns)
         return Outcome(Ending.COMPLETED, last_ms, None, prompt, completion)
 
-    async def _whole(self, request: Request, endpoint: Endpoint, body: Blocks) -> bytes:
-        """The whole answer of `endpoint`."""
-        async with self._attempting(request, endpoint):
+    async def _fetch(self, request: InflightRequest, endpoint: Endpoint, body: Blocks) -> bytes:
+        """Get the whole response body of `endpoint`."""
+        async with self._attempt_scope(request, endpoint):
             call = request.call
             answer = await self._engines.post(
                 endpoint, call.model, call.path, body, request.engine_headers()
@@ -236,32 +252,32 @@ class Relay:
             try:
                 raw = await answer.read()
             except TransportError as error:
-                raise failure_of(error) from error
+                raise engine_error_of(error) from error
             finally:
                 answer.close()
             if is_aborted(raw):
-                raise EngineFaulty("it was stopped amid the answer")
-        self._praise(endpoint)
+                raise EngineFault("it stopped in the middle of the answer")
+        self._record_success(endpoint)
         return raw
 
-    async def _stream(self, request: Request, endpoint: Endpoint, body: Blocks) -> Outcome:
-        """Pass the events of `endpoint` through."""
-        async with self._attempting(request, endpoint) as scope:
+    async def _stream(self, request: InflightRequest, endpoint: Endpoint, body: Blocks) -> Outcome:
+        """Copy the events of `endpoint` to the client."""
+        async with self._attempt_scope(request, endpoint) as scope:
             call = request.call
             answer = await self._engines.post(
                 endpoint, call.model, call.path, body, request.engine_headers()
             )
-            del body  # a long prompt is held until the answer begins, and not for all its life
-            self._name_instance(request, endpoint)
-            passing = Passing(request, answer, self.hang_detector, endpoint, scope)
+            del body  # free a long prompt as soon as the response has begun
+            self._add_instance_headers(request, endpoint)
+            passing = StreamCopy(request, answer, self.hang_detector, endpoint, scope)
             try:
                 await passing.run()
             finally:
                 answer.close()
-        self._praise(endpoint)
+        self._record_success(endpoint)
         events = passing.events
         if events.failed:
-            self._metrics.broken.labels(request.call.model).inc()
+            self._metrics.broken_streams.labels(request.call.model).inc()
             return Outcome(Ending.FAILED)
         prompt, completion = events.usage or (0, events.events)
         return Outcome(
@@ -273,97 +289,102 @@ class Relay:
         )
 
     @asynccontextmanager
-    async def _attempting(
-        self, request: Request, endpoint: Endpoint
+    async def _attempt_scope(
+        self, request: InflightRequest, endpoint: Endpoint
     ) -> AsyncIterator[asyncio.Timeout]:
-        """Around one attempt: what its failure says about the engine is drawn here."""
-        request.pause()
+        """Surround one attempt at `endpoint`: apply the time limits, and record a failure against
+        the engine."""
+        request.stop_timer()
         try:
             async with (
-                asyncio.timeout(self._life_real_s),
+                asyncio.timeout(self._request_limit_real_s),
                 self.hang_detector.attempt(endpoint) as scope,
             ):
                 yield scope
         except TimeoutError:
-            request.tried |= {endpoint}
-            raise EngineStalled("no answer in time") from None
+            request.tried_endpoints |= {endpoint}
+            raise EngineTimeout("no answer in time") from None
         except EngineError as error:
-            request.tried |= {endpoint}
+            request.tried_endpoints |= {endpoint}
             if error.ejects:
                 self._eject(request.call.model, endpoint)
-            elif isinstance(error, EngineFaulty) and not request.started:
-                request.faulty += (endpoint,)
-                if not await self._fault_checks.still_alive(request.call.model, endpoint):
-                    error.resend = False
+            elif isinstance(error, EngineFault) and not request.response_started:
+                request.faulty_endpoints += (endpoint,)
+                if not await self._fault_checks.survived_error(request.call.model, endpoint):
+                    error.may_resend = False
                     self._eject(request.call.model, endpoint)
             raise
         finally:
-            request.resume()
+            request.start_timer()
 
-    def _name_instance(self, request: Request, endpoint: Endpoint) -> None:
+    def _add_instance_headers(self, request: InflightRequest, endpoint: Endpoint) -> None:
         request.client.add_header(b"X-Shoal-Model", request.call.model.encode())
         request.client.add_header(b"X-Shoal-Instance", endpoint.instance.encode())
 
-    def _praise(self, endpoint: Endpoint) -> None:
-        self.hang_detector.heard(endpoint)
-        self._faults.pop(endpoint, None)
+    def _record_success(self, endpoint: Endpoint) -> None:
+        self.hang_detector.record_activity(endpoint)
+        self._consecutive_faults.pop(endpoint, None)
 
     def _count_faults(self, model: str, faulty: Iterable[Endpoint]) -> None:
-        """Another instance answered what these could not, so it was not the request. A few such
-        errors in a row, of different requests, and one is out."""
+        """Count a fault of each of these endpoints, because another instance answered the same
+        request. An endpoint with several faults in a row is ejected."""
         for endpoint in faulty:
-            faults = self._faults[endpoint] = self._faults.get(endpoint, 0) + 1
+            faults = self._consecutive_faults[endpoint] = (
+                self._consecutive_faults.get(endpoint, 0) + 1
+            )
             if faults >= _FAULTS_TO_EJECT:
-                del self._faults[endpoint]
-                self.hung.add(endpoint)  # it says that it is healthy: only a token proves it
+                del self._consecutive_faults[endpoint]
+                self.need_token_probe.add(endpoint)  # its health check passes
                 self._eject(model, endpoint)
 
     def _eject(self, model: str, endpoint: Endpoint) -> None:
         router = self._table.routers.get(model)
         if router is not None and router.eject(endpoint, self._clock.now_ms()):
             self._metrics.ejections.labels(model).inc()
-            self._table.wake(model)  # who waited for it may go where they were tried already
+            self._table.notify(model)  # waiting requests may return to instances they tried
 
-    def look(self) -> None:
-        """Look closer at what may hang, forget endpoints that are in no routes, and turn away
-        those who have waited too long."""
+    def check_engines(self) -> None:
+        """Check engines that may hang, forget endpoints without routes, and refuse requests that
+        have waited too long. Call about twice a second."""
         model_of = {
             endpoint: model
             for model, router in self._table.routers.items()
             for endpoint in router.endpoints()
         }
         for endpoint in self.hang_detector.suspects():
-            if endpoint not in self._looks:
-                task = asyncio.create_task(self._look_closer(endpoint, model_of.get(endpoint, "")))
-                self._looks[endpoint] = task
-                task.add_done_callback(lambda _, at=endpoint: self._looks.pop(at, None))  # type: ignore[misc]
+            if endpoint not in self._suspect_checks:
+                task = asyncio.create_task(
+                    self._check_suspect(endpoint, model_of.get(endpoint, ""))
+                )
+                self._suspect_checks[endpoint] = task
+                task.add_done_callback(lambda _, at=endpoint: self._suspect_checks.pop(at, None))  # type: ignore[misc]
         live = model_of.keys()
-        for endpoint in self._faults.keys() - live:
-            del self._faults[endpoint]
-        self.hung &= live
+        for endpoint in self._consecutive_faults.keys() - live:
+            del self._consecutive_faults[endpoint]
+        self.need_token_probe &= live
         self.hang_detector.forget(frozenset(live))
-        self.admission.look()
+        self.admission.refuse_expired()
 
-    async def _look_closer(self, endpoint: Endpoint, model: str) -> None:
-        """Silent for too long: it hangs unless it makes progress or a token."""
-        before = await self._engines.progress(endpoint)
+    async def _check_suspect(self, endpoint: Endpoint, model: str) -> None:
+        """Eject a silent engine unless its metrics make progress or it can generate a token."""
+        before = await self._engines.progress_count(endpoint)
         limit_s = min(10.0, self._stall_real_s)
-        if model and await self._engines.alive(endpoint, model, generate=True, limit_s=limit_s):
-            self.hang_detector.heard(endpoint)
+        if model and await self._engines.is_alive(endpoint, model, generate=True, limit_s=limit_s):
+            self.hang_detector.record_activity(endpoint)
             return
-        after = await self._engines.progress(endpoint)
+        after = await self._engines.progress_count(endpoint)
         if after > before >= 0.0:
-            self.hang_detector.heard(endpoint)
+            self.hang_detector.record_activity(endpoint)
             return
         if endpoint not in self.hang_detector.suspects():
             return
         if model:
-            self.hung.add(endpoint)
+            self.need_token_probe.add(endpoint)
             self._eject(model, endpoint)
-        self.hang_detector.give_up(endpoint)  # one that left the routes may hang, too
+        self.hang_detector.cancel_attempts(endpoint)  # also if it has left the routes
 
     def close(self) -> None:
-        """Nothing is looked at any more."""
+        """Cancel all checks."""
         self._fault_checks.close()
-        for task in self._looks.values():
+        for task in self._suspect_checks.values():
             task.cancel()

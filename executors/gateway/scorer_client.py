@@ -1,8 +1,7 @@
-"""A user's scorer over HTTP: asked with a time limit, believed only where its answer makes sense.
+"""HTTP client for a user's scorer, with a time limit per request.
 
-Owns the exchange, and leaving alone a scorer that fails: after a few failures in a row nobody waits
-for it, and one request at a time finds out whether it is back. Whatever goes wrong, a request has
-no score then, and goes on.
+After several failures in a row requests skip the scorer, except for one at a time that checks
+whether it is back. A request whose scorer fails continues without a score.
 
     POST {"service": "auto", "prompt": "...", "tokens": 120}  ->  {"score": 0.37}
 """
@@ -24,74 +23,73 @@ from executors.gateway.wire.engine_pool import (
 )
 from topics.records import ScoreSource
 
-_MOST_ANSWER_BYTES = 64 * 1024
+_MAX_RESPONSE_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 3.0
-_MOST_AT_ONCE = 64
-_FAILURES = 5
-_REST_S = 2.0
+_MAX_CONCURRENT = 64
+_FAILURES_TO_PAUSE = 5
+_PAUSE_S = 2.0
 
 
-class Scorer:
-    """Asks scorers. failures: how often it got no score, by the reason; counts since the start."""
+class ScorerClient:
+    """Requests scores. failures: requests without a score since the start, by reason."""
 
     def __init__(self, connect_s: float) -> None:
-        self._pool = EnginePool(connect_s, _KEEP_ALIVE_S, _MOST_ANSWER_BYTES)
-        self._asking = 0
-        self._in_a_row = 0
-        self._again_at_s = 0.0
+        self._pool = EnginePool(connect_s, _KEEP_ALIVE_S, _MAX_RESPONSE_BYTES)
+        self._in_flight = 0
+        self._consecutive_failures = 0
+        self._retry_at_s = 0.0
         self.failures: Counter[str] = Counter()
 
     def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         self._pool.close()
 
     async def score(
         self, source: ScoreSource, service: str, prompt: str, tokens: int
     ) -> float | None:
-        """The score that the scorer of `source` gives; None where it gives none that makes sense,
-        in time."""
+        """The score from the scorer of `source`; None without a valid score in time."""
         now_s = asyncio.get_running_loop().time()
-        if self._in_a_row >= _FAILURES and now_s < self._again_at_s:
+        if self._consecutive_failures >= _FAILURES_TO_PAUSE and now_s < self._retry_at_s:
             self.failures["resting"] += 1
             return None
-        if self._asking >= _MOST_AT_ONCE:
+        if self._in_flight >= _MAX_CONCURRENT:
             self.failures["busy"] += 1
             return None
-        if self._in_a_row >= _FAILURES:
-            self._again_at_s = now_s + _REST_S  # this one finds out; nobody else waits meanwhile
+        if self._consecutive_failures >= _FAILURES_TO_PAUSE:
+            self._retry_at_s = now_s + _PAUSE_S  # only this request checks the scorer
         self._pool.close_idle()
-        self._asking += 1
+        self._in_flight += 1
         try:
             async with asyncio.timeout(source.limit_ms / 1000.0):
-                status, raw = await self._asked(source.url, service, prompt, tokens)
+                status, raw = await self._post(source.url, service, prompt, tokens)
         except TimeoutError:
-            self._failed("timeout")
+            self._count_failure("timeout")
             return None
         except (TransportError, NoFileDescriptors):
-            self._failed("connection")
+            self._count_failure("connection")
             return None
         finally:
-            self._asking -= 1
+            self._in_flight -= 1
         if status != 200:
-            self._failed("status")
+            self._count_failure("status")
             return None
         try:
-            found = valid_score(source, orjson.loads(raw)["score"])
+            score = valid_score(source, orjson.loads(raw)["score"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            found = None
-        if found is None:
-            self._failed("invalid")
+            score = None
+        if score is None:
+            self._count_failure("invalid")
             return None
-        self._in_a_row = 0
-        return found
+        self._consecutive_failures = 0
+        return score
 
-    def _failed(self, why: str) -> None:
+    def _count_failure(self, why: str) -> None:
         self.failures[why] += 1
-        self._in_a_row += 1
-        if self._in_a_row == _FAILURES:
-            self._again_at_s = asyncio.get_running_loop().time() + _REST_S
+        self._consecutive_failures += 1
+        if self._consecutive_failures == _FAILURES_TO_PAUSE:
+            self._retry_at_s = asyncio.get_running_loop().time() + _PAUSE_S
 
-    async def _asked(self, url: str, service: str, prompt: str, tokens: int) -> tuple[int, bytes]:
+    async def _post(self, url: str, service: str, prompt: str, tokens: int) -> tuple[int, bytes]:
         parts = urlsplit(url)
         address = parts.netloc if ":" in parts.netloc.rsplit("]", 1)[-1] else f"{parts.netloc}:80"
         body = orjson.dumps({"service": service, "prompt": prompt, "tokens": tokens})

@@ -1,8 +1,7 @@
-"""Bodies of the hops through a model of components.
+"""Bodies between the gateway and the stages of a model of components.
 
-Owns the wire form between gateway and stages: an OpenAI request with the field `stage`, which names
-the components to run and what earlier ones made; every stage but the last answers with
-`stage_outputs`, an object by component. Knows nothing of routes and sockets.
+A stage gets an OpenAI request with the field `stage`: the components to run and the outputs of
+earlier ones. Every stage except the last answers with `stage_outputs`, an object by component.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from typing import Any
 
 import orjson
 
-from executors.gateway.openai_format import Call, engine_body, with_fields
+from executors.gateway.openai_format import ApiCall, engine_body, with_fields
 from executors.gateway.wire.body_blocks import Blocks
 from topics.routing import Hop
 
 
-def body_of(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> Blocks:
-    """What a stage before the last one gets."""
-    varying = {k: v for k, v in call.varying.items() if k not in ("stream", "stream_options")}
+def stage_body(call: ApiCall, hop: Hop, outputs: Mapping[str, Any]) -> Blocks:
+    """The body for a stage before the last one."""
+    varying = {
+        k: v for k, v in call.varying_fields.items() if k not in ("stream", "stream_options")
+    }
     return with_fields(call, {**varying, "stream": False, "stage": _stage(hop, outputs, False)})
 
 
-def last_body(call: Call, hop: Hop, outputs: Mapping[str, Any]) -> Blocks:
-    """What the stage that answers the client gets."""
+def final_stage_body(call: ApiCall, hop: Hop, outputs: Mapping[str, Any]) -> Blocks:
+    """The body for the stage that answers the client."""
     return engine_body(call, stage=_stage(hop, outputs, True))
 
 
@@ -32,8 +33,8 @@ def _stage(hop: Hop, outputs: Mapping[str, Any], last: bool) -> dict[str, Any]:
     return {"runs": list(hop.runs), "outputs": dict(outputs), "last": last}
 
 
-def outputs_of(raw: bytes) -> dict[str, Any] | None:
-    """What a stage made, by component; None where its answer says nothing of it."""
+def stage_outputs_of(raw: bytes) -> dict[str, Any] | None:
+    """The outputs in the response of a stage, by component; None if it has none."""
     try:
         outputs = orjson.loads(raw).get("stage_outputs")
     except (orjson.JSONDecodeError, AttributeError):

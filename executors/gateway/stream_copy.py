@@ -1,7 +1,7 @@
-"""One stream passing through: each block goes from the engine's socket to the client's at once.
+"""Copy an engine's event stream to the client, block by block.
 
-Owns what happens per block, in the callback that received it, because this is where a gateway
-spends its time. What the end of the stream means is the relay's business.
+Each block is copied in the callback that received it, because a gateway spends most of its time
+here.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 import orjson
 
 from executors.gateway.engine_exchange import (
+    EngineConnectionLost,
     EngineFailedRequest,
-    EngineFaulty,
-    EngineLost,
-    EngineRefused,
-    failure_of,
+    EngineFault,
+    RequestRejected,
+    engine_error_of,
 )
-from executors.gateway.event_stream import BrokenStream, EventStream
+from executors.gateway.event_stream import EventStream, InvalidEventStream
 from executors.gateway.hang_detector import HangDetector
-from executors.gateway.inflight_request import Request
+from executors.gateway.inflight_request import InflightRequest
 from executors.gateway.wire.engine_pool import EngineResponse, TransportError
 from topics.records import Endpoint
 
-_TAIL_REAL_S = 1.0  # for the end of an answer whose last event was passed on already
+_TAIL_REAL_S = 1.0  # for the response to end after its last event
 
 
-class Passing:
-    """first_ns, last_ns: monotonic times of the first and the last block with events."""
+class StreamCopy:
+    """One stream. first_ns, last_ns: monotonic times of the first and last block with events."""
 
     __slots__ = (
+        "_activity",
         "_answer",
         "_detector",
         "_endpoint",
-        "_held",
         "_request",
         "_scope",
-        "_voice",
+        "_unsent",
         "events",
         "first_ns",
         "last_ns",
@@ -46,7 +46,7 @@ class Passing:
 
     def __init__(
         self,
-        request: Request,
+        request: InflightRequest,
         answer: EngineResponse,
         detector: HangDetector,
         endpoint: Endpoint,
@@ -57,77 +57,77 @@ class Passing:
         self._detector = detector
         self._endpoint = endpoint
         self._scope = scope
-        self._voice = detector.voice(endpoint)
-        self._held = b""
-        self.events = EventStream(strip_usage=not request.call.usage_wanted)
+        self._activity = detector.activity(endpoint)
+        self._unsent = b""
+        self.events = EventStream(strip_usage=not request.call.usage_requested)
         self.first_ns = self.last_ns = 0
 
     async def run(self) -> None:
-        """Until the stream has ended; EngineError if it ended too early."""
+        """Copy until the stream ends. EngineError if it ends too early."""
         client = self._request.client
-        client.on_unblocked = self._go_on
+        client.on_unblocked = self._on_unblocked
         try:
-            await self._answer.pipe(self._block)
+            await self._answer.pipe(self._on_block)
         except TransportError as error:
             if not self.events.done:
-                raise failure_of(error) from error
+                raise engine_error_of(error) from error
         finally:
             client.on_unblocked = None
         if not self.events.done:
             end = self.events.finish()
             if not end:
-                raise EngineLost("the stream ended before its end")
-            self._request.begin()
-            self._pass(end)
+                raise EngineConnectionLost("the stream ended before its end")
+            self._request.start_response()
+            self._forward(end)
 
-    def _block(self, block: bytes) -> None:
+    def _on_block(self, block: bytes) -> None:
         request, events = self._request, self.events
         if events.done:
             return
         now_ns = time.monotonic_ns()
         try:
             data = events.feed(block)
-        except BrokenStream as error:
-            raise EngineFaulty(str(error)) from error
-        if not request.started:
+        except InvalidEventStream as error:
+            raise EngineFault(str(error)) from error
+        if not request.response_started:
             if events.failed:
-                raise _first_error(events.error)
+                raise _error_before_first_token(events.error)
             if not (events.done or events.events):
-                self._held += data
-                return  # nothing of worth yet: it may still be tried elsewhere
+                self._unsent += data
+                return  # no output yet: another instance may still be tried
             self.first_ns = now_ns
-            request.begin()
-            data, self._held = self._held + data, b""
+            request.start_response()
+            data, self._unsent = self._unsent + data, b""
         self.last_ns = now_ns
-        self._voice.last_s = now_ns / 1e9
-        self._pass(data)
-        request.own_ns += time.monotonic_ns() - now_ns
+        self._activity.last_s = now_ns / 1e9
+        self._forward(data)
+        request.gateway_ns += time.monotonic_ns() - now_ns
 
-    def _pass(self, data: bytes) -> None:
+    def _forward(self, data: bytes) -> None:
         client, done = self._request.client, self.events.done
         if data or done:
             client.write(data, done)
         if done and self._answer.complete:
             return
         if done:
-            # The rest is only for the connection's sake: the client has everything.
+            # The client has everything. Reading the rest allows the connection to be reused.
             asyncio.get_running_loop().call_later(_TAIL_REAL_S, self._answer.close)
         elif client.blocked:
             self._answer.pause()
-            self._detector.ignore(self._endpoint, self._scope)
+            self._detector.pause_attempt(self._endpoint, self._scope)
 
-    def _go_on(self) -> None:
+    def _on_unblocked(self) -> None:
         if not self.events.done:
-            self._detector.listen(self._endpoint, self._scope)
+            self._detector.resume_attempt(self._endpoint, self._scope)
         self._answer.resume()
 
 
-def _first_error(error: Any) -> Exception:
-    """What an error event means that comes before any token: the status line said 200 already."""
+def _error_before_first_token(error: Any) -> Exception:
+    """The exception for an error event before any token. The status line was already 200."""
     code = error.get("code") if isinstance(error, dict) else None
     if type(code) is int and 400 <= code < 500:
-        return EngineRefused(code, orjson.dumps({"error": error}))
-    if error is None:  # an abort, which is no answer to this request
-        return EngineFaulty("it was stopped before the first token")
+        return RequestRejected(code, orjson.dumps({"error": error}))
+    if error is None:  # the engine aborted the request
+        return EngineFault("it stopped before the first token")
     message = error.get("message") if isinstance(error, dict) else error
     return EngineFailedRequest(f"an error event before the first token: {str(message)[:200]}")

@@ -1,9 +1,9 @@
-"""Telemetry: one record per model and domain second, also when nothing happened; of models without
-routes, once they were asked for.
+"""Report telemetry: one record per model and domain second, also without traffic.
 
-Owns the spans, the sequence, and the buffer for the time that the broker is away: in memory first,
-on disk when that lasts (`gateway.spool`), sent when it is back, by a later life too. Ages are taken
-when a record is sent, on the monotonic clock, so a late record still names its right second.
+Models without routes are reported after their first request. While the broker is away, records are
+buffered in memory and then on disk (`gateway.telemetry_spool`), and sent when it is back, also by a
+restarted gateway. A record's age is computed from the monotonic clock when it is sent, so a late
+record still states the right second.
 """
 
 from __future__ import annotations
@@ -17,42 +17,43 @@ from dataclasses import replace
 from typing import Protocol
 
 from autoscaler.serving.routing import Router
-from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.gateway_settings import Clock
-from executors.gateway.model_meter import Meter
-from executors.gateway.telemetry_spool import Spool
+from executors.gateway.model_meter import ModelMeter
+from executors.gateway.telemetry_spool import TelemetrySpool
 from topics.records import Telemetry
 
 SPAN_MS = 1_000
 _BATCH = 64
-_MOST_KEPT = 10_000
+_MAX_BUFFERED = 10_000
 _RETRY_REAL_S = 0.2
-_SPOOL_AT = 256  # records; less than that is back before a disk would matter
+_SPOOL_THRESHOLD = 256  # records; shorter outages need no disk
 
 log = logging.getLogger(__name__)
 
 
 class Publisher(Protocol):
-    """Takes records to the broker."""
+    """Publishes records to the broker."""
 
     async def publish(self, topic: str, key: str, record: object) -> bool:
-        """True once it is there, False when the broker is away; never raises, never blocks long."""
+        """True if the broker has the record, False if it is away. Never raises and returns within
+        seconds."""
         ...
 
 
-class Reporter:
-    """Reports what the meters saw. Of _MOST_KEPT records kept while the broker is away the oldest
-    are dropped and counted (a gap, which readers take for no data and not for zero traffic)."""
+class TelemetryReporter:
+    """Reports the counts of the meters. At most `_MAX_BUFFERED` records are kept in memory; the
+    oldest are dropped and counted. Readers take the gap as missing data, not as zero traffic."""
 
     def __init__(
         self,
         gateway: str,
         clock: Clock,
-        meters: dict[str, Meter],
+        meters: dict[str, ModelMeter],
         routers: Mapping[str, Router],
-        metrics: Metrics,
+        metrics: GatewayMetrics,
         publisher: Publisher,
-        spool: Spool | None = None,
+        spool: TelemetrySpool | None = None,
     ) -> None:
         self.boot = uuid.uuid4().hex
         self._gateway = gateway
@@ -62,24 +63,24 @@ class Reporter:
         self._metrics = metrics
         self._publisher = publisher
         self._spool = spool
-        self._reached = True
+        self._broker_reached = True
         self._pending: deque[Telemetry] = deque()
         self._ready = asyncio.Event()
-        self._ready.set()  # a former life may have left something on disk
+        self._ready.set()  # the process before may have left records on disk
         self._sequence = 0
         self._last_ms: dict[str, int] = {}
 
-    def span_ended(self, now_ms: int, leaving: bool = False) -> None:
-        """Put what every model did since the last time into the buffer.
+    def end_span(self, now_ms: int, leaving: bool = False) -> None:
+        """Buffer a record per model of its counts since the last one.
 
-        leaving: these are the last records; the silence after them is no loss of telemetry.
+        leaving: these are the last records, so the silence that follows is not lost telemetry.
         """
         for model in {**self._routers, **self._meters}:
             router = self._routers.get(model)
             routes = router.routes if router is not None else None
             if routes is None and model not in self._meters:
-                continue  # never asked for here: it may be served elsewhere
-            meter = self._meters.setdefault(model, Meter())
+                continue  # no request for it here, and no routes
+            meter = self._meters.setdefault(model, ModelMeter())
             started = self._last_ms.get(model, now_ms - SPAN_MS)
             self._last_ms[model] = now_ms
             self._sequence += 1
@@ -95,85 +96,86 @@ class Reporter:
                     leaving=leaving,
                 )
             )
-        while len(self._pending) > _MOST_KEPT:
+        while len(self._pending) > _MAX_BUFFERED:
             self._pending.popleft()
-            self._metrics.dropped.inc()
-        self._metrics.buffered.set(len(self._pending))
+            self._metrics.telemetry_dropped.inc()
+        self._metrics.telemetry_buffered.set(len(self._pending))
         self._ready.set()
 
     async def tick(self) -> None:
-        """End a span at every full domain second, for ever."""
+        """End a span at every full domain second. Never returns."""
         base, next_ms = self._clock.base, 0
         while True:
-            # Loops wake up a little early at times; no second ends twice.
+            # An event loop may wake up slightly early; no second may end twice.
             next_ms = max(next_ms + SPAN_MS, (self._clock.now_ms() // SPAN_MS + 1) * SPAN_MS)
             due_ns = base.mono_ns_at(next_ms)
             await asyncio.sleep((due_ns - self._clock.mono_ns()) / 1e9)
             late_ms = (self._clock.mono_ns() - due_ns) / 1e6
-            self._metrics.lag(late_ms)
-            self.span_ended(max(next_ms, self._clock.now_ms()))
+            self._metrics.observe_loop_lag(late_ms)
+            self.end_span(max(next_ms, self._clock.now_ms()))
 
     async def send(self) -> None:
-        """Send what is buffered and then what is on disk, for ever."""
+        """Send buffered records, then those on disk. Never returns."""
         while True:
             await self._ready.wait()
             if await self.flush() and await self._unspool():
                 continue
-            if len(self._pending) >= _SPOOL_AT:
+            if len(self._pending) >= _SPOOL_THRESHOLD:
                 await self.spool()
             await asyncio.sleep(_RETRY_REAL_S)
 
     async def flush(self) -> bool:
-        """Try to send everything; False if the broker did not take some, which stays in front."""
+        """Send all buffered records; False if the broker did not take some, which stay first in the
+        buffer."""
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
-            left = await self._send(batch)
-            if left:
-                self._pending.extendleft(reversed(left))
+            unsent = await self._send(batch)
+            if unsent:
+                self._pending.extendleft(reversed(unsent))
                 return False
         self._ready.clear()
         return True
 
     async def spool(self) -> None:
-        """Put what is buffered on disk; it stays here if the disk does not take it."""
+        """Move the buffer to disk. It stays in memory if it cannot be written."""
         if self._spool is None or not self._pending:
             return
         records = list(self._pending)
         self._pending.clear()
         try:
-            await asyncio.to_thread(self._spool.keep, records)
+            await asyncio.to_thread(self._spool.append, records)
         except OSError as error:
             self._pending.extendleft(reversed(records))
             self._metrics.state_errors.inc()
-            log.warning("telemetry cannot be kept on disk: %s", error)
+            log.warning("cannot write telemetry to disk: %s", error)
         self._count_dropped()
 
     async def _unspool(self) -> bool:
-        """Send what is on disk, the oldest first; False if the broker did not take all of it."""
+        """Send the records on disk, oldest first; False if the broker did not take some."""
         while self._spool is not None:
             try:
-                found = await asyncio.to_thread(self._spool.oldest)
+                stored = await asyncio.to_thread(self._spool.oldest)
                 self._count_dropped()
-                if found is None:
+                if stored is None:
                     return True
-                segment, records = found
+                segment, records = stored
                 for start in range(0, len(records), _BATCH):
                     if await self._send(records[start : start + _BATCH]):
                         self._ready.set()
                         return False
-                await asyncio.to_thread(self._spool.sent, segment)
+                await asyncio.to_thread(self._spool.remove, segment)
             except OSError as error:
-                log.warning("telemetry on disk cannot be read: %s", error)
+                log.warning("cannot read telemetry from disk: %s", error)
                 return True
         return True
 
     async def _send(self, records: list[Telemetry]) -> list[Telemetry]:
-        """Those of `records` that the broker did not take.
+        """The records that the broker did not take.
 
-        What failed may wait in the Kafka client and arrive much later, and is then dated by the age
-        that it had here. So a broker that is away is tried with one record and not with all.
+        A failed record may stay in the Kafka client and arrive much later, with the age that it has
+        now. While the broker is away, only one record is therefore tried at a time.
         """
-        if not self._reached and len(records) > 1:
+        if not self._broker_reached and len(records) > 1:
             return records if await self._send(records[:1]) else await self._send(records[1:])
         now_ms = self._clock.now_ms()
         taken = await asyncio.gather(
@@ -186,10 +188,10 @@ class Reporter:
                 for record in records
             )
         )
-        self._reached = all(taken)
+        self._broker_reached = all(taken)
         return [record for record, ok in zip(records, taken, strict=True) if not ok]
 
     def _count_dropped(self) -> None:
         if self._spool is not None and self._spool.dropped:
-            self._metrics.dropped.inc(self._spool.dropped)
+            self._metrics.telemetry_dropped.inc(self._spool.dropped)
             self._spool.dropped = 0

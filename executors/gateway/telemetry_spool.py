@@ -1,8 +1,8 @@
-"""Telemetry on disk while the broker is away, across restarts of the gateway.
+"""Keep telemetry on disk while the broker is away, across restarts of the gateway.
 
-Owns the files: segments of whole records, the oldest dropped when all of them together would take
-more than their bound. Blocking; whoever calls keeps it off the event loop. A record is named for
-ever by gateway, boot and sequence, so one that is sent twice does no harm.
+Files are segments of whole records; the oldest is deleted when all of them exceed the size limit.
+Calls block, so callers keep them off the event loop. A record is identified by gateway, boot and
+sequence, so sending one twice does no harm.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 _SEGMENT_BYTES = 4 * 1024 * 1024
 
 
-class Spool:
-    """Records in `folder`, at most about `limit_bytes`. Counters: `dropped` (segments' records lost
-    to the bound or unreadable)."""
+class TelemetrySpool:
+    """Records in `folder`, of at most about `limit_bytes`. dropped: records lost to that limit or
+    unreadable."""
 
     def __init__(self, folder: Path, limit_bytes: int = 64 * 1024 * 1024) -> None:
         self._folder = folder
@@ -36,42 +36,44 @@ class Spool:
         """Files with records, the oldest first."""
         return sorted(self._folder.glob("telemetry-*.jsonl"))
 
-    def keep(self, records: Sequence[Telemetry]) -> None:
-        """Append `records`; OSError if the disk does not take them."""
+    def append(self, records: Sequence[Telemetry]) -> None:
+        """Append `records`; OSError if they cannot be written."""
         if not records:
             return
         private_folder(self._folder)
-        found = self.segments()
-        last = found[-1] if found else None
+        segments = self.segments()
+        last = segments[-1] if segments else None
         if last is None or last.stat().st_size >= self._segment_bytes:
             number = int(last.stem.rpartition("-")[2]) + 1 if last is not None else 1
             last = self._folder / f"telemetry-{number:09d}.jsonl"
         lines = b"".join(encode(record) + b"\n" for record in records)
         with open_private(last, "a+b") as file:
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                lines = b"\n" + lines  # the write before was cut off, by a full disk or our end
+                lines = b"\n" + lines  # the write before was incomplete
             file.write(lines)
-        found = self.segments()
-        while len(found) > 1 and sum(path.stat().st_size for path in found) > self._limit_bytes:
-            oldest = found.pop(0)
+        segments = self.segments()
+        while (
+            len(segments) > 1 and sum(path.stat().st_size for path in segments) > self._limit_bytes
+        ):
+            oldest = segments.pop(0)
             self.dropped += oldest.read_bytes().count(b"\n")
             oldest.unlink()
 
     def oldest(self) -> tuple[Path, list[Telemetry]] | None:
-        """The oldest segment and its records, None where nothing is kept."""
+        """The oldest segment and its records; None without records."""
         for path in self.segments():
             records = []
             for line in path.read_bytes().splitlines():
                 try:
                     records.append(decode("telemetry", line))
-                except InvalidRecord as error:  # the end of a write that was cut off
+                except InvalidRecord as error:  # the end of an incomplete write
                     self.dropped += 1
-                    log.warning("%s: a record was lost: %s", path, error)
+                    log.warning("%s: skipped an unreadable record: %s", path, error)
             if records:
                 return path, records
             path.unlink()
         return None
 
-    def sent(self, segment: Path) -> None:
-        """The records of `segment` are with the broker."""
+    def remove(self, segment: Path) -> None:
+        """Delete `segment` after its records were sent."""
         segment.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""Several gateway processes on one port, for hosts with cores to spare.
+"""Run several gateway processes on one port and restart those that die.
 
-Owns the processes: started, started again when they die, told to end, awaited. The kernel spreads
-connections over them (SO_REUSEPORT). Each is a gateway of its own to the rest of the system: its
-id ends in .w1, .w2 and so on, it keeps its state in a folder of that name, and it answers on a
-loopback port of its own as well (the shared port + 1, + 2, ...), where its metrics are read.
+The kernel distributes connections among them (SO_REUSEPORT). For the rest of the system each worker
+is a separate gateway: its id ends in .w1, .w2 and so on, its state is in a folder of that name, and
+its metrics are on a loopback port of its own (the shared port + 1, + 2, ...).
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from typing import Any
 
 import orjson
 
-from executors.supervision import VARIABLE, watch_supervisor
+from executors.supervision import SUPERVISION_VARIABLE, watch_supervisor
 
 log = logging.getLogger(__name__)
 
-_Hello = asyncio.Future[dict[str, object]]
+_ReadyLine = asyncio.Future[dict[str, object]]
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONG_LIFE_S = 0.5, 10.0, 60.0
 
 
-class Workers:
-    """argv: options of a gateway, without those that differ between workers. port 0 takes a free
-    one; the workers' own ports are free ones then."""
+class WorkerProcesses:
+    """The workers of one port. argv: gateway options that are equal for all workers. port: 0 takes
+    a free one, and free ones for the workers."""
 
     def __init__(
         self, count: int, argv: Sequence[str], host: str, port: int, name: str, state: str | None
@@ -41,44 +40,47 @@ class Workers:
         self._host, self._port = host, port
         self._name, self._state = name, state
         self._running: dict[int, asyncio.subprocess.Process] = {}
-        self._supervision = os.pipe()  # workers end when its write end does, however we die
+        self._supervision = os.pipe()  # workers end when its write end closes
         self._ending = False
 
     async def run(self) -> int:
-        """Until SIGTERM, SIGINT or the supervisor's end; the exit code. OSError if the address
-        cannot be had."""
+        """Run until SIGTERM, SIGINT or the end of the supervisor, and return the exit code. OSError
+        if the address is not available."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._tell, signal.SIGTERM)
-        watch_supervisor(loop, self._let_go)
+            loop.add_signal_handler(number, self._signal_all, signal.SIGTERM)
+        watch_supervisor(loop, self._on_supervisor_gone)
         fixed = self._port
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        with socket.socket(family) as held:  # bound and never listening: it only keeps the port
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            held.bind((self._host, self._port))
-            self._port = held.getsockname()[1]
-            ready: list[_Hello] = [loop.create_future() for _ in range(self._count)]
-            keeping = [
-                asyncio.create_task(self._keep(index, fixed + index + 1 if fixed else 0, said))
+        with socket.socket(
+            family
+        ) as reservation:  # bound and never listening: it only keeps the port
+            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reservation.bind((self._host, self._port))
+            self._port = reservation.getsockname()[1]
+            ready: list[_ReadyLine] = [loop.create_future() for _ in range(self._count)]
+            supervising = [
+                asyncio.create_task(self._supervise(index, fixed + index + 1 if fixed else 0, said))
                 for index, said in enumerate(ready)
             ]
-            told: asyncio.Future[list[dict[str, object]]] = asyncio.gather(*ready)
-            either: list[asyncio.Future[Any]] = [told, *keeping]
+            all_ready: asyncio.Future[list[dict[str, object]]] = asyncio.gather(*ready)
+            either: list[asyncio.Future[Any]] = [all_ready, *supervising]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                hellos = told.result()
-                own = [hello["own_url"] for hello in hellos]
-                said = {"ready": True, "url": hellos[0]["url"], "workers": own}
+            if all_ready.done():
+                ready_lines = all_ready.result()
+                own = [line["own_url"] for line in ready_lines]
+                said = {"ready": True, "url": ready_lines[0]["url"], "workers": own}
                 print(orjson.dumps(said).decode(), flush=True)
             else:  # one could not begin, so none is to go on
-                told.cancel()
-                self._tell(signal.SIGTERM)
-            return max(await asyncio.gather(*keeping))
+                all_ready.cancel()
+                self._signal_all(signal.SIGTERM)
+            return max(await asyncio.gather(*supervising))
 
-    async def _keep(
+    async def _supervise(
         self, index: int, own_port: int, said: asyncio.Future[dict[str, object]]
     ) -> int:
-        """Keep one worker running; its exit code once it ended in order, or never began."""
+        """Keep one worker running. Returns its exit code when the workers end or if it never
+        started."""
         name = f"w{index + 1}"
         argv = [
             sys.executable, "-m", "executors.gateway", *self._argv,
@@ -95,9 +97,9 @@ class Workers:
                 *argv,
                 stdout=asyncio.subprocess.PIPE,
                 pass_fds=(self._supervision[0],),
-                env={**os.environ, VARIABLE: str(self._supervision[0])},
+                env={**os.environ, SUPERVISION_VARIABLE: str(self._supervision[0])},
             )
-            self._tell_late(process)
+            self._end_if_ending(process)
             assert process.stdout is not None  # noqa: S101 - a pipe
             line = await process.stdout.readline()
             if line and not said.done():
@@ -108,25 +110,25 @@ class Workers:
                 return code
             if loop.time() - began > _LONG_LIFE_S:
                 pause_s = _FIRST_PAUSE_S
-            log.error("worker %s ended with code %d; it is started again", name, code)
+            log.error("worker %s ended with code %d; restarting", name, code)
             await asyncio.sleep(pause_s)
             code = 0
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
         return code
 
-    def _tell_late(self, process: asyncio.subprocess.Process) -> None:
-        """The end may have been said while `process` was being made, when nobody could tell it."""
+    def _end_if_ending(self, process: asyncio.subprocess.Process) -> None:
+        """End `process` if the workers began to end while it was being started."""
         if self._ending:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
 
-    def _let_go(self) -> None:
-        """Our supervisor is gone: workers see that of theirs, and end at once."""
+    def _on_supervisor_gone(self) -> None:
+        """The supervisor is gone: closing the pipe ends the workers at once."""
         self._ending = True
         os.close(self._supervision[1])
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _signal_all(self, number: signal.Signals) -> None:
         self._ending = True
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ from executors.node.node_lock import NodeLock
 from executors.node.node_worker import NodeWorker, rules_for
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.state_store import StateFolderUnusable, StateStore
-from executors.supervision import end_event, supervision_fds
+from executors.supervision import shutdown_event, supervision_fds
 from topics.checks import InvalidRecord
 from topics.fleet import Status
 from topics.keys import Keys
@@ -45,7 +45,7 @@ async def run(
     config: ExecutorConfig, keys: Keys, store: StateStore, timeouts: ProbeTimeouts | None = None
 ) -> None:
     """Run until SIGTERM or until the supervisor exits."""
-    end = end_event(asyncio.get_running_loop())
+    end = shutdown_event(asyncio.get_running_loop())
     metrics, ports = Metrics(), EnginePorts(config.bind)
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)

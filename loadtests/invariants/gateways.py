@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
@@ -56,7 +56,7 @@ class Gateway:
         self._begin()
 
     def _begin(self) -> None:
-        self.table = RouteTable(Metrics(), None, 0.0)
+        self.table = RouteTable(GatewayMetrics(), None, 0.0)
         self.fronts: dict[str, Front] = {}
         self._vouched = Vouched()
         self._leaders = Reader(self._log, self.link, ("leadership",))
@@ -81,7 +81,7 @@ class Gateway:
             except InvalidRecord:
                 continue
         if self._vouched.highest != before:
-            self.table.vouch(self._vouched.highest)
+            self.table.set_highest_token(self._vouched.highest)
         for _, entry in self._routes.poll(now_s):
             value = entry.value or b""
             if refusal("routes", value, KEYS):

@@ -21,7 +21,7 @@ import pytest
 from autoscaler.serving.routing_policies import RoutingPolicy, WithinCombo
 from executors.engines.metrics_text import load
 from executors.gateway.gateway_server import Gateway
-from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.gateway_settings import Clock, GatewaySettings
 from tests.contract.engines.harness import KEY, REAL, EngineUnderTest, prompt
 from tests.integration.gateway.gateway_bench import Bench, FakeLink
 from topics.records import Endpoint, RouteGroup
@@ -90,7 +90,7 @@ async def front() -> AsyncIterator[Front]:
         connector = aiohttp.TCPConnector(limit=0)
         made.http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         gateway = Gateway(
-            Settings("gateway-1", policy=_APART, engine_key=KEY), Clock(base), made.link
+            GatewaySettings("gateway-1", policy=_APART, engine_key=KEY), Clock(base), made.link
         )
         made.gateway = await stack.enter_async_context(gateway)
         yield made

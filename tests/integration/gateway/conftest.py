@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from executors.gateway.gateway_server import Gateway
-from executors.gateway.gateway_settings import Clock, Settings
+from executors.gateway.gateway_settings import Clock, GatewaySettings
 from tests.integration.gateway.gateway_bench import Bench, FakeLink, MakeBench
 from topics.time_base import TimeBase
 
@@ -30,7 +30,7 @@ async def bench() -> AsyncIterator[MakeBench]:
         ) -> Bench:
             made = Bench(stack, FakeLink())
             clock = Clock(TimeBase(speed, 1_700_000_000_000, time.monotonic_ns()))
-            settings = Settings("gateway-1", **options)
+            settings = GatewaySettings("gateway-1", **options)
             made.http = await stack.enter_async_context(aiohttp.ClientSession())
             made.gateway = await stack.enter_async_context(
                 Gateway(settings, clock, made.link, state_dir=state_dir, keys_file=keys_file)

@@ -182,12 +182,12 @@ async def test_a_withdrawn_model_is_gone(bench: MakeBench) -> None:
     running = asyncio.create_task(b.post())
     await until(lambda: len(engine.seen) == 1)
     waiting = asyncio.create_task(b.post())
-    await until(lambda: b.gateway.relay.admission.waiting("chat") == 1)
+    await until(lambda: b.gateway.proxy.admission.waiting_count("chat") == 1)
     b.gateway.table.withdraw("chat")
     assert (await waiting)[0] == 503
     engine.gate.set()
     assert (await running)[0] == 200
-    b.gateway.table._settled_at = 0.0
+    b.gateway.table._settled_s = 0.0
     assert (await b.post())[0] == 404
 
 

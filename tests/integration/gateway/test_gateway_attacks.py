@@ -162,7 +162,7 @@ async def test_heavy_bodies_are_parsed_elsewhere_and_nobody_waits_for_them(
             return answer.status
 
     assert await attack() == 200
-    process = b.gateway._face.parser.process
+    process = b.gateway._app.parser.process
     assert process is not None  # this process parsed nothing heavy
     assert (await b.post(prompt=["a"] * 30_000, n=1000))[0] == 400  # and says so, too
     process.kill()
@@ -175,7 +175,7 @@ async def test_requests_for_unknown_models_before_any_routes_wait_in_bounds(
 ) -> None:
     b = await bench(speed=1.0, max_unknown=3, hold_s=30.0)
     waiting = [asyncio.create_task(b.post(model=f"m{n}")) for n in range(3)]
-    await until(lambda: b.gateway._face._unknown_waiting == 3)
+    await until(lambda: b.gateway._app._waiting_for_routes == 3)
     url = b.gateway.url + "/v1/completions"
     async with b.http.post(url, json=b.body(model="m9")) as answer:
         assert answer.status == 503
@@ -183,7 +183,7 @@ async def test_requests_for_unknown_models_before_any_routes_wait_in_bounds(
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    await until(lambda: b.gateway._face._unknown_waiting == 0)
+    await until(lambda: b.gateway._app._waiting_for_routes == 0)
 
 
 async def test_pipelined_requests_are_answered_in_order(bench: MakeBench) -> None:

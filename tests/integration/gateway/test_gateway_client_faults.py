@@ -99,7 +99,7 @@ async def test_urls_are_refused_unless_their_host_is_declared(bench: MakeBench, 
     good = "https://media.example/a.png"
     status, text = await b.post(CHAT, messages=showing(good, part))
     assert (status, json.loads(text)["error"]["param"]) == (400, f"messages[0].content[0].{part}")
-    assert "URLs are not fetched here" in text
+    assert "only data: URLs are accepted" in text
     assert (await b.post(CHAT, messages=showing("data:image/png;base64,AAAA", part)))[0] == 200
     assert len(engine.seen) == 1
 

@@ -142,9 +142,11 @@ async def test_media_that_no_kind_has_are_refused_in_one_line(bench: MakeBench) 
     b = await bench(speed=SPEED)
     here = await fleet(b)
     route(b, **{name: (one,) for name, one in here.items()})
-    status, text = await ask(b, {"type": "video_url", "video_url": {"url": "https://a/b.mp4"}})
+    status, text = await ask(
+        b, {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+    )
     assert status == 400
-    assert json.loads(text)["error"]["message"] == "omni takes no requests with video"
+    assert json.loads(text)["error"]["message"] == "omni does not accept video"
 
 
 async def test_a_failed_hop_says_which_and_holds_nothing(bench: MakeBench) -> None:

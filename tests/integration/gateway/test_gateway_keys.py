@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.gateway.api_keys import BadKeys, read_keys
+from executors.gateway.api_keys import InvalidKeysFile, parse_keys
 from tests.integration.gateway.gateway_bench import Bench, MakeBench
 from topics.checks import InvalidRecord
 from topics.records import RouteGroup
@@ -54,16 +54,16 @@ async def test_keys_admit_by_model_and_rate_and_the_file_may_change(
 
     file.write_text("keys:\n" + entry("two", "models: ['*']"))
     os.utime(file, ns=(1, 1))
-    b.gateway._access.look()
+    b.gateway._access.reload_if_changed()
     assert (await ask(b, "two"))[0] == 200
     assert (await ask(b, "one"))[0] == 401
 
     file.write_text("keys: [")
-    b.gateway._access.look()
+    b.gateway._access.reload_if_changed()
     assert (await ask(b, "two"))[0] == 200  # the last good ones
     assert await b.metric("keys_errors_total") == 1
     file.unlink()
-    b.gateway._access.look()
+    b.gateway._access.reload_if_changed()
     assert (await ask(b, "two"))[0] == 200
     assert all("Authorization" not in headers for headers in engine.headers)
 
@@ -71,7 +71,7 @@ async def test_keys_admit_by_model_and_rate_and_the_file_may_change(
 async def test_a_start_with_a_bad_file_is_refused(bench: MakeBench, tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text("keys: 3")
-    with pytest.raises(BadKeys, match="keys"):
+    with pytest.raises(InvalidKeysFile, match="keys"):
         await bench(keys_file=file)
 
 
@@ -92,6 +92,6 @@ async def test_a_start_with_a_bad_file_is_refused(bench: MakeBench, tmp_path: Pa
 )  # fmt: skip
 def test_bad_files_name_the_field_and_never_show_a_key(text: str, field: str) -> None:
     with pytest.raises(InvalidRecord) as refused:
-        read_keys(text)
+        parse_keys(text)
     assert refused.value.field == field
     assert "the-key-itself" not in str(refused.value)

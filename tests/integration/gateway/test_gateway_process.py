@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
@@ -159,9 +159,9 @@ async def test_routes_that_could_not_be_saved_are_saved_once_they_can_be(tmp_pat
     folder.mkdir()
     full = folder / "routes.new"
     full.symlink_to("/dev/full")
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     table = RouteTable(metrics, folder, 0.0)
-    keeping = asyncio.create_task(table.keep_saved())
+    keeping = asyncio.create_task(table.save_changes())
     table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0))
     async with asyncio.timeout(5.0):
         while b"state_errors_total 1.0" not in metrics.exposition():

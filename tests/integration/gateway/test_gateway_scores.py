@@ -70,7 +70,7 @@ async def test_telemetry_has_the_classes_of_scores_and_who_answered(bench: MakeB
     await two_models(b)
     for score in ("0.1", "0.3", "0.3", "0.9", "high", ""):
         await ask(b, {"X-Score": score} if score else None)
-    b.gateway.reporter.span_ended(b.gateway.reporter._clock.now_ms())
+    b.gateway.reporter.end_span(b.gateway.reporter._clock.now_ms())
     await b.gateway.reporter.flush()
     by_model: dict[str, list[Any]] = {}
     for record in b.link.records:
@@ -124,7 +124,7 @@ async def test_another_model_answers_for_want_of_room_only_if_declared(bench: Ma
     strict = ScoreSplit(("small", "large"), (0.25, 0.5, 0.75), (2,), "large", source=HEADER)
     b.gateway.table.apply(Routes("auto", 2, 1, 0, 0.0, 0.0, split=strict))
     waiting = asyncio.create_task(ask(b, {"X-Score": "0.1"}))
-    await until(lambda: b.gateway.relay.admission.waiting("small") == 1)
+    await until(lambda: b.gateway.proxy.admission.waiting_count("small") == 1)
     small.gate.set()
     assert await first == await waiting == "small"
 
@@ -220,7 +220,7 @@ async def test_a_slow_scorer_costs_its_limit_and_soon_nothing(bench: MakeBench) 
     assert await b.metric("scorer_timeout") == 5
     assert await b.metric("scorer_resting") == 35
     slow = False
-    b.gateway._face.choosing.scorer._again_at_s = 0.0  # its rest is over
+    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # its rest is over
     assert await ask(b) == "small"
     assert await ask(b) == "small"
 

@@ -41,7 +41,7 @@ async def test_what_happens_behind_the_end_harms_no_served_request(
 async def test_a_client_that_reads_slowly_makes_no_engine_hang(bench: MakeBench) -> None:
     """While the client is waited for, nobody listens to the engine, and nothing piles up here."""
     b = await bench(speed=0.1)  # no look by itself while this lasts
-    detector = b.gateway.relay.hang_detector = HangDetector(0.0)
+    detector = b.gateway.proxy.hang_detector = HangDetector(0.0)
     engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
     async with b.http.post(b.gateway.url + "/v1/completions", json=b.body()) as answer:
@@ -73,9 +73,9 @@ async def test_silence_counts_again_once_the_engine_is_listened_to() -> None:
     """Only the time elsewhere is left out."""
     engine, stalls = Endpoint("e", "h:1"), HangDetector(0.0)
     async with stalls.attempt(engine) as scope:
-        stalls.ignore(engine, scope)
+        stalls.pause_attempt(engine, scope)
         assert stalls.suspects() == []
         stalls.forget(frozenset({engine}))
-        stalls.listen(engine, scope)
+        stalls.resume_attempt(engine, scope)
         assert stalls.suspects() == [engine]
     assert stalls.suspects() == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from executors.gateway import telemetry_reporter
-from executors.gateway.model_meter import Meter
-from executors.gateway.telemetry_spool import Spool
+from executors.gateway.model_meter import ModelMeter
+from executors.gateway.telemetry_spool import TelemetrySpool
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import RouteGroup, Routes
 
@@ -70,7 +70,7 @@ async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
     bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On disk in the meantime, sent by the next life, under the names of the first."""
-    monkeypatch.setattr(telemetry_reporter, "_SPOOL_AT", 10)
+    monkeypatch.setattr(telemetry_reporter, "_SPOOL_THRESHOLD", 10)
     b = await bench(speed=100.0, state_dir=tmp_path)
     b.route()
     b.link.away = True
@@ -89,16 +89,16 @@ async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
 
 
 def test_the_spool_is_bounded_and_drops_the_oldest(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, limit_bytes=40_000)
-    meter = Meter()
+    spool = TelemetrySpool(tmp_path, limit_bytes=40_000)
+    meter = ModelMeter()
     for number in range(1, 401):
-        spool.keep([meter.report("chat", "g", "boot", number, 1000 * number, 1000, 1)])
+        spool.append([meter.report("chat", "g", "boot", number, 1000 * number, 1000, 1)])
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert 20_000 < size <= 40_000
     seen = []
     while found := spool.oldest():
         seen += [record.sequence for record in found[1]]
-        spool.sent(found[0])
+        spool.remove(found[0])
     assert seen == list(range(401 - len(seen), 401))
     assert spool.dropped == 400 - len(seen)
 
@@ -106,11 +106,11 @@ def test_the_spool_is_bounded_and_drops_the_oldest(tmp_path: Path) -> None:
 def test_half_a_record_at_the_end_of_the_spool_costs_only_itself(tmp_path: Path) -> None:
     """A gateway that is killed in the middle of a write, or a disk that was full: what is kept
     afterwards is whole."""
-    spool = Spool(tmp_path)
-    spool.keep([Meter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
+    spool = TelemetrySpool(tmp_path)
+    spool.append([ModelMeter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
     with (tmp_path / "telemetry-000000001.jsonl").open("ab") as file:
         file.write(b'{"schema_version":1,"mod')
-    spool.keep([Meter().report("chat", "g", "boot", 2, 1000, 1000, 1)])
+    spool.append([ModelMeter().report("chat", "g", "boot", 2, 1000, 1000, 1)])
     found = spool.oldest()
     assert found is not None
     assert [record.sequence for record in found[1]] == [1, 2]
@@ -141,7 +141,7 @@ async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBenc
 async def test_a_full_buffer_drops_the_oldest_and_says_so(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry_reporter, "_MOST_KEPT", 5)
+    monkeypatch.setattr(telemetry_reporter, "_MAX_BUFFERED", 5)
     b = await bench(speed=50.0)
     b.link.away = True
     b.route()
@@ -173,7 +173,7 @@ async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
     b = await bench(speed=1.0)
     b.route()
     telemetry_reporter = b.gateway.reporter
-    telemetry_reporter.span_ended(b.gateway._clock.now_ms() + 50)
+    telemetry_reporter.end_span(b.gateway._clock.now_ms() + 50)
     assert await telemetry_reporter.flush()
     assert b.link.records[-1].age_ms == 0
 
@@ -183,7 +183,9 @@ async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
 ) -> None:
     """A plan is made of them: lost, nothing would be started; booked when routes come, they would
     look like one burst. Only declared names are reported, by whichever name they are asked."""
-    b = await bench(speed=20.0, hold_s=600.0, declared={"chat": "chat", "org/chat-8b": "chat"})
+    b = await bench(
+        speed=20.0, hold_s=600.0, declared_models={"chat": "chat", "org/chat-8b": "chat"}
+    )
     records = b.link.records
     waiting = [asyncio.create_task(b.post(model="org/chat-8b")) for _ in range(3)]
     await until(lambda: total(records, "arrivals") == 3)
@@ -216,7 +218,7 @@ async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     """Silence would be no telemetry, on which nothing that was recommended is ever taken back. What
     was never asked for here may be served elsewhere, and is no zero."""
     declared = {"chat": "chat", "mini": "mini"}
-    b = await bench(speed=200.0, advised=frozenset(declared), declared=declared)
+    b = await bench(speed=200.0, recommend_only=frozenset(declared), declared_models=declared)
     assert (await b.post())[0] == 503
     records = b.link.records
     await until(lambda: total(records, "refused") == 1)

@@ -38,7 +38,9 @@ async def test_what_finds_no_room_waits_here_and_goes_to_the_new_instance(
     asked = []
     for n in range(5):
         asked.append(asyncio.create_task(b.post(prompt=f"p{n}")))
-        await until(lambda n=n: len(old.seen) + b.gateway.relay.admission.waiting("chat") == n + 1)
+        await until(
+            lambda n=n: len(old.seen) + b.gateway.proxy.admission.waiting_count("chat") == n + 1
+        )
     await until(lambda: len(old.seen) == 2)
     assert await b.metric("waiting") == 3
     assert await b.metric("in_flight") == 5
@@ -75,13 +77,13 @@ async def test_a_client_that_goes_leaves_the_line(bench: MakeBench) -> None:
     b.route(RouteGroup("g", 1.0, (Endpoint("e", engine.endpoint.address, slots=1),)))
     first = asyncio.create_task(b.post(prompt="first"))
     await until(lambda: bool(engine.seen))
-    places = b.gateway.relay.admission
+    places = b.gateway.proxy.admission
     gone = asyncio.create_task(b.post(prompt="gone"))
-    await until(lambda: places.waiting("chat") == 1)
+    await until(lambda: places.waiting_count("chat") == 1)
     behind = asyncio.create_task(b.post(prompt="behind"))
-    await until(lambda: places.waiting("chat") == 2)
+    await until(lambda: places.waiting_count("chat") == 2)
     gone.cancel()
-    await until(lambda: places.waiting("chat") == 1)
+    await until(lambda: places.waiting_count("chat") == 1)
     engine.gate.set()
     assert [(await task)[0] for task in (first, behind)] == [200, 200]
     assert [body["prompt"] for body in engine.seen] == ["first", "behind"]
@@ -122,7 +124,7 @@ async def test_a_model_that_is_only_recommended_for_never_hangs_a_request(
     bench: MakeBench,
 ) -> None:
     """Nothing will start for it: 503 at once and why. Once it has routes it is served."""
-    b = await bench(speed=1.0, hold_s=60.0, advised=frozenset({"chat"}))
+    b = await bench(speed=1.0, hold_s=60.0, recommend_only=frozenset({"chat"}))
     async with asyncio.timeout(5.0):
         status, text = await b.post()
     assert status == 503

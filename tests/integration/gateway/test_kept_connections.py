@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from executors.gateway.engine_exchange import Engines, EngineUnreached
-from executors.gateway.gateway_settings import Settings
+from executors.gateway.engine_exchange import EngineClient, EngineUnreachable
+from executors.gateway.gateway_settings import GatewaySettings
 from topics.records import Endpoint
 
 BODY = b'{"model":"chat"}'
@@ -34,7 +34,7 @@ async def test_a_request_is_not_sent_on_a_connection_that_has_ended(lives: bool)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         endpoint = Endpoint("one", f"127.0.0.1:{listener.getsockname()[1]}")
-        async with Engines(Settings("gateway-1")) as engines:
+        async with EngineClient(GatewaySettings("gateway-1")) as engines:
 
             async def ask() -> int:
                 answer = await engines.post(endpoint, "chat", "/v1/completions", (BODY,), b"")
@@ -50,5 +50,5 @@ async def test_a_request_is_not_sent_on_a_connection_that_has_ended(lives: bool)
                 fresh.close()
             else:
                 listener.close()
-                with pytest.raises(EngineUnreached):
+                with pytest.raises(EngineUnreachable):
                     await ask()

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from executors.engines.engine_protocol import Contact, Load
-from executors.gateway.gateway_metrics import Metrics
+from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.load_subscriber import LoadSubscriber
 from executors.gateway.route_table import RouteTable
 from executors.load_feed import EngineLoad, Feed, decode, encode, feed_text, parse_feed
@@ -42,7 +42,7 @@ def held(state: InstanceState = InstanceState.READY) -> list[InstanceRecord]:
 
 
 def subscriber(feed: str) -> tuple[RouteTable, LoadSubscriber]:
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     table = RouteTable(metrics, None, 1.0)
     group = RouteGroup("g", 1.0, (END,))
     table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,), feeds=(feed,)))

@@ -21,7 +21,7 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, unanswered
-from executors.gateway.gateway_metrics import Metrics as GatewayMetrics
+from executors.gateway.gateway_metrics import GatewayMetrics as GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from executors.node.node_state import NodeState
 from executors.node.reconcile import accept
@@ -290,7 +290,7 @@ def drawn(fleet: Fleet) -> None:
     """Everything on the log through the live view of `shoal up`, a gateway and an executor."""
     picture, view = Picture(fleet.config.cluster), View(Console(width=100, file=io.StringIO()))
     table = RouteTable(GatewayMetrics(), None, 0.0)
-    table.vouch(10**6)
+    table.set_highest_token(10**6)
     node = NodeState("n", "p")
     for entry in fleet.entries:
         if entry.value is None:

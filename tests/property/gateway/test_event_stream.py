@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.gateway.event_stream import BrokenStream, EventStream
+from executors.gateway.event_stream import EventStream, InvalidEventStream
 
 texts = st.lists(
     st.one_of(
@@ -81,6 +81,6 @@ def test_usage_in_every_chunk_stays_and_the_last_counts() -> None:
 
 def test_a_line_without_end_is_refused() -> None:
     stream = EventStream(strip_usage=True)
-    with pytest.raises(BrokenStream):
+    with pytest.raises(InvalidEventStream):
         for _ in range(100):
             stream.feed(b"x" * 20_000)

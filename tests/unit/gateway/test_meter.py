@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from executors.gateway.model_meter import Ending, Meter, Outcome
+from executors.gateway.model_meter import Ending, ModelMeter, Outcome
 from topics.records import Telemetry
 from topics.sketch import bucket_of, quantile_ms
 
 
-def report(meter: Meter) -> Telemetry:
+def report(meter: ModelMeter) -> Telemetry:
     return meter.report("chat", "g", "boot", 1, 5000, 1000, 3)
 
 
@@ -31,18 +31,18 @@ def served(first_ms: float | None, last_ms: float, output_tokens: int = 11) -> O
     ],
 )
 def test_attained_within_both_limits(outcome: Outcome, attained: int) -> None:
-    meter = Meter()
-    meter.arrived(7)
-    meter.ended(outcome, 7, 100.0, 10.0)
+    meter = ModelMeter()
+    meter.record_arrival(7)
+    meter.record_end(outcome, 7, 100.0, 10.0)
     assert report(meter).attained == attained
 
 
 def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
-    meter = Meter()
+    meter = ModelMeter()
     for outcome in (served(50.0, 150.0), Outcome(Ending.FAILED), Outcome(Ending.REFUSED)):
-        meter.arrived(5)
-        meter.ended(outcome, 5, 100.0, 10.0)
-    meter.arrived(5)
+        meter.record_arrival(5)
+        meter.record_end(outcome, 5, 100.0, 10.0)
+    meter.record_arrival(5)
     first = report(meter)
     counts = (first.arrivals, first.completions, first.failures, first.refused, first.in_flight)
     assert counts == (4, 1, 1, 1, 1)
@@ -67,9 +67,9 @@ def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
 def test_who_leaves_is_no_miss_unless_it_waited_beyond_the_limit(
     outcome: Outcome, failures: int
 ) -> None:
-    meter = Meter()
-    meter.arrived(7)
-    meter.ended(outcome, 7, 100.0, 10.0)
+    meter = ModelMeter()
+    meter.record_arrival(7)
+    meter.record_end(outcome, 7, 100.0, 10.0)
     record = report(meter)
     assert (record.failures, record.withdrawn) == (failures, 1 - failures)
     assert record.in_flight == 0
@@ -78,23 +78,23 @@ def test_who_leaves_is_no_miss_unless_it_waited_beyond_the_limit(
 
 def test_guesses_of_prompt_tokens_learn_from_what_engines_count() -> None:
     """Prompts guessed at 100 tokens that are 150: the sum of arrivals converges to the truth."""
-    meter = Meter()
+    meter = ModelMeter()
     for _ in range(80):
-        meter.arrived(100)
-        meter.ended(Outcome(Ending.COMPLETED, 1.0, 1.0, 150, 1), 100, 10.0, 10.0)
+        meter.record_arrival(100)
+        meter.record_end(Outcome(Ending.COMPLETED, 1.0, 1.0, 150, 1), 100, 10.0, 10.0)
     report(meter)
-    meter.arrived(100)
+    meter.record_arrival(100)
     assert report(meter).input_tokens_arrived == 150
 
 
 def test_lengths_are_counted_where_they_become_known() -> None:
     """Input as it arrives, scaled like the sum of tokens; output as it completes; then afresh."""
-    meter = Meter()
-    meter.guess_ratio = 1.5
-    meter.arrived(100)
-    meter.arrived(200)
-    meter.ended(Outcome(Ending.COMPLETED, 900.0, 50.0, 150, 40), 100, 100.0, 50.0)
-    meter.ended(Outcome(Ending.FAILED), 200, 100.0, 50.0)
+    meter = ModelMeter()
+    meter.tokens_per_estimate = 1.5
+    meter.record_arrival(100)
+    meter.record_arrival(200)
+    meter.record_end(Outcome(Ending.COMPLETED, 900.0, 50.0, 150, 40), 100, 100.0, 50.0)
+    meter.record_end(Outcome(Ending.FAILED), 200, 100.0, 50.0)
     record = report(meter)
     assert record.input_lengths == {bucket_of(150): 1, bucket_of(300): 1}
     assert record.output_lengths == {bucket_of(40): 1}
@@ -106,16 +106,16 @@ def test_lengths_are_counted_where_they_become_known() -> None:
 
 def test_the_expected_output_is_what_was_asked_for_or_what_is_usual() -> None:
     """Learnt from answers: the first counts whole, then their mean."""
-    meter = Meter()
-    assert meter.arrived(100, 40) == (100.0, 40)
+    meter = ModelMeter()
+    assert meter.record_arrival(100, 40) == (100.0, 40)
     for tokens in (50, 150):
-        meter.ended(served(1.0, 2.0, tokens), 0, 100.0, 10.0)
-    assert meter.arrived(100) == (100.0, 100.0)
+        meter.record_end(served(1.0, 2.0, tokens), 0, 100.0, 10.0)
+    assert meter.record_arrival(100) == (100.0, 100.0)
     assert sum(report(meter).shapes.values()) == 2
 
 
 def test_where_each_kind_went_is_told_once() -> None:
-    meter = Meter()
+    meter = ModelMeter()
     meter.count_sent("long", "g1")
     meter.count_sent("long", "g1")
     meter.count_sent("", "g1")  # kinds are not told apart

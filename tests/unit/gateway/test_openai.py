@@ -14,8 +14,8 @@ from executors.gateway.openai_format import (
     COMPLETIONS,
     EMBEDDINGS,
     engine_body,
-    handed_over,
     is_heavy,
+    kv_transfer_params_of,
     parse_call,
     prefill_body,
     usage_of,
@@ -114,7 +114,7 @@ def test_a_field_outside_of_the_allow_list_is_refused_by_name(
     ],
 )
 def test_only_one_prompt_with_one_answer_is_single(body: dict[str, object], single: bool) -> None:
-    assert parse_call(COMPLETIONS, call(**body)).single is single
+    assert parse_call(COMPLETIONS, call(**body)).is_single_sequence is single
 
 
 def test_everything_that_official_clients_send_passes() -> None:
@@ -134,7 +134,7 @@ def test_everything_that_official_clients_send_passes() -> None:
         "metadata": {"a": "b"}, "store": False, "parallel_tool_calls": True, "seed": 3,
         "logprobs": True, "top_logprobs": 5, "reasoning_effort": "low", "max_tokens": None,
     }  # fmt: skip
-    assert parse_call(CHAT, call(**body)).single
+    assert parse_call(CHAT, call(**body)).is_single_sequence
 
 
 def test_other_names_of_a_model_become_the_one_that_engines_know() -> None:
@@ -167,12 +167,12 @@ def test_chat_prefill_bounds_the_field_that_the_client_used() -> None:
     ],
 )
 def test_guesses_of_prompt_tokens(path: str, body: dict[str, object], tokens: int) -> None:
-    assert parse_call(path, call(**body)).tokens_guess == tokens
+    assert parse_call(path, call(**body)).prompt_tokens_estimate == tokens
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"kv_transfer_params": 3}', b"x"])
 def test_an_answer_without_hand_over_is_none(raw: bytes) -> None:
-    assert handed_over(raw) is None
+    assert kv_transfer_params_of(raw) is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_body_of_millions_of_small_values_is_refused_before_it_is_parsed(piece
 def test_a_prompt_of_a_million_token_ids_is_no_attack() -> None:
     raw = b'{"model":"chat","prompt":[' + b",".join([b"151643"] * 1_000_000) + b"]}"
     assert is_heavy((raw,))
-    assert parse_call(COMPLETIONS, raw).tokens_guess == 1_000_000
+    assert parse_call(COMPLETIONS, raw).prompt_tokens_estimate == 1_000_000
 
 
 @pytest.mark.parametrize(

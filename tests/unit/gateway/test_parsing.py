@@ -6,14 +6,14 @@ import asyncio
 
 import orjson
 
-from executors.gateway.body_parsing import Parser
+from executors.gateway.body_parsing import BodyParser
 from executors.gateway.openai_format import EMBEDDINGS, is_heavy
 
 
 async def test_many_prompts_of_token_ids_at_once_are_all_parsed() -> None:
     body = orjson.dumps({"model": "embed", "input": list(range(1000, 16_000))})
     assert is_heavy((body,))
-    parser = Parser()
+    parser = BodyParser()
     try:
         async with asyncio.timeout(60.0):
             calls = await asyncio.gather(
@@ -21,4 +21,4 @@ async def test_many_prompts_of_token_ids_at_once_are_all_parsed() -> None:
             )
     finally:
         await parser.close()
-    assert [call.tokens_guess for call in calls] == [15_000] * 64
+    assert [call.prompt_tokens_estimate for call in calls] == [15_000] * 64

@@ -6,8 +6,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from executors.gateway.gateway_metrics import Metrics
-from executors.gateway.telemetry_reporter import Reporter
+from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.gateway.telemetry_reporter import TelemetryReporter
 
 
 class Away:
@@ -31,9 +31,9 @@ async def test_a_broker_that_is_away_is_tried_with_one_record_at_a_time() -> Non
     broker = Away()
     clock: Any = SimpleNamespace(now_ms=lambda: 100_000)
     routers: Any = {"chat": SimpleNamespace(routes=SimpleNamespace(generation=1))}
-    reporter = Reporter("g", clock, {}, routers, Metrics(), broker)
+    reporter = TelemetryReporter("g", clock, {}, routers, GatewayMetrics(), broker)
     for second in range(1, 31):
-        reporter.span_ended(second * 1000)
+        reporter.end_span(second * 1000)
         assert not await reporter.flush()
     assert set(broker.tried) == {1}
     broker.back = True

@@ -13,9 +13,9 @@ import pytest
 
 from executors import private_files as of_executors
 from executors.engines.engine_protocol import LaunchLine
-from executors.gateway.model_meter import Meter
+from executors.gateway.model_meter import ModelMeter
 from executors.gateway.route_table import _replace
-from executors.gateway.telemetry_spool import Spool
+from executors.gateway.telemetry_spool import TelemetrySpool
 from executors.node import os_processes
 from executors.node.engine_environment import LaunchTag
 from executors.node.engine_logs import EngineLogs
@@ -93,7 +93,9 @@ def test_an_executors_state_and_logs_of_engines(tmp_path: Path) -> None:
 
 def test_a_gateways_routes_and_telemetry(tmp_path: Path) -> None:
     _replace(tmp_path / "state" / "routes.jsonl", b"{}")
-    Spool(tmp_path / "spool").keep([Meter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
+    TelemetrySpool(tmp_path / "spool").append(
+        [ModelMeter().report("chat", "g", "boot", 1, 1000, 1000, 1)]
+    )
     assert all_private(tmp_path / "state") and all_private(tmp_path / "spool")
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.openai_format import CHAT, COMPLETIONS, parse_call
-from executors.gateway.structured import (
-    MOST_BYTES,
-    MOST_CHOICES,
-    MOST_GRAMMAR,
-    MOST_PATTERN,
-    MOST_PROPERTIES,
-    MOST_REPETITION,
+from executors.gateway.structured_output_limits import (
+    MAX_BYTES,
+    MAX_CHOICES,
+    MAX_GRAMMAR_CHARS,
+    MAX_PATTERN_CHARS,
+    MAX_PROPERTIES,
+    MAX_REPETITIONS,
     check_structured,
-    repetition,
+    repetition_cost,
 )
 
 
@@ -55,16 +55,19 @@ PLACES: dict[str, Any] = {
     },
 }
 TOO_MUCH: list[tuple[dict[str, Any], str]] = [
-    (strings(MOST_PROPERTIES + 1), f"{MOST_PROPERTIES} properties"),
-    ({"anyOf": [{}] * (MOST_PROPERTIES + 1)}, f"{MOST_PROPERTIES} properties and alternatives"),
-    ({"$defs": strings(MOST_PROPERTIES + 1)["properties"]}, f"{MOST_PROPERTIES} properties"),
-    ({"enum": ["a"] * (MOST_CHOICES + 1)}, f"{MOST_CHOICES} choices"),
-    ({"pattern": "a" * (MOST_PATTERN + 1)}, f"more than {MOST_PATTERN} characters"),
+    (strings(MAX_PROPERTIES + 1), f"{MAX_PROPERTIES} properties"),
+    ({"anyOf": [{}] * (MAX_PROPERTIES + 1)}, f"{MAX_PROPERTIES} properties and alternatives"),
+    ({"$defs": strings(MAX_PROPERTIES + 1)["properties"]}, f"{MAX_PROPERTIES} properties"),
+    ({"enum": ["a"] * (MAX_CHOICES + 1)}, f"{MAX_CHOICES} choices"),
+    ({"pattern": "a" * (MAX_PATTERN_CHARS + 1)}, f"more than {MAX_PATTERN_CHARS} characters"),
     (strings(200, pattern="(a|b)*c{5,90}d*"), "characters of patterns"),
-    ({"patternProperties": {"a" * (MOST_PATTERN + 1): {}}}, f"more than {MOST_PATTERN} characters"),
-    ({"pattern": "((a{99}){99}){99}"}, f"{MOST_REPETITION} counted repetitions"),
-    (lengths(5), f"{MOST_REPETITION} counted repetitions"),
-    ({"description": "x" * MOST_BYTES}, f"{MOST_BYTES} bytes"),
+    (
+        {"patternProperties": {"a" * (MAX_PATTERN_CHARS + 1): {}}},
+        f"more than {MAX_PATTERN_CHARS} characters",
+    ),
+    ({"pattern": "((a{99}){99}){99}"}, f"{MAX_REPETITIONS} counted repetitions"),
+    (lengths(5), f"{MAX_REPETITIONS} counted repetitions"),
+    ({"description": "x" * MAX_BYTES}, f"{MAX_BYTES} bytes"),
 ]
 
 
@@ -93,17 +96,17 @@ def test_a_schema_nested_too_deep_is_refused(place: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "bound"),
     [
-        ("regex", "a" * (MOST_PATTERN + 1), "characters"),
+        ("regex", "a" * (MAX_PATTERN_CHARS + 1), "characters"),
         ("regex", "([a-z]{256}){256}", "counted repetitions"),
         ("whitespace_pattern", " {900} {900} {900} {900} {900}", "counted repetitions"),
-        ("grammar", "root ::= " + '"a" ' * MOST_GRAMMAR, "characters"),
+        ("grammar", "root ::= " + '"a" ' * MAX_GRAMMAR_CHARS, "characters"),
         ("grammar", 'root ::= ("a"{1,1000} "b"){1,100000}', "counted repetitions"),
         ("grammar", "start: A~1..9999\nA: /a/ ~ 999\nB: /b/~999\nC: /c/~999\nD: /d/~999",
          "counted repetitions"),
-        ("choice", ["a"] * (MOST_CHOICES + 1), "choices"),
-        ("choice", ["a" * MOST_BYTES, "b"], "bytes"),
+        ("choice", ["a"] * (MAX_CHOICES + 1), "choices"),
+        ("choice", ["a" * MAX_BYTES, "b"], "bytes"),
         ("json", "{", "not JSON"),
-        ("structural_tag", "x" * (MOST_BYTES + 1), "bytes"),
+        ("structural_tag", "x" * (MAX_BYTES + 1), "bytes"),
     ],
 )  # fmt: skip
 def test_other_structured_outputs_are_bounded_too(field: str, value: object, bound: str) -> None:
@@ -114,7 +117,7 @@ def test_other_structured_outputs_are_bounded_too(field: str, value: object, bou
 
 
 def test_the_bounds_are_of_all_parts_of_a_request_together() -> None:
-    half = strings(MOST_PROPERTIES // 2 + 1)
+    half = strings(MAX_PROPERTIES // 2 + 1)
     parse(structured_outputs={"json": half})
     with pytest.raises(BadRequest, match=r"^tools\[0\].function.parameters: .*properties"):
         parse(structured_outputs={"json": half},
@@ -154,13 +157,13 @@ def test_what_people_write_is_accepted() -> None:
      ("a{999999999999}", 255), ("(((", 0), ("a)))b{3}", 2), ("{3}", 0), ("(?:a){3}", 4)],
 )  # fmt: skip
 def test_counted_repetitions_are_counted_as_if_written_out(pattern: str, extra: int) -> None:
-    assert repetition(pattern) == extra
+    assert repetition_cost(pattern) == extra
 
 
 def test_counting_takes_no_longer_than_the_text_is() -> None:
     text = "(" * 100 + "[" * 100 + "a{9}" * 78
     begun = time.process_time()
     for _ in range(100):
-        repetition(text)
-    check_structured({"structured_outputs": {"json": {"enum": ["a"] * MOST_CHOICES}}})
+        repetition_cost(text)
+    check_structured({"structured_outputs": {"json": {"enum": ["a"] * MAX_CHOICES}}})
     assert time.process_time() - begun < 1.0
