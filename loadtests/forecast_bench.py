@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from autoscaler.estimate.forecast.forecaster import NoForecast, Strategy
-from autoscaler.estimate.forecast.forecasters import strategies
+from autoscaler.estimate.forecast.forecaster import Forecaster, NoForecast
+from autoscaler.estimate.forecast.forecasters import forecasters
 from autoscaler.estimate.forecast.history import Rates
-from autoscaler.estimate.forecast.selection import AUTO, least, scores
+from autoscaler.estimate.forecast.selection import AUTO, best_score, score_forecasters
 from streams.files.user_errors import UserError
 from streams.tools.replay.servegen import is_servegen, window_rates
 from streams.tools.replay.traces import load_trace
@@ -105,19 +105,19 @@ def recorded(path: Path) -> Series:
 def judged(series: Series, horizon_s: int) -> list[Row]:
     """Every method, and `auto`, on the newer two thirds of `series`."""
     steps = horizon_s // series.bin_s
-    known = strategies(series.bin_s)
+    known = forecasters(series.bin_s)
     rates = series.rates
     first, last = len(rates) // 3, len(rates) - 1 - steps
     origins = range(first, last + 1, max(1, (last - first) // _MOST_ORIGINS))
     said: dict[str, list[float]] = {one.name: [] for one in known}
     said[AUTO] = []
     truths = []
-    chosen: Strategy = known[0]
+    chosen: Forecaster = known[0]
     chosen_at = -_CHOOSE_EVERY
     for origin in origins:
         if origin - chosen_at >= _CHOOSE_EVERY:
-            found = least(scores(rates[: origin + 1], steps, known), AUTO)
-            chosen, chosen_at = found.strategy if found else known[0], origin
+            found = best_score(score_forecasters(rates[: origin + 1], steps, known), AUTO)
+            chosen, chosen_at = found.forecaster if found else known[0], origin
         if math.isnan(rates[origin + steps]):
             continue
         answers = {one.name: _answer(one, rates[: origin + 1], steps) for one in known}
@@ -138,8 +138,8 @@ def judged(series: Series, horizon_s: int) -> list[Row]:
     return rows
 
 
-def _answer(strategy: Strategy, rates: Rates, steps: int) -> float:
-    found = strategy.predict(rates[-strategy.reach :], steps)
+def _answer(strategy: Forecaster, rates: Rates, steps: int) -> float:
+    found = strategy.predict(rates[-strategy.lookback :], steps)
     return math.nan if isinstance(found, NoForecast) else found
 
 

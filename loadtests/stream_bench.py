@@ -35,7 +35,7 @@ import orjson
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.broker.broker_reach import parse_address
 from streams.broker.kafka_clients import admin as new_admin
@@ -93,7 +93,7 @@ def _load() -> None:
     windows = TelemetryWindows()
     record = _record("model", "gateway", 1, 1000, 1, [{0: 1}] * 4)
     windows.add_all(read_reported([encode(record)])[0], np.array([1000]))
-    observe(windows, ["model"], Policy(), 2000)
+    observe_demand(windows, ["model"], Policy(), 2000)
 
 
 def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_ms: int) -> None:
@@ -109,7 +109,7 @@ def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_m
         records.numbers[:, SEQUENCE] = second
         ends_ms = np.full(len(models), now_ms - (1799 - second) * 1000)
         windows.add_all(replace(records, numbers=records.numbers.copy()), ends_ms)
-    observe(windows, models, Policy(), now_ms)
+    observe_demand(windows, models, Policy(), now_ms)
 
 
 def _record(
@@ -217,7 +217,7 @@ class _Followed:
 
     def look(self) -> None:
         """What a tick reads of the windows; everything that waited is in them now."""
-        observe(self.windows, self.models, Policy(), self.clock.now_ms())
+        observe_demand(self.windows, self.models, Policy(), self.clock.now_ms())
         self.looks += 1
         now_ms = self.clock.now_ms()
         self.delays_ms += [now_ms - event_ms for event_ms in self.waiting]

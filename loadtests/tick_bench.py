@@ -22,7 +22,7 @@ import orjson
 
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner import OPTIONS, answer
@@ -83,7 +83,7 @@ class _Run:
         statuses = estate.statuses(now_ms)
         began = time.process_time()
         models = [service.model for service in estate.cluster.services]
-        demand = observe(estate.windows, models, estate.cluster.policy, now_ms)
+        demand = observe_demand(estate.windows, models, estate.cluster.policy, now_ms)
         answers = tuple(self._answers)
         seen = Observation(demand=demand, statuses=statuses, answers=answers)
         self.state, effects = decide(self.state, seen, estate.cluster, now_ms)

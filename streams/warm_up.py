@@ -15,13 +15,13 @@ import numpy as np
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.estimate.change_point import changed_at
+from autoscaler.estimate.change_point import change_index
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import poisson_tail
 from autoscaler.estimate.queue_model import erlang_c
-from autoscaler.estimate.request_lengths import SHAPE_REQUESTS, estimate
-from autoscaler.estimate.windows import LengthsSeen, TelemetryWindows
+from autoscaler.estimate.request_lengths import SHAPE_REQUESTS, estimate_lengths
+from autoscaler.estimate.windows import TelemetryWindows, WindowLengths
 from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
@@ -60,15 +60,15 @@ def warm_up() -> None:
     windows = TelemetryWindows()
     windows.add_all(records, np.array([_NOW_MS]))
     windows.stats("model", _NOW_MS, 60)
-    changed_at(np.ones((1, 3)), 1.0)
+    change_index(np.ones((1, 3)), 1.0)
     erlang_c(1, 0.5)
     for count in (1, 2):  # on either side of the mean
         poisson_tail(count, 1.0)
     dispersion(((10, 1), (10, 2)))
     many = {1: SHAPE_REQUESTS}
-    seen = LengthsSeen(many, many, 1.0, 1.0, SHAPE_REQUESTS, SHAPE_REQUESTS)
+    seen = WindowLengths(many, many, 1.0, 1.0, SHAPE_REQUESTS, SHAPE_REQUESTS)
     declared = Lengths.expected(500.0, 100.0)
-    estimate(declared, declared, ModelDemand(local_lengths=seen, long_lengths=seen))
+    estimate_lengths(declared, declared, ModelDemand(local_lengths=seen, long_lengths=seen))
 
 
 def warm_plans(pipelines: bool) -> None:

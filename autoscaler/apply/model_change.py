@@ -15,7 +15,7 @@ from autoscaler.apply.context import ChangeContext
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.scale_in_evidence import is_stale, paused, strain
+from autoscaler.estimate.scale_in_evidence import is_stale, scale_in_paused, slo_pressure
 from autoscaler.estimate.windows import Stats
 from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
@@ -182,7 +182,7 @@ def room_to_switch(
     }
     needed = view.raw_for(view.state.target_req_per_s)
     spare = max(0.0, sum(ready.values()) - needed)
-    if gains and strain(view.demand, service):
+    if gains and slo_pressure(view.demand, service):
         at_a_time = service.leaves_at_a_time([*ready.values(), *away])
         spare = max(spare, at_a_time - sum(away))
     return Room(ready, spare, service.min_instances)
@@ -193,7 +193,7 @@ def scale_in_veto(
 ) -> Reason | None:
     """Why nothing of the model may be removed now; None if it may."""
     if view.frozen is not None:
-        return paused(view.frozen)
+        return scale_in_paused(view.frozen)
     # The view counts a proposal as carried out; whether it may be is asked of what there is.
     proposal = view.state.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
@@ -207,7 +207,9 @@ def scale_in_veto(
         return None  # a move, not a removal
     if view.policy.spends_budget:
         # What one model gives up another gets: no evidence of an excess is needed, only sight.
-        return paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
+        return (
+            scale_in_paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
+        )
     # An exchange is no turn, but takes as much evidence.
     exchange = adds and is_exchange(change, view)
     return (None if exchange else reversal_veto(view, scene.now_ms)) or insufficient_evidence(
@@ -224,23 +226,23 @@ def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
     """Why capacity may not be taken away for the sake of a steady fleet; None if it may."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
-        return paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
+        return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
     if not may_go_in(view.state.turns, now_ms, view.policy.reversals_per_h):
-        return paused(Reason(ReasonCode.TOO_MANY_REVERSALS))
+        return scale_in_paused(Reason(ReasonCode.TOO_MANY_REVERSALS))
     return None
 
 
 def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
     """Why what is seen of a model does not prove that less would do; None if it does."""
-    why = doubt(view) or strain(view.demand, view.service)
+    why = doubt(view) or slo_pressure(view.demand, view.service)
     if why is not None:
-        return paused(why)
+        return scale_in_paused(why)
     if view.service.mode is not Mode.ACT:
         return None
     seen = view.demand.local
     load = seen.req_per_s if isinstance(seen, Stats) else 0.0
     bars = drift_veto(view.state, now_ms, load, view.planned_req_per_s)
-    return paused(*bars) if bars else None
+    return scale_in_paused(*bars) if bars else None
 
 
 def kind_of(adds: bool, removes: bool) -> str:

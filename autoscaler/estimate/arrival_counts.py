@@ -1,7 +1,6 @@
-"""Counts of all models over time: any span of seconds costs one subtraction.
+"""Counts of all models per second, as cumulative sums: any span of seconds costs one subtraction.
 
-Owns cumulative sums per second. A record that comes late changes the sums from its second on. Knows
-models by number, and neither who reported nor any clock.
+A late record changes the sums from its second on. Models are known by index.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from autoscaler.performance.numba_decorators import compiled
 from topics.telemetry import COUNTS, MOST_PER_S
 
 BLOCK_S = 10
-_LUMP_S = 120
-_MOST = np.array(MOST_PER_S, np.int64)
+_TRIM_EVERY_S = 120
+_MAX_PER_S = np.array(MOST_PER_S, np.int64)
 
 Count = tuple[int, int]
 """(covered seconds, arrivals)."""
@@ -25,13 +24,13 @@ Count = tuple[int, int]
 Blocks = tuple[Count, ...]
 """Counts of consecutive 10 s blocks that start at multiples of 10 s, oldest first."""
 
-Numbers = NDArray[np.int64]
-"""Of models."""
+ModelIndices = NDArray[np.int64]
+"""Indices of models."""
 
 
-def begun(blocks: Blocks) -> Blocks:
-    """`blocks` from the first one with requests on: idle time before it says nothing of the rate
-    that began then."""
+def since_first_arrival(blocks: Blocks) -> Blocks:
+    """`blocks` from the first one with arrivals on: idle time before traffic began is no evidence
+    of its rate."""
     first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
     return blocks[first:]
 
@@ -41,120 +40,137 @@ def _rows(seconds: int, models: int) -> NDArray[np.int64]:
 
 
 @dataclass(slots=True)
-class Totals:
-    """rows[i]: covered seconds and COUNTS of each model in the i seconds from `base_s` on, the last
-    `horizon_s` at least. seconds: how many there are; the last one is the newest that was reported
-    of any model. ends_s: of each model, the second after its newest; 0 where nothing was."""
+class ArrivalCounts:
+    """Cumulative counts of all models.
+
+    rows[i]: covered seconds and COUNTS of each model in the first i seconds from `base_s` on; at
+    least the last `horizon_s` seconds are kept. length_s: seconds from base_s to the newest report
+    of any model. newest_end_s: end of the newest reported second of each model, 0 without any.
+    """
 
     horizon_s: int
     base_s: int = 0
-    seconds: int = 0
+    length_s: int = 0
     rows: NDArray[np.int64] = field(default_factory=lambda: _rows(32, 1))
-    ends_s: Numbers = field(default_factory=lambda: np.zeros(1, np.int64))
-    _blocks: dict[int, tuple[int, Blocks]] = field(default_factory=dict)  # the first, and how far
-    _blocks_end_s: int = 0
+    newest_end_s: ModelIndices = field(default_factory=lambda: np.zeros(1, np.int64))
+    _block_cache: dict[int, tuple[int, Blocks]] = field(default_factory=dict)  # first block, blocks
+    _cached_end_s: int = 0
 
-    def room_for(self, models: int) -> None:
-        """Numbers of models are below `models` from now on."""
-        if models > len(self.ends_s):
-            more = models + models // 8 - len(self.ends_s)
+    def reserve(self, models: int) -> None:
+        """Make room for model indices below `models`."""
+        if models > len(self.newest_end_s):
+            more = models + models // 8 - len(self.newest_end_s)
             self.rows = np.pad(self.rows, ((0, 0), (0, more), (0, 0)))
-            self.ends_s = np.pad(self.ends_s, (0, more))
+            self.newest_end_s = np.pad(self.newest_end_s, (0, more))
 
     def clear(self, model: int) -> None:
         """Forget the counts of a model."""
         self.rows[:, model] = 0
-        self.ends_s[model] = 0
-        self._blocks.pop(model, None)
+        self.newest_end_s[model] = 0
+        self._block_cache.pop(model, None)
 
-    def add(self, seconds: NDArray[np.int64], models: Numbers, values: NDArray[np.int64]) -> None:
-        """Count COUNTS of `models` in `seconds`, (n,) each, rising, in; what is older than the
-        horizon is left out."""
-        if not self.seconds:
+    def add(
+        self, seconds: NDArray[np.int64], models: ModelIndices, values: NDArray[np.int64]
+    ) -> None:
+        """Add COUNTS of `models` in `seconds`, (n,) each with seconds rising; ignore seconds before
+        the horizon."""
+        if not self.length_s:
             self.base_s = int(seconds[0])
-        fits = seconds >= min(self.base_s, self.base_s + self.seconds - self.horizon_s)
+        fits = seconds >= min(self.base_s, self.base_s + self.length_s - self.horizon_s)
         if not fits.all():
             seconds, models, values = seconds[fits], models[fits], values[fits]
         if not len(seconds):
             return
-        np.maximum.at(self.ends_s, models, seconds + 1)
-        if seconds[0] < self._blocks_end_s:
-            self._forget_blocks(seconds, models)
+        np.maximum.at(self.newest_end_s, models, seconds + 1)
+        if seconds[0] < self._cached_end_s:
+            self._invalidate_blocks(seconds, models)
         if seconds[0] < self.base_s:
-            self._begin(int(seconds[0]))
-        if seconds[-1] >= self.base_s + self.seconds:
-            self._extend(int(seconds[-1]) + 1)
-        _add(self.rows[: self.seconds + 1], seconds - self.base_s + 1, models, values)
+            self._extend_back(int(seconds[0]))
+        if seconds[-1] >= self.base_s + self.length_s:
+            self._extend_forward(int(seconds[-1]) + 1)
+        _add(self.rows[: self.length_s + 1], seconds - self.base_s + 1, models, values)
 
-    def between(self, models: Numbers, start_s: int, end_s: int) -> NDArray[np.int64]:
-        """Covered seconds, and COUNTS, of each of `models` from `start_s` until before `end_s`."""
+    def counts_between(self, models: ModelIndices, start_s: int, end_s: int) -> NDArray[np.int64]:
+        """Covered seconds and COUNTS of each of `models` from `start_s` until before `end_s`."""
         start, end = (
-            min(max(0, second - self.base_s), self.seconds) for second in (start_s, end_s)
+            min(max(0, second - self.base_s), self.length_s) for second in (start_s, end_s)
         )
         found: NDArray[np.int64] = (self.rows[end] - self.rows[start])[models]
         return found
 
-    def spans(self, models: Numbers, now_s: int, spans_s: Sequence[int]) -> list[list[Count]]:
-        """Of each of `models` its counts in each span of `spans_s` before its newest second that
-        is not after `now_s`."""
-        ends = np.minimum(self.ends_s[models], now_s)[:, None]
-        return self._counts(models[:, None], self._ats(ends - np.array(spans_s)), self._ats(ends))
+    def recent_spans(
+        self, models: ModelIndices, now_s: int, spans_s: Sequence[int]
+    ) -> list[list[Count]]:
+        """Counts of each of `models` in each span of `spans_s`, which all end with the model's
+        newest second up to `now_s`."""
+        ends = np.minimum(self.newest_end_s[models], now_s)[:, None]
+        return self._counts(
+            models[:, None], self._rows_at(ends - np.array(spans_s)), self._rows_at(ends)
+        )
 
-    def whole_blocks(self, models: Numbers, now_s: int, window_s: int) -> list[Blocks]:
-        """Of each of `models` the whole blocks of the `window_s` seconds before `now_s`; (0, 0)
-        for unseen ones."""
+    def whole_blocks(self, models: ModelIndices, now_s: int, window_s: int) -> list[Blocks]:
+        """The whole 10 s blocks of each of `models` in the `window_s` seconds before `now_s`; (0,
+        0) for a block without reports."""
         first, end = -(-(now_s - window_s) // BLOCK_S), now_s // BLOCK_S
-        self._blocks_end_s = end * BLOCK_S
+        self._cached_end_s = end * BLOCK_S
         kept = [
-            blocks[max(0, first - known) : max(0, end - known)] if known <= first else ()
-            for _, (known, blocks) in self._known_blocks(models)
+            blocks[max(0, first - cached_first) : max(0, end - cached_first)]
+            if cached_first <= first
+            else ()
+            for _, (cached_first, blocks) in self._cached_blocks(models)
         ]
         upto = min(map(len, kept), default=end - first)
-        if upto < end - first:  # of all models at once: they mostly lack the same ones
-            edges = self._ats(np.arange(first + upto, end + 1) * BLOCK_S)[None]
+        if upto < end - first:  # one call for all models: most lack the same blocks
+            edges = self._rows_at(np.arange(first + upto, end + 1) * BLOCK_S)[None]
             newer = self._counts(models[:, None], edges[:, :-1], edges[:, 1:])
             kept = [(*old[:upto], *new) for old, new in zip(kept, newer, strict=True)]
-        self._blocks.update(zip(models.tolist(), [(first, blocks) for blocks in kept], strict=True))
+        self._block_cache.update(
+            zip(models.tolist(), [(first, blocks) for blocks in kept], strict=True)
+        )
         return kept
 
-    def _forget_blocks(self, seconds: NDArray[np.int64], models: Numbers) -> None:
+    def _invalidate_blocks(self, seconds: NDArray[np.int64], models: ModelIndices) -> None:
         for second, model in zip(seconds.tolist(), models.tolist(), strict=True):
-            first, blocks = self._blocks.get(model, (0, ()))
-            self._blocks[model] = first, blocks[: max(0, second // BLOCK_S - first)]
+            first, blocks = self._block_cache.get(model, (0, ()))
+            self._block_cache[model] = first, blocks[: max(0, second // BLOCK_S - first)]
 
-    def _known_blocks(self, models: Numbers) -> list[tuple[int, tuple[int, Blocks]]]:
-        return [(model, self._blocks.get(model, (0, ()))) for model in models.tolist()]
+    def _cached_blocks(self, models: ModelIndices) -> list[tuple[int, tuple[int, Blocks]]]:
+        return [(model, self._block_cache.get(model, (0, ()))) for model in models.tolist()]
 
-    def _counts(self, models: Numbers, starts: Numbers, ends: Numbers) -> list[list[Count]]:
+    def _counts(
+        self, models: ModelIndices, starts: ModelIndices, ends: ModelIndices
+    ) -> list[list[Count]]:
         counts = self.rows[ends, models, :2] - self.rows[starts, models, :2]
         return [list(map(tuple, of)) for of in counts.tolist()]
 
-    def _ats(self, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
-        # Each tick: `np.clip` takes three times as long for a few numbers.
-        return np.minimum(np.maximum(seconds - self.base_s, 0), self.seconds)
+    def _rows_at(self, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
+        # Runs every tick; `np.clip` is slow for a few numbers.
+        return np.minimum(np.maximum(seconds - self.base_s, 0), self.length_s)
 
-    def _begin(self, start_s: int) -> None:
-        """Begin at `start_s`, earlier than so far."""
+    def _extend_back(self, start_s: int) -> None:
+        """Extend the sums back to `start_s`, which is before `base_s`."""
         earlier = self.base_s - start_s
         first = np.broadcast_to(self.rows[0], (earlier, *self.rows.shape[1:]))
-        self.rows = np.concatenate((first, self.rows[: self.seconds + 1]))
-        self.base_s, self.seconds = start_s, earlier + self.seconds
+        self.rows = np.concatenate((first, self.rows[: self.length_s + 1]))
+        self.base_s, self.length_s = start_s, earlier + self.length_s
 
-    def _extend(self, end_s: int) -> None:
-        """Go on until `end_s`, and forget what is beyond the horizon, in lumps."""
-        if end_s - self.base_s > self.horizon_s + _LUMP_S:
-            gone = min(self.seconds, end_s - self.horizon_s - self.base_s)
-            kept = self.seconds + 1 - gone
-            self.rows[:kept] = self.rows[gone : self.seconds + 1]
-            self.seconds -= gone
+    def _extend_forward(self, end_s: int) -> None:
+        """Extend the sums to `end_s`; drop seconds beyond the horizon, many at a time."""
+        if end_s - self.base_s > self.horizon_s + _TRIM_EVERY_S:
+            gone = min(self.length_s, end_s - self.horizon_s - self.base_s)
+            kept = self.length_s + 1 - gone
+            self.rows[:kept] = self.rows[gone : self.length_s + 1]
+            self.length_s -= gone
             self.base_s = end_s - self.horizon_s
         seconds = end_s - self.base_s
         if seconds >= len(self.rows):
-            rows = _rows(min(2 * seconds, self.horizon_s + _LUMP_S) + 1, len(self.ends_s))
-            rows[: self.seconds + 1] = self.rows[: self.seconds + 1]
+            rows = _rows(
+                min(2 * seconds, self.horizon_s + _TRIM_EVERY_S) + 1, len(self.newest_end_s)
+            )
+            rows[: self.length_s + 1] = self.rows[: self.length_s + 1]
             self.rows = rows
-        self.rows[self.seconds + 1 : seconds + 1] = self.rows[self.seconds]
-        self.seconds = seconds
+        self.rows[self.length_s + 1 : seconds + 1] = self.rows[self.length_s]
+        self.length_s = seconds
 
 
 @compiled
@@ -164,8 +180,10 @@ def _add(
     models: NDArray[np.int64],
     values: NDArray[np.int64],
 ) -> None:
-    """Count `values` in to all of `rows` from `ats` on; those below 1 were forgotten. A second
-    holds at most `_MOST` of each count, whatever gateways say together."""
+    """Add `values` to all of `rows` from `ats` on; rows below 1 are beyond the horizon.
+
+    A second holds at most `_MAX_PER_S` of each count, whatever all gateways report together.
+    """
     more = np.zeros(values.shape[1], np.int64)
     for entry in range(len(ats)):
         at, model = ats[entry], models[entry]
@@ -174,7 +192,7 @@ def _add(
         covered = rows[at, model, 0] == rows[at - 1, model, 0]
         for count in range(values.shape[1]):
             before = rows[at, model, 1 + count] - rows[at - 1, model, 1 + count]
-            more[count] = min(values[entry, count], max(0, _MOST[count] - before))
+            more[count] = min(values[entry, count], max(0, _MAX_PER_S[count] - before))
         for row in range(at, len(rows)):
             rows[row, model, 0] += covered
             for count in range(values.shape[1]):

@@ -1,12 +1,9 @@
-"""The present arrival rate: the mean of the longest recent time in which it did not change.
+"""The current arrival rate: the mean over the longest recent time without a change of the rate.
 
-Owns the search for the last change of the rate, and how evident a rise is. Knows nothing of
-capacity.
-
-A mean over a fixed window is late after a step and counts idle seconds before traffic. Here spans
-are lengthened into the past for as long as what each adds agrees with every shorter one, so the
-estimate begins where the present rate begins (a change point by generalised likelihood ratio,
-with the square root that makes Poisson counts normal in place of logarithms).
+A mean over a fixed window lags after a step and counts idle seconds before traffic. Here a span
+grows into the past while each extension agrees with all shorter spans, so the estimate begins where
+the current rate begins. The test is a generalised likelihood ratio on square roots, which make
+Poisson counts nearly normal.
 """
 
 from __future__ import annotations
@@ -20,31 +17,31 @@ import numpy.typing as npt
 
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, Count
-from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
-from autoscaler.estimate.poisson_tests import apart, bounds
+from autoscaler.estimate.poisson_tests import log_likelihood_ratio, mean_bounds
 from autoscaler.estimate.windows import NoData
 from autoscaler.performance.numba_decorators import compiled
 
 Floats = npt.NDArray[np.float64]
 
-Span = tuple[int, int, int]
-"""Covered seconds, arrivals in them, and how many seconds ago they began."""
+RateSpan = tuple[int, int, int]
+"""Covered seconds, arrivals in them, and the age of the span's start in seconds."""
 
 CONFIDENCE = 0.95
 _Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
-_CHANGED = 3.3  # sigmas: some 150 comparisons share one false change in about fifteen estimates
-_STRADDLES = 1.5
+_CHANGE_SIGMAS = 3.3  # in sigmas, because one estimate makes about 150 comparisons
+_STRADDLE_SIGMAS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class RateEstimate:
-    """req_per_s: arrivals per covered second over the last window_s covered seconds.
+    """Mean arrival rate over the last `window_s` covered seconds.
 
-    low, high: bounds, each with CONFIDENCE, widened by the claimed dispersion of arrivals.
-    since_ms: when that window began, if the rate was another before it; None if no change was
-    found, and all that is known went into the estimate.
+    low, high: bounds of req_per_s, each with CONFIDENCE, widened by the confirmed dispersion of
+    arrivals. since_ms: start of the window if the rate changed there; None if no change was found
+    and the window covers all telemetry.
     """
 
     req_per_s: float
@@ -55,72 +52,76 @@ class RateEstimate:
 
 
 NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
-"""Nothing is known: no telemetry."""
+"""The estimate without telemetry."""
 
 
-@remembered(32)  # several rules ask for it in turn
-def present_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
-    """The present rate of `demand`. E.g. three seconds after a step from 1 to 10 req/s, with 30
-    arrivals: 10 (7.2 to 13.6), since 3 s; after a minute 10 (9.3 to 10.7)."""
-    spans, chosen = _changed(demand, policy)
+@memoize(32)  # several sizing rules call it each tick
+def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
+    """The current rate of `demand`.
+
+    Worked value: three seconds after a step from 1 to 10 req/s, with 30 arrivals: 10 (7.2 to 13.6),
+    since 3 s; after a minute 10 (9.3 to 10.7).
+    """
+    spans, chosen = _spans_and_change(demand, policy)
     if not spans:
         return NO_RATE
-    spread = math.sqrt(dispersion(demand.blocks).claimed)
+    spread = math.sqrt(dispersion(demand.blocks).confirmed)
     covered_s, arrivals, age_s = spans[-1 if chosen is None else chosen]
     since_ms = None
-    if chosen is not None and demand.seen_ms is not None:
-        since_ms = demand.seen_ms - age_s * 1000
-    low, high = bounds(arrivals, _Z * spread)
+    if chosen is not None and demand.reported_ms is not None:
+        since_ms = demand.reported_ms - age_s * 1000
+    low, high = mean_bounds(arrivals, _Z * spread)
     return RateEstimate(
         arrivals / covered_s, low / covered_s, high / covered_s, covered_s, since_ms
     )
 
 
-def present_spans(demand: ModelDemand, policy: Policy) -> list[Span]:
-    """The spans back from now that speak of the present, shortest first: none reaches back to
-    before a fall of the rate."""
-    spans, chosen = _changed(demand, policy)
+def current_rate_spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
+    """Spans back from now, shortest first, that lie after the last decrease of the rate."""
+    spans, chosen = _spans_and_change(demand, policy)
     if not spans:
         return []
     now_s, now, _ = spans[-1 if chosen is None else chosen]
     return [span for span in spans if span[0] <= now_s or span[1] * now_s <= now * span[0]]
 
 
-def evidence_of_rise(demand: ModelDemand, policy: Policy, span: Span) -> float:
-    """How much likelier what arrived is with a change of the rate where `span`, one of
-    `present_spans`, began than without it, as a natural logarithm; 0 where the rate had been as
-    high before. The least of all times between earlier changes counts. Of arrivals that come in
-    clumps of D, only one in D counts."""
-    spread = dispersion(demand.blocks).claimed
+def increase_evidence(demand: ModelDemand, policy: Policy, span: RateSpan) -> float:
+    """Log-likelihood ratio of a rate increase at the start of `span` over no change there.
+
+    span: one of `current_rate_spans`. 0 if an earlier rate was as high. The result is the minimum
+    over all times between earlier changes, divided by the confirmed dispersion D, because of
+    arrivals in bursts of D only one in D is independent.
+    """
+    spread = dispersion(demand.blocks).confirmed
     covered_s, arrivals, _ = span
-    rest, _ = _changed(demand, policy)
+    rest, _ = _spans_and_change(demand, policy)
     least, at = math.inf, rest.index(span)
     while at + 1 < len(rest):
         gone_s, gone, _ = rest[at]
         rest = [(c - gone_s, n - gone, age_s) for c, n, age_s in rest[at + 1 :]]
-        change = _last_change(rest, _CHANGED * math.sqrt(spread))
+        change = _last_change(rest, _CHANGE_SIGMAS * math.sqrt(spread))
         at = len(rest) - 1 if change is None else change
         before_s, before, _ = rest[at]
         if arrivals * before_s <= before * covered_s:
             return 0.0
-        least = min(least, apart(arrivals, covered_s, before, before_s))
+        least = min(least, log_likelihood_ratio(arrivals, covered_s, before, before_s))
     return least / spread if least < math.inf else 0.0
 
 
-@remembered(32)
-def _changed(demand: ModelDemand, policy: Policy) -> tuple[list[Span], int | None]:
-    """The spans of `demand`, and the index of the one that began with the last change."""
+@memoize(32)
+def _spans_and_change(demand: ModelDemand, policy: Policy) -> tuple[list[RateSpan], int | None]:
+    """All spans of `demand`, and the index of the span that begins at the last change."""
     spans = _spans(demand, policy)
-    spread = math.sqrt(dispersion(demand.blocks).claimed)
-    return spans, _last_change(spans, _CHANGED * spread)
+    spread = math.sqrt(dispersion(demand.blocks).confirmed)
+    return spans, _last_change(spans, _CHANGE_SIGMAS * spread)
 
 
-def _last_change(spans: list[Span], limit: float) -> int | None:
-    """The index of the span that began with the last change; None where there was none."""
+def _last_change(spans: list[RateSpan], limit: float) -> int | None:
+    """Index of the span that begins at the last change of the rate; None without a change."""
     if len(spans) < 2:
         return None
     numbers = np.fromiter(chain.from_iterable(spans), np.float64, 3 * len(spans))
-    at = changed_at(numbers.reshape(-1, 3), limit)
+    at = change_index(numbers.reshape(-1, 3), limit)
     if at < 0:
         return None
     roots = [math.sqrt((arrivals + 0.375) / covered_s) for covered_s, arrivals, _ in spans]
@@ -128,9 +129,12 @@ def _last_change(spans: list[Span], limit: float) -> int | None:
 
 
 @compiled
-def changed_at(spans: Floats, limit: float) -> int:
-    """The span after which the rate was another, -1 where none was. spans (n, 3): covered seconds,
-    arrivals, age. Every span is held against all shorter ones, each tick, so it is compiled."""
+def change_index(spans: Floats, limit: float) -> int:
+    """Index of the span at whose start the rate changed, -1 without a change.
+
+    spans, (n, 3): covered seconds, arrivals, age. Compares each span with all shorter ones every
+    tick, hence compiled.
+    """
     for longer in range(1, len(spans)):
         covered_s, arrivals = spans[longer, 0], spans[longer, 1]
         worst, at = limit, -1
@@ -149,42 +153,41 @@ def changed_at(spans: Floats, limit: float) -> int:
     return -1
 
 
-def _without_straddler(spans: list[Span], roots: list[float], at: int) -> int:
-    """`at`, or the span before it where what `at` added looks like both sides of the change."""
+def _without_straddler(spans: list[RateSpan], roots: list[float], at: int) -> int:
+    """`at`, or `at - 1` if the seconds that span `at` adds lie on both sides of the change."""
     if at == 0:
         return at
     shorter_s, shorter, _ = spans[at - 1]
     added_s = spans[at][0] - shorter_s
     root = math.sqrt((spans[at][1] - shorter + 0.375) / added_s)
     sigmas = 2.0 * abs(roots[at - 1] - root) / math.sqrt(1.0 / shorter_s + 1.0 / added_s)
-    return at - 1 if sigmas > _STRADDLES else at
+    return at - 1 if sigmas > _STRADDLE_SIGMAS else at
 
 
-def _spans(demand: ModelDemand, policy: Policy) -> list[Span]:
-    """Each within the next: the recent ones, thinned to about a third longer each time, then the
-    local window, then that with more and more of the older blocks."""
+def _spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
+    """Nested spans: recent ones, each at least a fifth longer than the one before, then the local
+    window, then the local window with more and more of the older blocks."""
     if isinstance(demand.local, NoData):
         return []
-    found: list[Span] = []
+    spans: list[RateSpan] = []
     for covered_s, arrivals in demand.recent:
-        if not found or covered_s >= found[-1][0] * 1.2:
-            found.append((covered_s, arrivals, covered_s))
+        if not spans or covered_s >= spans[-1][0] * 1.2:
+            spans.append((covered_s, arrivals, covered_s))
     local: Count = demand.local.covered_s, demand.local.arrivals
     local_s = policy.local_window_s
-    if not found or (local[0] > found[-1][0] and local[1] >= found[-1][1]):
-        found.append((*local, local_s))
-    covered_s, arrivals, _ = found[-1]
-    for older_s, older, age_s in _older(demand.blocks, local_s):
-        if covered_s + older_s > found[-1][0]:
-            found.append((covered_s + older_s, arrivals + older, age_s))
-    return found
+    if not spans or (local[0] > spans[-1][0] and local[1] >= spans[-1][1]):
+        spans.append((*local, local_s))
+    covered_s, arrivals, _ = spans[-1]
+    for older_s, older, age_s in _older_spans(demand.blocks, local_s):
+        if covered_s + older_s > spans[-1][0]:
+            spans.append((covered_s + older_s, arrivals + older, age_s))
+    return spans
 
 
-@remembered(4096)  # as long as `dispersion` is
-def _older(blocks: Blocks, local_s: int) -> list[Span]:
-    """What more and more of the blocks before the local window add to it: (covered seconds,
-    arrivals, seconds ago that it began)."""
-    found = []
+@memoize(4096)  # as many as `dispersion` keeps
+def _older_spans(blocks: Blocks, local_s: int) -> list[RateSpan]:
+    """Cumulative (covered seconds, arrivals, age in seconds) of blocks before the local window."""
+    spans = []
     left = max(0, len(blocks) - -(-local_s // BLOCK_S))
     covered_s, arrivals, age_s = 0, 0, local_s
     while left > 0:
@@ -194,5 +197,5 @@ def _older(blocks: Blocks, local_s: int) -> list[Span]:
             arrivals += block_arrivals
         left -= step
         age_s += step * BLOCK_S
-        found.append((covered_s, arrivals, age_s))
-    return found
+        spans.append((covered_s, arrivals, age_s))
+    return spans

@@ -1,6 +1,6 @@
-"""What engines said of themselves when somebody asked, beside what gateways report.
+"""Load that the engines themselves report, in addition to gateway telemetry.
 
-Owns the value. It is a second witness for people and for the record; nothing is planned by it.
+It is shown to people and recorded; no plan depends on it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """Requests that the engines of one model run and have waiting, at `at_ms`; why: it is not
-    known, "" if it is."""
+    """Running and waiting requests of one model's engines at `at_ms`. error: why they are not
+    known, "" if they are."""
 
     running: float = 0.0
     waiting: float = 0.0
     at_ms: int = 0
-    why: str = ""
+    error: str = ""

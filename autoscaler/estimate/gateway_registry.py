@@ -1,6 +1,6 @@
-"""The gateways behind the records: which of their records are known, and each one's last word.
+"""Gateways and their boots: which records are duplicates, and the newest report of each gateway.
 
-Owns the numbers that stand for models, gateways and boots. Must not know any clock, nor windows.
+Maps models, gateways and boots to array indices.
 """
 
 from __future__ import annotations
@@ -11,123 +11,132 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.estimate.duplicates import Producer
-from autoscaler.estimate.window_stats import GatewaySeen
+from autoscaler.estimate.duplicates import AppliedSequences
+from autoscaler.estimate.window_stats import GatewayReport
 from autoscaler.performance.numba_decorators import compiled
 from topics.telemetry import COUNTS
 from topics.telemetry_columns import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Name
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 _ARRIVALS, _COMPLETIONS = COUNTS.index("arrivals"), COUNTS.index("completions")
 _NEVER = -(2**62)
-_MODEL, _PLACE, _NEWEST_MS = range(3)  # of a boot
-_BOOT, _SEEN_MS, _SERVED_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(6)  # of a gateway
-_UNHEARD = (-1, _NEVER, 0, 0, 0, 0)
+_MODEL, _ROW, _NEWEST_MS = range(3)  # of a boot
+_BOOT, _REPORTED_MS, _TRAFFIC_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(6)  # of a gateway
+_NO_REPORT = (-1, _NEVER, 0, 0, 0, 0)
 
 
-class Gateways:
-    """Gateways by model, and their boots, which are the producers of records. Models are numbered
-    from 1 as they come, and the numbers of models that were let go are used again; number 0 is
-    none."""
+class GatewayRegistry:
+    """Gateways by model, and their boots, which produce the records.
+
+    Model indices start at 1 and are reused after a model is released; index 0 stands for no model.
+    """
 
     def __init__(self) -> None:
         self.models: dict[str, int] = {}
-        self._producers: dict[Name, Producer] = {}
+        self._producers: dict[Name, AppliedSequences] = {}
         self._boots = np.zeros((16, 3), np.int64)
         self._names: list[Name] = []
-        self._words = np.zeros((16, 6), np.int64)
-        self._places: dict[tuple[str, str], int] = {}
-        # Numbers of boots; places of gateways; numbers of models.
+        self._reports = np.zeros((16, 6), np.int64)
+        self._rows: dict[tuple[str, str], int] = {}
+        # Free indices of boots, of gateways and of models.
         self._free: tuple[list[int], list[int], list[int]] = [], [], []
-        self._sorted: Numbers | None = None  # places, by model and name
+        self._sorted_rows: Indices | None = None  # gateway rows, by model and name
 
     @property
-    def numbers(self) -> int:
-        """Numbers of models are below."""
+    def index_limit(self) -> int:
+        """All model indices are below this."""
         return len(self.models) + len(self._free[2]) + 1
 
-    def producers(self, names: Sequence[Name]) -> list[Producer]:
-        """Who said each of these."""
-        known = self._producers
-        return [known.get(name) or self._new(name) for name in names]
+    def applied_sequences(self, names: Sequence[Name]) -> list[AppliedSequences]:
+        """The applied sequence numbers of each of these producers; new producers are registered."""
+        producers = self._producers
+        return [producers.get(name) or self._register(name) for name in names]
 
-    def boots_of(self, model: str) -> int:
-        """How many boots of gateways of `model` are remembered."""
+    def boot_count(self, model: str) -> int:
+        """Number of boots that are kept for `model`."""
         return sum(name[0] == model for name in self._producers)
 
-    def models_of(self, boots: Numbers) -> Numbers:
-        """The model of each boot."""
-        found: Numbers = self._boots[boots, _MODEL]
+    def models_of_boots(self, boots: Indices) -> Indices:
+        """The model index of each boot."""
+        found: Indices = self._boots[boots, _MODEL]
         return found
 
-    def heard(self, boots: Numbers, ends_ms: Numbers) -> None:
-        """Records of these boots whose spans ended then were counted."""
-        _heard(self._boots, boots, ends_ms)
+    def note_newest(self, boots: Indices, ends_ms: Indices) -> None:
+        """Note the ends of these boots' spans as their newest event times."""
+        _note_newest(self._boots, boots, ends_ms)
 
-    def hear(self, boots: Numbers, ends_ms: Numbers, numbers: Numbers) -> None:
-        """Take what these records say as the last words of their gateways, where none is newer.
-        numbers: as in `Reported`. After it signed off nothing of a boot is taken."""
-        _hear(self._boots, self._words, boots, ends_ms, numbers)
+    def update_reports(self, boots: Indices, ends_ms: Indices, numbers: Indices) -> None:
+        """Make these records the newest reports of their gateways, except where a newer one exists.
 
-    def seen(self, models: Sequence[int], now_ms: int, since_ms: int) -> list[list[GatewaySeen]]:
-        """Of each of `models` the gateways whose last word is not older than `since_ms` and no
-        sign-off, by name."""
-        if self._sorted is None:
-            self._sorted = np.array([self._places[key] for key in sorted(self._places)], np.int64)
-        words = self._words[self._sorted]
-        words = words[(words[:, _SEEN_MS] >= since_ms) & (words[:, _LEFT] == 0)]
-        found: dict[int, list[GatewaySeen]] = {model: [] for model in models}
-        owners = self._boots[words[:, _BOOT], _MODEL].tolist()
-        for model, (boot, seen_ms, served_ms, in_flight, generation, _) in zip(
-            owners, words.tolist(), strict=True
+        numbers: as in `Reported`. Records of a boot that signed off are ignored.
+        """
+        _update_reports(self._boots, self._reports, boots, ends_ms, numbers)
+
+    def reports(
+        self, models: Sequence[int], now_ms: int, since_ms: int
+    ) -> list[list[GatewayReport]]:
+        """Newest reports of each of `models` by gateway name, without those before `since_ms` and
+        without gateways that signed off."""
+        if self._sorted_rows is None:
+            self._sorted_rows = np.array([self._rows[key] for key in sorted(self._rows)], np.int64)
+        reports = self._reports[self._sorted_rows]
+        reports = reports[(reports[:, _REPORTED_MS] >= since_ms) & (reports[:, _LEFT] == 0)]
+        found: dict[int, list[GatewayReport]] = {model: [] for model in models}
+        owners = self._boots[reports[:, _BOOT], _MODEL].tolist()
+        for model, (boot, reported_ms, traffic_ms, in_flight, generation, _) in zip(
+            owners, reports.tolist(), strict=True
         ):
             if model in found:
                 _, gateway, name = self._names[boot]
-                age_ms = max(0, now_ms - seen_ms)
+                age_ms = max(0, now_ms - reported_ms)
                 found[model].append(
-                    GatewaySeen(gateway, name, seen_ms, in_flight, generation, age_ms, served_ms)
+                    GatewayReport(
+                        gateway, name, reported_ms, in_flight, generation, age_ms, traffic_ms
+                    )
                 )
         return [found[model] for model in models]
 
-    def forget(self, before_ms: int) -> None:
-        """Forget boots that said nothing since then."""
+    def forget_silent_boots(self, before_ms: int) -> None:
+        """Forget boots without a record since `before_ms`."""
         newest = self._boots[:, _NEWEST_MS].tolist()
-        dead = [name for name, boot in self._producers.items() if newest[boot.number] < before_ms]
+        dead = [
+            name for name, boot in self._producers.items() if newest[boot.boot_number] < before_ms
+        ]
         if not dead:
             return
-        gone = [self._producers.pop(name).number for name in dead]
+        gone = [self._producers.pop(name).boot_number for name in dead]
         self._free[0].extend(gone)
-        self._words[np.isin(self._words[:, _BOOT], gone)] = _UNHEARD
+        self._reports[np.isin(self._reports[:, _BOOT], gone)] = _NO_REPORT
         alive = Counter((model, gateway) for model, gateway, _ in self._producers)
-        for key in [key for key in self._places if key not in alive]:
-            self._free[1].append(self._places.pop(key))
-        self._sorted = None
+        for key in [key for key in self._rows if key not in alive]:
+            self._free[1].append(self._rows.pop(key))
+        self._sorted_rows = None
 
-    def unspoken(self) -> set[str]:
-        """Models that no boot is remembered of."""
+    def models_without_boots(self) -> set[str]:
+        """Models for which no boot is kept."""
         return self.models.keys() - {model for model, _, _ in self._producers}
 
-    def let_go(self, model: str) -> int:
-        """Forget an unspoken model; its number, which the next model that comes may get."""
+    def release(self, model: str) -> int:
+        """Forget a model without boots; return its index, which a later model may get."""
         number = self.models.pop(model)
         self._free[2].append(number)
         return number
 
-    def _new(self, name: Name) -> Producer:
+    def _register(self, name: Name) -> AppliedSequences:
         model, gateway, _ = name
         number = self.models.get(model)
         if number is None:
-            number = self._free[2].pop() if self._free[2] else self.numbers
+            number = self._free[2].pop() if self._free[2] else self.index_limit
             self.models[model] = number
-        place = self._places.get((model, gateway))
-        if place is None:
-            place = self._free[1].pop() if self._free[1] else len(self._places)
-            if place == len(self._words):
-                self._words = np.pad(self._words, ((0, place), (0, 0)))
-            self._words[place] = _UNHEARD
-            self._places[model, gateway] = place
-            self._sorted = None
+        row = self._rows.get((model, gateway))
+        if row is None:
+            row = self._free[1].pop() if self._free[1] else len(self._rows)
+            if row == len(self._reports):
+                self._reports = np.pad(self._reports, ((0, row), (0, 0)))
+            self._reports[row] = _NO_REPORT
+            self._rows[model, gateway] = row
+            self._sorted_rows = None
         if self._free[0]:
             boot = self._free[0].pop()
             self._names[boot] = name
@@ -136,41 +145,41 @@ class Gateways:
             self._names.append(name)
             if boot == len(self._boots):
                 self._boots = np.pad(self._boots, ((0, boot), (0, 0)))
-        self._boots[boot] = number, place, _NEVER
-        found = self._producers[name] = Producer(boot)
+        self._boots[boot] = number, row, _NEVER
+        found = self._producers[name] = AppliedSequences(boot)
         return found
 
 
 @compiled
-def _heard(known: Numbers, boots: Numbers, ends_ms: Numbers) -> None:
-    """As `Gateways.heard`; known: a row for each boot."""
+def _note_newest(boot_rows: Indices, boots: Indices, ends_ms: Indices) -> None:
+    """See `GatewayRegistry.note_newest`. boot_rows: one row per boot."""
     for at in range(len(boots)):
-        known[boots[at], _NEWEST_MS] = max(known[boots[at], _NEWEST_MS], ends_ms[at])
+        boot_rows[boots[at], _NEWEST_MS] = max(boot_rows[boots[at], _NEWEST_MS], ends_ms[at])
 
 
 @compiled
-def _hear(
-    known: Numbers, words: Numbers, boots: Numbers, ends_ms: Numbers, numbers: Numbers
+def _update_reports(
+    boot_rows: Indices, reports: Indices, boots: Indices, ends_ms: Indices, numbers: Indices
 ) -> None:
-    """As `Gateways.hear`; known: a row for each boot, words: for each gateway. Each tick, of few
-    records: compiled for the sake of these."""
-    _heard(known, boots, ends_ms)
-    fits = np.empty(len(boots), np.bool_)  # not of boots that signed off before
-    leaves_at = np.full(len(known), len(boots))
+    """See `GatewayRegistry.update_reports`. boot_rows: one row per boot; reports: one per gateway.
+    Compiled because every tick has a few records."""
+    _note_newest(boot_rows, boots, ends_ms)
+    fits = np.empty(len(boots), np.bool_)  # False after the boot signed off
+    leaves_at = np.full(len(boot_rows), len(boots))
     for at in range(len(boots)):
-        boot, word = boots[at], words[known[boots[at], _PLACE]]
-        fits[at] = at <= leaves_at[boot] and (word[_LEFT] == 0 or word[_BOOT] != boot)
+        boot, report = boots[at], reports[boot_rows[boots[at], _ROW]]
+        fits[at] = at <= leaves_at[boot] and (report[_LEFT] == 0 or report[_BOOT] != boot)
         if numbers[at, LEAVING] and leaves_at[boot] == len(boots):
             leaves_at[boot] = at
     for at in ends_ms.argsort(kind="mergesort"):
-        word, said = words[known[boots[at], _PLACE]], numbers[at]
-        if fits[at] and (said[_ARRIVALS] or said[_COMPLETIONS] or said[IN_FLIGHT]):
-            word[_SERVED_MS] = max(word[_SERVED_MS], ends_ms[at])
-        if fits[at] and ends_ms[at] >= word[_SEEN_MS]:
-            word[_BOOT], word[_SEEN_MS] = boots[at], ends_ms[at]
-            word[_IN_FLIGHT], word[_GENERATION] = said[IN_FLIGHT], said[ROUTE_GENERATION]
-            word[_LEFT] = said[LEAVING]
-    for at in range(len(boots)):  # others of it may be dated a little later than its sign-off
-        word = words[known[boots[at], _PLACE]]
-        if numbers[at, LEAVING] and word[_BOOT] == boots[at]:
-            word[_LEFT] = 1
+        report, fields = reports[boot_rows[boots[at], _ROW]], numbers[at]
+        if fits[at] and (fields[_ARRIVALS] or fields[_COMPLETIONS] or fields[IN_FLIGHT]):
+            report[_TRAFFIC_MS] = max(report[_TRAFFIC_MS], ends_ms[at])
+        if fits[at] and ends_ms[at] >= report[_REPORTED_MS]:
+            report[_BOOT], report[_REPORTED_MS] = boots[at], ends_ms[at]
+            report[_IN_FLIGHT], report[_GENERATION] = fields[IN_FLIGHT], fields[ROUTE_GENERATION]
+            report[_LEFT] = fields[LEAVING]
+    for at in range(len(boots)):  # its other records may be a little newer than its sign-off
+        report = reports[boot_rows[boots[at], _ROW]]
+        if numbers[at, LEAVING] and report[_BOOT] == boots[at]:
+            report[_LEFT] = 1

@@ -1,8 +1,7 @@
-"""Whether requests turned: from long prompts and short answers to the other way round, or back.
+"""Detect a shift of request lengths: prompts become longer and answers shorter, or the reverse.
 
-Owns which part of the past is of the same requests as now. Requests that are only longer or only
-shorter ask for more or less of the same; a turn asks for other roles, and a mean over both sides of
-it describes requests that nobody sends.
+If prompts and answers change in the same direction, the same roles need more or less capacity. A
+shift needs other roles, and a mean over both sides of it describes no real request.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
-from autoscaler.estimate.window_stats import LengthsSeen, TokenSums
+from autoscaler.estimate.window_stats import TokenSums, WindowLengths
 
-LEAST_REQUESTS = 100
+MIN_REQUESTS = 100
 _SIGMAS = 3.0
-_LEAST = 1.4
-"""Less than this, up on one side and down on the other, is drift: roles need not follow it."""
+_MIN_RATIO = 1.4
+"""Smaller opposite changes of prompts and answers are drift: roles need not follow them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +27,23 @@ class _Cvs:
     outputs: float
 
 
-def since_turn(demand: ModelDemand, input_cv: float, output_cv: float) -> LengthsSeen | None:
-    """How long requests were since they turned, of the last minutes; None where they did not turn.
+def lengths_since_shift(
+    demand: ModelDemand, input_cv: float, output_cv: float
+) -> WindowLengths | None:
+    """Lengths of the requests after the shift; None without a shift.
 
-    The longest of the fresh spans and the local window of which the rest is not surely of other
-    requests than its last seconds. input_cv, output_cv: of lengths, by which chance is judged.
+    Uses the longest of the recent spans and the local window whose older part does not differ
+    significantly from its last seconds. input_cv, output_cv: coefficients of variation of lengths,
+    for the significance test.
     """
-    # Of requests that come in clumps of D alike, only one in D says something new.
-    clumps = math.sqrt(dispersion(demand.blocks).claimed)
+    # In bursts of D similar requests only one in D is independent evidence.
+    clumps = math.sqrt(dispersion(demand.blocks).confirmed)
     cvs = _Cvs(input_cv * clumps, output_cv * clumps)
-    local, long = _tokens(demand.local_lengths), _tokens(demand.long_lengths)
-    windows = (*demand.fresh, local)
-    rests = [_without(window, windows[0]) for window in windows]
-    turned = any(_is_turn(_changes(windows[0], rest, cvs)) for rest in rests)
-    if not turned and not _is_turn(_changes(local, _without(long, local), cvs)):
+    local, long = _token_sums(demand.local_lengths), _token_sums(demand.long_lengths)
+    windows = (*demand.recent_tokens, local)
+    rests = [_minus(window, windows[0]) for window in windows]
+    shifted = any(_is_shift(_changes(windows[0], rest, cvs)) for rest in rests)
+    if not shifted and not _is_shift(_changes(local, _minus(long, local), cvs)):
         return None
     at = len(windows) - 1
     while at and any(_changes(windows[0], rests[at], cvs)):
@@ -49,9 +51,9 @@ def since_turn(demand: ModelDemand, input_cv: float, output_cv: float) -> Length
     return _lengths(windows[at]) if at + 1 < len(windows) else demand.local_lengths
 
 
-def _lengths(seen: TokenSums) -> LengthsSeen:
-    """Without sketches. Of fewer than LEAST_REQUESTS there are no turns."""
-    return LengthsSeen(
+def _lengths(seen: TokenSums) -> WindowLengths:
+    """Mean lengths without sketches; a window with a shift has at least MIN_REQUESTS."""
+    return WindowLengths(
         mean_input_tokens=seen.input_tokens / seen.arrivals,
         mean_output_tokens=seen.output_tokens / seen.completions,
         arrivals=seen.arrivals,
@@ -59,7 +61,7 @@ def _lengths(seen: TokenSums) -> LengthsSeen:
     )
 
 
-def _tokens(seen: LengthsSeen) -> TokenSums:
+def _token_sums(seen: WindowLengths) -> TokenSums:
     return TokenSums(
         seen.arrivals,
         round((seen.mean_input_tokens or 0.0) * seen.arrivals),
@@ -68,7 +70,7 @@ def _tokens(seen: LengthsSeen) -> TokenSums:
     )
 
 
-def _without(window: TokenSums, part: TokenSums) -> TokenSums:
+def _minus(window: TokenSums, part: TokenSums) -> TokenSums:
     return TokenSums(
         max(0, window.arrivals - part.arrivals),
         max(0, window.input_tokens - part.input_tokens),
@@ -77,15 +79,15 @@ def _without(window: TokenSums, part: TokenSums) -> TokenSums:
     )
 
 
-def _is_turn(changes: tuple[int, int]) -> bool:
-    """Whether one side is surely longer than before, and the other one surely shorter."""
+def _is_shift(changes: tuple[int, int]) -> bool:
+    """Whether one of prompts and answers became longer and the other shorter."""
     return changes[0] * changes[1] < 0
 
 
 def _changes(now: TokenSums, before: TokenSums, cvs: _Cvs) -> tuple[int, int]:
-    """Of prompts and of answers: 1 where they are surely longer now, -1 shorter, 0 neither."""
+    """Significant change of prompts and of answers: 1 longer, -1 shorter, 0 neither."""
     least = min(now.arrivals, now.completions, before.arrivals, before.completions)
-    if least < LEAST_REQUESTS:
+    if least < MIN_REQUESTS:
         return 0, 0
     return (
         _change(now.input_tokens, now.arrivals, before.input_tokens, before.arrivals, cvs.inputs),
@@ -99,6 +101,6 @@ def _changes(now: TokenSums, before: TokenSums, cvs: _Cvs) -> tuple[int, int]:
 def _change(tokens: int, requests: int, tokens_before: int, requests_before: int, cv: float) -> int:
     now, before = tokens / requests, tokens_before / requests_before
     error = cv * math.sqrt(now * now / requests + before * before / requests_before)
-    if max(now, before) < _LEAST * min(now, before) or abs(now - before) <= _SIGMAS * error:
+    if max(now, before) < _MIN_RATIO * min(now, before) or abs(now - before) <= _SIGMAS * error:
         return 0
     return 1 if now > before else -1

@@ -1,7 +1,7 @@
-"""Remember what was worked out of a value that is asked about again and again.
+"""Memoize functions of immutable values by the identity of their arguments.
 
-Owns the memory. Values never change, so the very objects are the key: nothing is hashed or
-compared, which for half an hour of counts costs more than most of what is worked out of them.
+Nothing is hashed or compared: for half an hour of counts that would cost more than most of the
+functions.
 """
 
 from __future__ import annotations
@@ -9,29 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-Asked = TypeVar("Asked", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def remembered(kept: int) -> Callable[[Asked], Asked]:
-    """A decorator: the same arguments (the same objects or equal whole numbers, by position) get
-    the same result, as long as they are among the last `kept` or so."""
+def memoize(max_entries: int) -> Callable[[Function], Function]:
+    """Decorator that keeps the results of about the last `max_entries` calls.
 
-    def of(function: Asked) -> Asked:
-        known: dict[tuple[object, ...], tuple[tuple[Any, ...], Any]] = {}
+    Arguments are positional and match if they are the same objects or equal ints.
+    """
 
-        def asked(*args: Any) -> Any:
-            # A number is no id: in a tuple of its own it is not taken for one.
+    def decorate(function: Function) -> Function:
+        entries: dict[tuple[object, ...], tuple[tuple[Any, ...], Any]] = {}
+
+        def memoized(*args: Any) -> Any:
+            # An int stands in a tuple, so that it cannot equal the id of another argument.
             key = tuple([(arg,) if type(arg) is int else id(arg) for arg in args])
-            found = known.get(key)
-            if found is None:
-                if len(known) >= kept:
-                    known.clear()
-                # The arguments are kept too: their ids are nobody else's for as long.
-                found = known[key] = args, function(*args)
-            return found[1]
+            entry = entries.get(key)
+            if entry is None:
+                if len(entries) >= max_entries:
+                    entries.clear()
+                # The entry holds the arguments, so that their ids stay unique.
+                entry = entries[key] = args, function(*args)
+            return entry[1]
 
-        asked.__doc__ = function.__doc__
-        asked.__name__ = function.__name__
-        return asked  # type: ignore[return-value]
+        memoized.__doc__ = function.__doc__
+        memoized.__name__ = function.__name__
+        return memoized  # type: ignore[return-value]
 
-    return of
+    return decorate

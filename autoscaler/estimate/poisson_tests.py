@@ -1,7 +1,6 @@
-"""Is a count more than chance? Exact Poisson tails.
+"""Exact tests and bounds for Poisson counts.
 
-Owns the statistics. The sums of long tails are compiled: a bound on the rate behind thousands of
-requests asks for thirty of them. Knows nothing of models, windows or capacity.
+Sums over tails are compiled: a bound on the rate of thousands of requests needs thirty of them.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import math
 from autoscaler.domain.validation import finite
 from autoscaler.performance.numba_decorators import compiled
 
-_STEPS = 30  # halvings: a billionth of the bracket
+_BISECTIONS = 30  # bisections: to a billionth of the bracket
 
 
 def poisson_tail(count: int, mean: float) -> float:
     """P(N >= count) for N ~ Poisson(mean), mean >= 0.
 
-    Sums the smaller side in logarithms, so that tails down to 1e-300 keep their digits. Worked
-    value: at a mean of 50 (5 requests/s for 10 s) 60 or more come with probability 0.092.
+    Sums the smaller side in logarithms, so tails down to 1e-300 keep their digits. Worked value:
+    with mean 50 (5 requests/s for 10 s), 60 or more have probability 0.092.
     """
     finite("mean", mean, 0.0)
     if count <= 0:
@@ -26,15 +25,15 @@ def poisson_tail(count: int, mean: float) -> float:
     if mean == 0.0:
         return 0.0
     if count <= mean:
-        return max(0.0, 1.0 - _below(count, mean))
-    return _from(count, mean)
+        return max(0.0, 1.0 - _lower_tail(count, mean))
+    return _upper_tail(count, mean)
 
 
-def beyond_chance(count: int, mean: float, significance: float) -> bool:
+def is_significant(count: int, mean: float, significance: float) -> bool:
     """Whether poisson_tail(count, mean) <= significance, mostly without summing the tail.
 
-    A tail is at least its first term, and at most exp(-mean h) with Chernoff's
-    h = (x ln x - x + 1), x = count / mean >= 1; between the two it is summed.
+    A tail is at least its first term, and at most exp(-mean h) with Chernoff's h = (x ln x - x +
+    1), x = count / mean >= 1. Only between these bounds it is summed.
     """
     if count <= mean or count <= 0:
         return poisson_tail(count, mean) <= significance
@@ -47,20 +46,20 @@ def beyond_chance(count: int, mean: float, significance: float) -> bool:
     return poisson_tail(count, mean) <= significance
 
 
-def lower_rate(count: int, window_s: float, significance: float) -> float:
+def rate_lower_bound(count: int, window_s: float, significance: float) -> float:
     """Lower confidence bound in events/s of the rate behind `count` events in `window_s` seconds.
 
-    The rate at which so many or more would be seen with probability `significance` (Garwood's
-    interval, one sided). 0 for no events.
+    The rate at which `count` or more events have probability `significance` (Garwood's one-sided
+    interval). 0 without events.
     """
     finite("window_s", window_s, 1e-9)
     finite("significance", significance, 1e-300, 1.0)
     if count <= 0:
         return 0.0
     low, high = 0.0, float(count)
-    while poisson_tail(count, high) < significance:  # only where significance is above one half
+    while poisson_tail(count, high) < significance:  # only if significance is above 0.5
         high *= 2.0
-    for _ in range(_STEPS):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if poisson_tail(count, middle) < significance:
             low = middle
@@ -69,12 +68,12 @@ def lower_rate(count: int, window_s: float, significance: float) -> float:
     return low / window_s
 
 
-def bounds(count: float, z: float) -> tuple[float, float]:
-    """Lower and upper bound of the mean behind `count` Poisson events, each `z` sigma out.
+def mean_bounds(count: float, z: float) -> tuple[float, float]:
+    """Lower and upper bound of the mean behind `count` Poisson events, `z` sigma from it.
 
     Garwood's interval by Wilson and Hilferty's formula for quantiles of chi-square: within 1% of
-    the exact bounds at z = 1.645 from three events on (the lower bound of a single one comes out
-    a quarter too low), and a hundred times faster.
+    the exact bounds at z = 1.645 from three events on (the lower bound for one event is a quarter
+    too low).
     """
     above = count + 1.0
     high = above * (1.0 - 1.0 / (9.0 * above) + z / (3.0 * math.sqrt(above))) ** 3
@@ -84,16 +83,19 @@ def bounds(count: float, z: float) -> tuple[float, float]:
     return low, high
 
 
-def apart(count: float, seconds: float, other: float, other_s: float) -> float:
-    """How much likelier two Poisson counts are at two rates than at one, as a natural logarithm:
-    the generalised likelihood ratio. Worked value: 224 in 28 s beside 3000 in 600 s, 8 and 5
-    requests/s, are 20.2 apart. Seconds above 0, one of the counts too."""
+def log_likelihood_ratio(count: float, seconds: float, other: float, other_s: float) -> float:
+    """Generalised log-likelihood ratio of two Poisson rates over one common rate, for `count`
+    events in `seconds` and `other` events in `other_s`.
+
+    Seconds are above 0, and at least one count is. Worked value: 224 in 28 s and 3000 in 600 s (8
+    and 5 requests/s) give 20.2.
+    """
     both = (count + other) / (seconds + other_s)
-    return _own_rate(count, seconds, both) + _own_rate(other, other_s, both)
+    return _log_likelihood_gain(count, seconds, both) + _log_likelihood_gain(other, other_s, both)
 
 
-def _own_rate(count: float, seconds: float, rate: float) -> float:
-    """How much likelier a count is at its own rate than at `rate`, but for terms that cancel."""
+def _log_likelihood_gain(count: float, seconds: float, rate: float) -> float:
+    """Log-likelihood gain of a count at its own rate over `rate`, without terms that cancel."""
     return count * math.log(count / (rate * seconds)) if count else 0.0
 
 
@@ -101,19 +103,22 @@ def _log_mass(count: int, mean: float) -> float:
     return count * math.log(mean) - mean - math.lgamma(count + 1)
 
 
-def _from(count: int, mean: float) -> float:
+def _upper_tail(count: int, mean: float) -> float:
     """P(N >= count) for count > mean."""
-    return min(1.0, math.exp(_log_mass(count, mean) + math.log(_upwards(count, float(mean)))))
+    return min(1.0, math.exp(_log_mass(count, mean) + math.log(_sum_upwards(count, float(mean)))))
 
 
-def _below(count: int, mean: float) -> float:
+def _lower_tail(count: int, mean: float) -> float:
     """P(N < count) for count <= mean."""
-    return min(1.0, math.exp(_log_mass(count - 1, mean) + math.log(_downwards(count, float(mean)))))
+    return min(
+        1.0, math.exp(_log_mass(count - 1, mean) + math.log(_sum_downwards(count, float(mean))))
+    )
 
 
 @compiled
-def _upwards(count: int, mean: float) -> float:
-    """The masses from `count` on, in the first of them: terms shrink by mean / k each."""
+def _sum_upwards(count: int, mean: float) -> float:
+    """Sum of the masses from `count` on, relative to the first; each term is the last times mean /
+    k."""
     term = total = 1.0
     k = count
     while term > total * 1e-17:
@@ -124,8 +129,9 @@ def _upwards(count: int, mean: float) -> float:
 
 
 @compiled
-def _downwards(count: int, mean: float) -> float:
-    """The masses below `count`, in the last of them: terms shrink by k / mean going down."""
+def _sum_downwards(count: int, mean: float) -> float:
+    """Sum of the masses below `count`, relative to the last; going down, each term is the one above
+    times k / mean."""
     term = total = 1.0
     k = count - 1
     while k > 0 and term > total * 1e-17:

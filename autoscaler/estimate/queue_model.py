@@ -1,8 +1,7 @@
-"""Requests in flight beyond what the load explains: the earliest sign of too little capacity.
+"""Detect overload from requests in flight, by Little's law.
 
-Owns Little's law for a fleet of combos, the test against it and the sizes that follow. A queue
-grows within seconds where the arrival rate needs minutes to be told from chance: at 2.1 req/s on
-1.9 no test of the rate would call the difference more than noise, while every request waits.
+A queue grows within seconds, while a change of the arrival rate needs minutes to be significant: at
+2.1 req/s on a capacity of 1.9 every request waits, but no test of the rate shows it.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.performance.numba_decorators import compiled
 
 SIGMAS = 3.0
-_CHANCE = 3e-4
-_FULLEST = 0.85
-_MOST_SLOTS = 2000
-_SPARE = 4.0
+_EXCEEDANCE = 3e-4
+_MAX_LOAD = 0.85
+_MAX_SLOTS = 2000
+_MIN_LIMIT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """More requests are in flight than the load explains.
 
-    in_flight (N) and expected (L) requests. req_per_s: the rate that would put N requests in
-    flight at predicted latency, capped by what the rate can be.
+    in_flight: N requests; expected: L requests by Little's law. req_per_s: the rate that would put
+    N requests in flight at predicted latency, limited by the upper bound of the measured rate.
     """
 
     in_flight: int
@@ -36,15 +35,14 @@ class Overload:
 
 
 def residence_s(combo: Combo, lengths: Lengths) -> float:
-    """Predicted seconds that a request spends in `combo`: TTFT + TPOT x R_out."""
+    """Predicted seconds that a request spends in `combo`: TTFT + TPOT x output tokens."""
     return (combo.ttft_ms + combo.tpot_ms * lengths.output_tokens) / 1000.0
 
 
 def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -> float:
-    """L = rate x residence time (Little's law), the rate being spread in proportion to capacity.
+    """L = rate x residence time (Little's law), with the rate split in proportion to capacity.
 
-    Predicted latency is that of a full batch, so L is on the high side below capacity. 0 without
-    combos.
+    Predicted latency is that of a full batch, so L is too high below capacity. 0 without combos.
     """
     combos = tuple(ready)
     capacity = sum(combo.req_per_s for combo in combos)
@@ -54,56 +52,55 @@ def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Length
     return req_per_s * seconds
 
 
-def most_explained(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -> float:
-    """The most requests in flight that `req_per_s` explains: L + 3 sqrt(L), or the queue of chance.
+def max_explained_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -> float:
+    """The most requests in flight that `req_per_s` explains: L + 3 sqrt(L), or random queueing.
 
-    With few slots requests also wait at loads that a fleet is planned for: 8 slots at 75% hold
-    more than L + 3 sqrt(L) for 5% of the time. So the limit is at least the number that a queue of
-    c = capacity x residence servers (M/M/c: Erlang's C, then a factor of the load for each one
-    more) exceeds with probability 3e-4. The load counts as 85% of capacity at most: more is not
-    explained but overloaded.
+    With few slots requests also wait at the planned load: 8 slots at 75% hold more than L + 3
+    sqrt(L) for 5% of the time. So the limit is at least the number that an M/M/c queue with c =
+    capacity x residence servers exceeds with probability 3e-4 (Erlang's C, then a factor of the
+    load per further request). The load counts as at most 85% of capacity: more is overload.
     """
     combos = tuple(ready)
     capacity = sum(combo.req_per_s for combo in combos)
     if not combos:
         return 0.0
     full = expected_in_flight(capacity, combos, lengths)
-    load = min(_FULLEST, req_per_s / capacity)
+    load = min(_MAX_LOAD, req_per_s / capacity)
     expected = load * full
     limit = expected + SIGMAS * math.sqrt(expected)
-    slots = min(_MOST_SLOTS, max(1, round(full)))
+    slots = min(_MAX_SLOTS, max(1, round(full)))
     waits = erlang_c(slots, load)
-    if waits > _CHANCE:
-        limit = max(limit, full + math.log(_CHANCE / waits) / math.log(load))
-    return max(limit, _SPARE)  # a few requests at once are no sign of anything
+    if waits > _EXCEEDANCE:
+        limit = max(limit, full + math.log(_EXCEEDANCE / waits) / math.log(load))
+    return max(limit, _MIN_LIMIT)  # a few concurrent requests are no evidence
 
 
-def overload(
+def detect_overload(
     in_flight: int,
     req_per_s: float,
     highest_req_per_s: float,
     ready: Iterable[Combo],
     lengths: Lengths,
 ) -> Overload | None:
-    """What requests in flight prove beyond the load, if anything.
+    """The overload that `in_flight` requests prove; None without one.
 
-    req_per_s: the present rate, highest_req_per_s: its upper bound (`present.present_rate`). The
-    rate that follows is req_per_s x N / L, and no more than highest_req_per_s: beyond it the
-    excess is a queue that is left over and has to be drained, or combos are slower than predicted.
-    None without ready combos: requests then wait because nothing serves, which is no measurement.
+    req_per_s: the current rate; highest_req_per_s: its upper bound (`change_point.current_rate`).
+    The resulting rate is req_per_s x N / L, at most highest_req_per_s: a larger excess is an old
+    queue, or combos are slower than predicted. None without ready combos, because then requests
+    wait for want of any instance.
     """
     combos = tuple(ready)
     expected = expected_in_flight(req_per_s, combos, lengths)
-    if expected <= 0.0 or in_flight <= most_explained(req_per_s, combos, lengths):
+    if expected <= 0.0 or in_flight <= max_explained_in_flight(req_per_s, combos, lengths):
         return None
     highest = max(req_per_s, highest_req_per_s)
     rate = min(req_per_s * max(1.0, in_flight / expected), highest)
     return Overload(in_flight, expected, rate)
 
 
-@compiled  # up to thousands of servers, each tick
+@compiled  # up to thousands of servers, every tick
 def erlang_c(servers: int, load: float) -> float:
-    """The probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
+    """Probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
     offered = servers * load
     blocked = 1.0
     for busy in range(1, servers + 1):

@@ -1,8 +1,4 @@
-"""How many requests of which kind gateways sent, second by second.
-
-Owns the counts of models whose requests are of several kinds (`sent` of `topics.telemetry`). Knows
-no clock: seconds are arguments.
-"""
+"""Requests per second by request kind, for models whose requests are of several kinds."""
 
 from __future__ import annotations
 
@@ -12,14 +8,14 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Kinds:
-    """Counts of the seconds within `horizon_s` before the newest one."""
+class KindCounts:
+    """Counts by kind of the last `horizon_s` seconds up to the newest one."""
 
     horizon_s: int
     _seconds: dict[int, Counter[str]] = field(default_factory=dict)
 
     def add(self, second: int, kinds: Iterable[tuple[str, int]]) -> None:
-        """Count these in."""
+        """Add (kind, requests) pairs of `second`."""
         counts = self._seconds.get(second)
         if counts is None:
             counts = self._seconds[second] = Counter()
@@ -29,8 +25,8 @@ class Kinds:
         for kind, requests in kinds:
             counts[kind] += requests
 
-    def within(self, from_s: int, until_s: int) -> dict[str, int]:
-        """Requests by kind in the seconds from `from_s` until before `until_s`."""
+    def counts_between(self, from_s: int, until_s: int) -> dict[str, int]:
+        """Requests by kind from second `from_s` until before `until_s`."""
         total: Counter[str] = Counter()
         for second in range(from_s, until_s):
             total.update(self._seconds.get(second, ()))

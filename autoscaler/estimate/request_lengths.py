@@ -1,13 +1,10 @@
-"""How long requests are: from what was declared to what is measured, in small steps.
+"""Estimate the lengths of requests that a model is planned for, from declared to measured ones.
 
-Owns which lengths a model is planned at. Knows nothing of the capacity that follows from them,
-except its sign: longer requests mean less of it.
-
-Being wrong costs differently on the two sides. Requests that are longer than believed overload
-the fleet, so a mean counts as longer once the lower bound of either window says so. Requests that
-are shorter only save money, so a mean counts as shorter once the upper bound of the long window
-says so, over many requests and minutes, and the local window does not object. Between the bounds
-the estimate stays where it is: noise does not move it, and what it is planned at hits the caches.
+The two errors have different costs. If requests are longer than planned, the fleet is overloaded;
+so a mean rises as soon as the lower bound of either window is above it. If requests are shorter,
+capacity only costs money; so a mean falls once the upper bound of the long window, over many
+requests and minutes, is below it and the local window agrees. Between the bounds the estimate does
+not move: noise does not change it, and plans hit their caches.
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
-from autoscaler.estimate.arrival_counts import begun
-from autoscaler.estimate.length_shift import LEAST_REQUESTS, since_turn
+from autoscaler.estimate.arrival_counts import since_first_arrival
+from autoscaler.estimate.length_shift import MIN_REQUESTS, lengths_since_shift
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.sketches import Sketch, numbers
-from autoscaler.estimate.windows import LengthsSeen, Stats
+from autoscaler.estimate.sketches import Sketch, bucket_counts
+from autoscaler.estimate.windows import Stats, WindowLengths
 from autoscaler.performance.numba_decorators import compiled
 from topics.sketch import HIGHEST, LOWEST, middle_ms
 
@@ -34,33 +31,35 @@ Floats = npt.NDArray[np.float64]
 STEP = 1.03
 PRIOR_REQUESTS = 20
 LONGER_SIGMAS = 2.5
-SURE_SIGMAS = 3.0
-ONCE_SURE_SIGMAS = 1.5
+CLEAR_SIGMAS = 3.0
+ONCE_CLEAR_SIGMAS = 1.5
 SHORTER_SIGMAS = 2.0
-MANY_REQUESTS = 300
-MANY_S = 600
-SOON_S = 60
-SOON = 1.5
-"""What is measured for a minute, but not for ten, counts as this much longer. From any minute of
-Azure's, Mooncake's and AIBrix's traces on, the mean of those that arrived in the next ten was at
-most 1.35 times the upper bound of those of that minute in 99 of 100 cases."""
+SHORTER_MIN_REQUESTS = 300
+SHORTER_MIN_S = 600
+EARLY_S = 60
+EARLY_FACTOR = 1.5
+"""Factor on an upper bound that covers EARLY_S but not SHORTER_MIN_S: in recorded traces the mean
+of the next ten minutes rarely exceeds the bound of one minute by more."""
 SHAPE_REQUESTS = 100
 _SHAPE_SIGMAS = 3.5
 _SHAPE_TOLERANCE = 1.1
-_PLAIN_CV = 1.0
+_DEFAULT_CV = 1.0
 _SHORTEST, _LONGEST = 1.0, 1e6
 _LOG_STEP = math.log(STEP)
-_WORTH = 1.1
+_MIN_CHANGE = 1.1
 _NEARLY_ALL = 0.9
-_MOST_FACTOR, _HALVINGS = 16.0, 40
-_AT, _SHARES = np.array(LEVELS), np.array(WEIGHTS)
+_MAX_FACTOR, _BISECTIONS = 16.0, 40
+_LEVELS, _LEVEL_WEIGHTS = np.array(LEVELS), np.array(WEIGHTS)
 _MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One side (input or output) of a window. tokens, counts: of the sketch's buckets, shortest
-    first. cv: the coefficient of variation by it; None where it shows fewer than two requests."""
+class _Sample:
+    """Prompts or answers of a window.
+
+    tokens, counts: buckets of the sketch, shortest first. cv: coefficient of variation by the
+    sketch; None with fewer than two requests in it.
+    """
 
     requests: int
     mean: float
@@ -69,46 +68,47 @@ class _Seen:
     cv: float | None
 
 
-def estimate(
+def estimate_lengths(
     current: Lengths, declared: Lengths, demand: ModelDemand, short: bool = False
 ) -> Lengths:
-    """The lengths to plan at, given those planned at now; `current` itself if nothing moved.
+    """The lengths to plan for, given the `current` ones; `current` itself if nothing changes.
 
-    Start with `declared`, which counts as much as 20 requests that were seen. Means are
-    `declared` times powers of 1.03. Worked value: requests with a standard deviation of their
-    mean that become twice as long are planned for as 1.3 times as long after 50 of them, 1.55
-    after 120, 1.8 after 600. Requests that turned (`demand.turn`) are judged by those since then
-    alone, and where the planner cannot add (`short`) shorter ones are then believed as soon as
-    longer ones: with the hardware that there is, neither side is the safe one. Where a sketch
-    contradicts the shape of the spread, beyond chance and by more than 10%, the shape is measured
-    again. A spread goes with its mean as far as the quantiles that were seen allow: where prompts
-    are cut at 4,000 tokens, more long ones make the mean longer and none of them.
+    Starts at `declared`, which counts like 20 measured requests. Means are `declared` times powers
+    of 1.03. Worked value: if requests with a CV of 1 become twice as long, they are planned as 1.3
+    times as long after 50 requests, 1.55 after 120, 1.8 after 600.
+
+    After a length shift (see `length_shift`) only requests after it may raise a mean. If also
+    `capacity_exhausted`, only they count and shorter means are accepted as fast as longer ones,
+    because with fixed hardware neither error is safe. If a sketch contradicts the shape of the
+    distribution significantly and by more than 10%, the shape is measured again. A distribution
+    scales with its mean only as far as measured quantiles allow: if prompts are cut at 4,000
+    tokens, a longer mean makes none longer than that.
     """
     local, long = demand.local_lengths, demand.long_lengths
-    trust = trust_outputs = _trust(demand)
+    thresholds = output_thresholds = _shorter_thresholds(demand)
     if long.completions < _NEARLY_ALL * long.arrivals:
-        trust_outputs = replace(trust, soon=None)
-    local_sides, long_sides = _sides(local), _sides(long)
-    cvs = _cv_seen(long_sides[0]), _cv_seen(long_sides[1])
-    now = since_turn(demand, *cvs)
-    now_sides = _sides(now, cvs) if now is not None else (None, None)
-    if now is not None and short:
+        output_thresholds = replace(thresholds, early=None)
+    local_sides, long_sides = _samples(local), _samples(long)
+    cvs = _cv_or_default(long_sides[0]), _cv_or_default(long_sides[1])
+    shifted_lengths = lengths_since_shift(demand, *cvs)
+    now_sides = _samples(shifted_lengths, cvs) if shifted_lengths is not None else (None, None)
+    if shifted_lengths is not None and short:
         local_sides, long_sides = now_sides, now_sides
-        trust = trust_outputs = _Trust(LEAST_REQUESTS, LEAST_REQUESTS)
-    inputs = _side(
+        thresholds = output_thresholds = _ShorterThresholds(MIN_REQUESTS, MIN_REQUESTS)
+    inputs = _estimate_side(
         (current.input_tokens, current.inputs),
         (declared.input_tokens, declared.inputs),
         local_sides[0],
         long_sides[0],
-        trust,
+        thresholds,
         now_sides[0],
     )
-    outputs = _side(
+    outputs = _estimate_side(
         (current.output_tokens, current.outputs),
         (declared.output_tokens, declared.outputs),
         local_sides[1],
         long_sides[1],
-        trust_outputs,
+        output_thresholds,
         now_sides[1],
     )
     moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
@@ -116,69 +116,85 @@ def estimate(
 
 
 @dataclass(frozen=True, slots=True)
-class _Trust:
-    """From how many requests of the long window on shorter ones are believed: with a margin, and
-    as measured; None: not yet."""
+class _ShorterThresholds:
+    """Requests of the long window that a shorter mean needs; None: not accepted yet.
 
-    soon: int | None
-    sure: int | None
+    soon: for an upper bound enlarged by EARLY_FACTOR; sure: for the upper bound itself.
+    """
 
-    def most(self, bound: float, requests: int, current: float) -> float:
-        """What a mean, planned for as `current`, is at most, by its upper bound over so many
-        requests; infinite where that is not to be believed, or not worth valuing all anew."""
-        if self.sure is not None and requests >= self.sure:
+    early: int | None
+    full: int | None
+
+    def upper_bound(self, bound: float, requests: int, current: float) -> float:
+        """The accepted upper bound of a mean that is planned as `current`; infinite if `requests`
+        are too few or the change is too small to compute all combos again."""
+        if self.full is not None and requests >= self.full:
             return bound
-        much = self.soon is not None and requests >= self.soon and bound * SOON < current / _WORTH
-        return SOON * bound if much else math.inf
+        much = (
+            self.early is not None
+            and requests >= self.early
+            and bound * EARLY_FACTOR < current / _MIN_CHANGE
+        )
+        return EARLY_FACTOR * bound if much else math.inf
 
 
-def _trust(demand: ModelDemand) -> _Trust:
-    """By the time that the long window covers since requests came."""
+def _shorter_thresholds(demand: ModelDemand) -> _ShorterThresholds:
+    """The thresholds for the time that the long window covers since the first arrival."""
     blocks = demand.blocks
     covered_s = demand.long.covered_s if isinstance(demand.long, Stats) else 0
     if blocks:
-        covered_s = min(covered_s, sum(seconds for seconds, _ in begun(blocks)))
-    enough_s = min(MANY_S, 5 * len(blocks)) if blocks else MANY_S
-    return _Trust(
-        LEAST_REQUESTS if covered_s >= min(SOON_S, enough_s) else None,
-        MANY_REQUESTS if covered_s >= enough_s else None,
+        covered_s = min(covered_s, sum(seconds for seconds, _ in since_first_arrival(blocks)))
+    enough_s = min(SHORTER_MIN_S, 5 * len(blocks)) if blocks else SHORTER_MIN_S
+    return _ShorterThresholds(
+        MIN_REQUESTS if covered_s >= min(EARLY_S, enough_s) else None,
+        SHORTER_MIN_REQUESTS if covered_s >= enough_s else None,
     )
 
 
-def _side(
+def _estimate_side(
     current: tuple[float, Spread],
     declared: tuple[float, Spread],
-    local: _Seen | None,
-    long: _Seen | None,
-    trust: _Trust,
-    now: _Seen | None,
+    local: _Sample | None,
+    long: _Sample | None,
+    thresholds: _ShorterThresholds,
+    shifted_lengths: _Sample | None,
 ) -> tuple[float, Spread]:
-    """now: requests since they turned, which alone may count as longer; None: they did not."""
-    mean = _mean(current[0], declared, now or local, long, trust, now is not None)
-    bounds = _bounds(long, local)
-    shape = _shape(current, declared, long, bounds)
+    """The mean and distribution of prompts or of answers.
+
+    now: requests since a length shift, which alone may raise the mean; None without a shift.
+    """
+    mean = _estimate_mean(
+        current[0],
+        declared,
+        shifted_lengths or local,
+        long,
+        thresholds,
+        shifted_lengths is not None,
+    )
+    bounds = _spread_bounds(long, local)
+    shape = _measured_shape(current, declared, long, bounds)
     if shape is None:
         if mean == current[0]:
             return current
         shape = tuple(tokens / current[0] for tokens in current[1])
     if not shape or bounds is None or long is None:
         return mean, _clipped(mean * share for share in shape)
-    return mean, _clipped(_within(np.array(shape), mean, long, bounds))
+    return mean, _clipped(_fit_to_bounds(np.array(shape), mean, long, bounds))
 
 
-def _mean(
+def _estimate_mean(
     current: float,
     declared: tuple[float, Spread],
-    local: _Seen | None,
-    long: _Seen | None,
-    trust: _Trust,
-    turned: bool,
+    local: _Sample | None,
+    long: _Sample | None,
+    thresholds: _ShorterThresholds,
+    shifted: bool,
 ) -> float:
     longer = max(
         (
-            _least(seen, declared, current)
-            for seen in ((local,) if turned else (local, long))
-            if seen is not None and seen.mean > current  # else no bound is above either
+            _lower_bound(seen, declared, current)
+            for seen in ((local,) if shifted else (local, long))
+            if seen is not None and seen.mean > current  # otherwise no bound is above it
         ),
         default=0.0,
     )
@@ -186,23 +202,26 @@ def _mean(
         return _on_grid(longer, declared[0], current, up=True)
     if long is None or long.mean >= current:
         return current
-    most = trust.most(_bound(long, declared, SHORTER_SIGMAS), long.requests, current)
+    most = thresholds.upper_bound(
+        _mean_bound(long, declared, SHORTER_SIGMAS), long.requests, current
+    )
     if most >= current or (local is not None and local.mean > most):
-        return current  # what is new is not shorter: the long window is of another time
+        return current  # new requests are not shorter: the long window covers older ones
     return _on_grid(most, declared[0], current, up=False)
 
 
-def _least(seen: _Seen, declared: tuple[float, Spread], current: float) -> float:
-    """What the mean is at least. Where it is surely longer, less far below what was measured."""
-    if _bound(seen, declared, -SURE_SIGMAS) >= current * STEP:
-        return _bound(seen, declared, -ONCE_SURE_SIGMAS)
-    return _bound(seen, declared, -LONGER_SIGMAS)
+def _lower_bound(seen: _Sample, declared: tuple[float, Spread], current: float) -> float:
+    """Lower bound of the mean; closer to the measured mean if that is clearly longer than
+    `current`."""
+    if _mean_bound(seen, declared, -CLEAR_SIGMAS) >= current * STEP:
+        return _mean_bound(seen, declared, -ONCE_CLEAR_SIGMAS)
+    return _mean_bound(seen, declared, -LONGER_SIGMAS)
 
 
-def _bound(seen: _Seen, declared: tuple[float, Spread], sigmas: float) -> float:
-    """The mean, drawn to the declared one, and `sigmas` standard errors further.
+def _mean_bound(seen: _Sample, declared: tuple[float, Spread], sigmas: float) -> float:
+    """The measured mean, shrunk towards the declared one, plus `sigmas` standard errors.
 
-    The declared mean only holds back: it never makes a bound go beyond what was measured.
+    Shrinking only holds back: it never moves a bound beyond the measured mean.
     """
     weight = seen.requests + PRIOR_REQUESTS
     drawn = (PRIOR_REQUESTS * declared[0] + seen.requests * seen.mean) / weight
@@ -214,7 +233,7 @@ def _bound(seen: _Seen, declared: tuple[float, Spread], sigmas: float) -> float:
 
 
 def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
-    """The grid point next to `tokens` on the side of `current`, which stays within one step."""
+    """The grid point next to `tokens` on the side of `current`; `current` within one step of it."""
     exact = math.log(max(_SHORTEST, min(_LONGEST, tokens)) / declared) / _LOG_STEP
     step = math.floor(exact + 1e-9) if up else math.ceil(exact - 1e-9)
     found = declared if step == 0 else declared * STEP**step
@@ -223,78 +242,85 @@ def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Between what tokens each point of a spread lies, beyond chance; at LEVELS, (n,) each. What
-    is not known is 0, or infinite."""
+class _SpreadBounds:
+    """Bounds in tokens of each point of a distribution, at LEVELS, (n,) each; 0 or infinite where
+    unknown."""
 
     low: Floats
     high: Floats
 
 
-def _bounds(long: _Seen | None, local: _Seen | None) -> _Bounds | None:
-    """What the long window says of the spread; None where it has seen too few requests. A bound
-    that the local window contradicts is of before: there its own counts."""
+def _spread_bounds(long: _Sample | None, local: _Sample | None) -> _SpreadBounds | None:
+    """Bounds of the distribution by the long window; None with too few requests. Where the local
+    window contradicts a bound, the local window's bound replaces it."""
     if long is None or not len(long.counts) or long.counts.sum() < SHAPE_REQUESTS:
         return None
-    own = local if local is not None else _Seen(0, 0.0, np.empty(0), np.empty(0), None)
-    low, high = np.empty(len(_AT)), np.empty(len(_AT))
-    _bound_all(_AT, long.tokens, long.counts.cumsum(), own.tokens, own.counts.cumsum(), low, high)
-    return _Bounds(low, high)
+    own = local if local is not None else _Sample(0, 0.0, np.empty(0), np.empty(0), None)
+    low, high = np.empty(len(_LEVELS)), np.empty(len(_LEVELS))
+    _fill_spread_bounds(
+        _LEVELS, long.tokens, long.counts.cumsum(), own.tokens, own.counts.cumsum(), low, high
+    )
+    return _SpreadBounds(low, high)
 
 
 @compiled
-def _length_at(level: float, tokens: Floats, upto: Floats) -> float:
-    """The length that this share of the requests does not exceed."""
-    rank = min(max(math.ceil(level * upto[-1]), 1.0), upto[-1])
-    return float(tokens[np.searchsorted(upto, rank)])
+def _length_at(level: float, tokens: Floats, cumulative: Floats) -> float:
+    """The length that a share `level` of requests does not exceed."""
+    rank = min(max(math.ceil(level * cumulative[-1]), 1.0), cumulative[-1])
+    return float(tokens[np.searchsorted(cumulative, rank)])
 
 
 @compiled
-def _bound_all(
+def _fill_spread_bounds(
     levels: Floats,
     tokens: Floats,
-    upto: Floats,
+    cumulative: Floats,
     own_tokens: Floats,
-    own_upto: Floats,
+    own_cumulative: Floats,
     low: Floats,
     high: Floats,
 ) -> None:
-    """Write the bounds at `levels` to `low` and `high`, (n,) each. tokens, upto: the long window's
-    lengths and its requests up to each; own: the local window's, empty where it has none."""
+    """Write the bounds at `levels` to `low` and `high`, (n,) each.
+
+    tokens, upto: lengths in the long window and cumulative requests; own_tokens, own_upto: the same
+    of the local window, empty without requests.
+    """
     for at, level in enumerate(levels):
-        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / upto[-1])
-        low[at] = _length_at(level - chance, tokens, upto) if chance < level else 0.0
-        high[at] = _length_at(level + chance, tokens, upto) if level + chance < 1.0 else math.inf
-        if not len(own_upto):
+        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / cumulative[-1])
+        low[at] = _length_at(level - chance, tokens, cumulative) if chance < level else 0.0
+        high[at] = (
+            _length_at(level + chance, tokens, cumulative) if level + chance < 1.0 else math.inf
+        )
+        if not len(own_cumulative):
             continue
-        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / own_upto[-1])
+        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / own_cumulative[-1])
         shorter = np.searchsorted(own_tokens, low[at], "left")
-        under = own_upto[shorter - 1] / own_upto[-1] if shorter else 0.0
+        under = own_cumulative[shorter - 1] / own_cumulative[-1] if shorter else 0.0
         within = np.searchsorted(own_tokens, high[at], "right")
-        over = 1.0 - (own_upto[within - 1] / own_upto[-1] if within else 0.0)
+        over = 1.0 - (own_cumulative[within - 1] / own_cumulative[-1] if within else 0.0)
         if under > level + chance:
-            low[at] = _length_at(level - chance, own_tokens, own_upto)
+            low[at] = _length_at(level - chance, own_tokens, own_cumulative)
         if over > 1.0 - level + chance:
-            high[at] = _length_at(level + chance, own_tokens, own_upto)
+            high[at] = _length_at(level + chance, own_tokens, own_cumulative)
 
 
-def _tokens_at(seen: _Seen, levels: Floats) -> Floats:
-    """The lengths that these shares of the requests in a sketch do not exceed."""
-    upto = seen.counts.cumsum()
-    return np.array([_length_at(level, seen.tokens, upto) for level in levels])
+def _tokens_at(seen: _Sample, levels: Floats) -> Floats:
+    """The lengths that shares `levels` of the requests of a sketch do not exceed."""
+    cumulative = seen.counts.cumsum()
+    return np.array([_length_at(level, seen.tokens, cumulative) for level in levels])
 
 
-def _within(shape: Floats, mean: float, long: _Seen, bounds: _Bounds) -> Floats:
-    """Points around `mean`, as `shape` has them in means, but within `bounds`.
+def _fit_to_bounds(shape: Floats, mean: float, long: _Sample, bounds: _SpreadBounds) -> Floats:
+    """Points with mean `mean` and the given `shape` (in means), limited to `bounds`.
 
-    That a mean is longer does not say that the longest requests are: more of them may be long. What
-    the points at a bound lack the others get, as far as theirs allow; where all are at theirs, a
-    point may be as long as the next one.
+    A longer mean does not imply that the longest requests are longer: more of them may be long.
+    Points at a bound shift the rest of the mean to the others; if all are at a bound, each may grow
+    to the next.
     """
     spread = mean * shape
     longest = np.maximum(long.tokens[-1], min(mean, long.mean) * shape)
     high = np.maximum.accumulate(np.where(np.isfinite(bounds.high), bounds.high, longest))
-    while float((high * _SHARES).sum()) < mean and high[0] < high[-1]:
+    while float((high * _LEVEL_WEIGHTS).sum()) < mean and high[0] < high[-1]:
         high = np.append(high[1:], high[-1])
     low = np.minimum(np.where(bounds.low > 0.0, bounds.low, long.tokens[0]), high)
 
@@ -302,15 +328,15 @@ def _within(shape: Floats, mean: float, long: _Seen, bounds: _Bounds) -> Floats:
         points: Floats = np.clip(factor * spread, low, high)
         return points
 
-    least, most = 1.0 / _MOST_FACTOR, _MOST_FACTOR
-    for _ in range(_HALVINGS):
+    least, most = 1.0 / _MAX_FACTOR, _MAX_FACTOR
+    for _ in range(_BISECTIONS):
         factor = math.sqrt(least * most)
-        if float((scaled(factor) * _SHARES).sum()) < mean:
+        if float((scaled(factor) * _LEVEL_WEIGHTS).sum()) < mean:
             least = factor
         else:
             most = factor
     points = np.maximum.accumulate(scaled(most))
-    result: Floats = points * (mean / float((points * _SHARES).sum()))
+    result: Floats = points * (mean / float((points * _LEVEL_WEIGHTS).sum()))
     return result
 
 
@@ -318,19 +344,19 @@ def _clipped(tokens: Iterable[float]) -> Spread:
     return tuple(min(_LONGEST, max(_SHORTEST, float(one))) for one in tokens)
 
 
-def _shape(
+def _measured_shape(
     current: tuple[float, Spread],
     declared: tuple[float, Spread],
-    long: _Seen | None,
-    bounds: _Bounds | None,
+    long: _Sample | None,
+    bounds: _SpreadBounds | None,
 ) -> tuple[float, ...] | None:
-    """The measured spread in means, where the one in `current` is contradicted, as it is and drawn
-    to the measured mean; else None."""
+    """The measured distribution in means if it contradicts the current one, both as it is and
+    scaled to the measured mean; else None."""
     if long is None or bounds is None:
         return None
     most = np.minimum(bounds.high, long.tokens[-1])
-    if float((most * _SHARES).sum()) < current[0]:
-        return None  # what is planned for is of another time than the window
+    if float((most * _LEVEL_WEIGHTS).sum()) < current[0]:
+        return None  # the current lengths come from another time than the window
     planned = np.array(current[1] or (current[0],) * len(LEVELS))
     scaled = planned * (long.mean / current[0])
     short = np.maximum(planned, scaled) * _SHAPE_TOLERANCE < bounds.low
@@ -340,9 +366,9 @@ def _shape(
     seen = float(long.counts.sum())
     prior = declared[1] or (declared[0],) * len(LEVELS)
     points = []
-    for level, expected, tokens in zip(LEVELS, prior, _tokens_at(long, _AT), strict=True):
+    for level, expected, tokens in zip(LEVELS, prior, _tokens_at(long, _LEVELS), strict=True):
         measured = float(tokens) / long.mean
-        beyond = seen * min(level, 1.0 - level)  # requests that pin this point down
+        beyond = seen * min(level, 1.0 - level)  # requests beyond this point
         weight = beyond / (beyond + 1.0)
         points.append(measured**weight * (expected / declared[0]) ** (1.0 - weight))
     total = sum(w * x for w, x in zip(WEIGHTS, points, strict=True))
@@ -350,35 +376,35 @@ def _shape(
 
 
 def _cv_of(lengths: tuple[float, Spread]) -> float:
-    """The coefficient of variation of a spread; 1 for fixed lengths, which are no measurement."""
+    """Coefficient of variation of a distribution; 1 for a fixed length, which is no measurement."""
     mean, spread = lengths
     if not spread:
-        return _PLAIN_CV
+        return _DEFAULT_CV
     square = sum(w * x * x for w, x in zip(WEIGHTS, spread, strict=True))
-    return math.sqrt(max(0.0, square / mean**2 - 1.0)) or _PLAIN_CV
+    return math.sqrt(max(0.0, square / mean**2 - 1.0)) or _DEFAULT_CV
 
 
-def _sides(
-    seen: LengthsSeen, cvs: tuple[float | None, float | None] = (None, None)
-) -> tuple[_Seen | None, _Seen | None]:
-    """Prompts and answers. cvs: of each, where there is no sketch to take it from."""
+def _samples(
+    seen: WindowLengths, cvs: tuple[float | None, float | None] = (None, None)
+) -> tuple[_Sample | None, _Sample | None]:
+    """Samples of prompts and of answers. cvs: used for a side without a sketch."""
     return (
-        _seen(seen.arrivals, seen.mean_input_tokens, seen.inputs, cvs[0]),
-        _seen(seen.completions, seen.mean_output_tokens, seen.outputs, cvs[1]),
+        _sample(seen.arrivals, seen.mean_input_tokens, seen.inputs, cvs[0]),
+        _sample(seen.completions, seen.mean_output_tokens, seen.outputs, cvs[1]),
     )
 
 
-def _seen(requests: int, mean: float | None, sketch: Sketch, cv: float | None) -> _Seen | None:
-    """cv: where there is no sketch to take it from."""
+def _sample(requests: int, mean: float | None, sketch: Sketch, cv: float | None) -> _Sample | None:
+    """cv: used if the sketch is empty."""
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
-    buckets, seen = numbers(sketch)
+    buckets, seen = bucket_counts(sketch)
     tokens, counts = _MIDDLES[buckets - LOWEST], seen.astype(np.float64)
-    return _Seen(requests, mean, tokens, counts, _cv(tokens, counts) if len(counts) else cv)
+    return _Sample(requests, mean, tokens, counts, _cv(tokens, counts) if len(counts) else cv)
 
 
-def _cv_seen(seen: _Seen | None) -> float:
-    return _PLAIN_CV if seen is None or seen.cv is None else seen.cv
+def _cv_or_default(seen: _Sample | None) -> float:
+    return _DEFAULT_CV if seen is None or seen.cv is None else seen.cv
 
 
 def _cv(tokens: Floats, counts: Floats) -> float | None:

@@ -1,6 +1,6 @@
-"""Sketches of all models as the cells that are not empty, and the merging of what records say.
+"""Sketches of all models as non-empty cells, and their merging.
 
-Owns how a cell of a model is numbered. Knows nothing of time.
+A cell's number is the model's index times CELLS plus its place.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from topics.sketch import WIDTH
 from topics.telemetry import SKETCHES
 
 CELLS = len(SKETCHES) * WIDTH
-"""Of a model: its places as of `topics.sketch`; the place of cell n is n % CELLS."""
-_MOST = 2**32 - 1
+"""Cells of one model: places as in `topics.sketch`; the place of cell n is n % CELLS."""
+_MAX_COUNT = 2**32 - 1
 
-Kept: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.uint32]]
-"""Cells that are not empty, each once and rising (a model's number times CELLS, plus the place),
-and their counts."""
+CellCounts: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.uint32]]
+"""Non-empty cells, each once and rising, and their counts."""
 
 
-def merged(
+def merge_records(
     wire: Sequence[bytes], group: NDArray[np.int64], owners: NDArray[np.int64]
-) -> tuple[Kept, NDArray[np.int64]]:
-    """What the records of each group saw together, group by group, and where the cells of each
-    group begin. wire: the cells of each record, as `Reported` has them; group: the number of its
-    group; owners: the model of each group. Places of unknown sketches are left out."""
+) -> tuple[CellCounts, NDArray[np.int64]]:
+    """Merge the sketches of records by group; return the cells group by group, and the start of
+    each group's cells.
+
+    wire: cells of each record, as in `Reported`; group: number of its group; owners: model of each
+    group. Places of unknown sketches are ignored.
+    """
     sizes = np.array([len(one) for one in wire], np.int64) // 4
-    return _merged(np.frombuffer(b"".join(wire), np.int16), sizes, group, owners)
+    return _merge_records(np.frombuffer(b"".join(wire), np.int16), sizes, group, owners)
 
 
 @compiled
-def _merged(
+def _merge_records(
     pairs: NDArray[np.int16],
     sizes: NDArray[np.int64],
     group: NDArray[np.int64],
     owners: NDArray[np.int64],
-) -> tuple[Kept, NDArray[np.int64]]:
-    """pairs: places and counts in turn; sizes: how many of each record."""
+) -> tuple[CellCounts, NDArray[np.int64]]:
+    """pairs: places and counts, alternating; sizes: number of pairs of each record."""
     most = min(len(pairs) // 2, len(owners) * CELLS)
     cells, counts = np.empty(most, np.uint32), np.empty(most, np.uint32)
     begins = np.zeros(len(owners) + 1, np.int64)
@@ -61,28 +63,28 @@ def _merged(
         for place in range(CELLS if record > first else 0):
             if seen[place]:
                 cells[found] = owners[number] * CELLS + place
-                counts[found] = min(seen[place], _MOST)
+                counts[found] = min(seen[place], _MAX_COUNT)
                 seen[place] = 0
                 found += 1
         begins[number + 1] = found
     return (cells[:found].copy(), counts[:found].copy()), begins
 
 
-def together(kept: Sequence[Kept]) -> Kept:
-    """What all of them saw."""
-    cells, counts = _joined(kept)
-    order = cells.argsort(kind="stable")  # which is fast for a few rising runs
+def merge_cells(kept: Sequence[CellCounts]) -> CellCounts:
+    """The sum of all of `kept`."""
+    cells, counts = _concatenate(kept)
+    order = cells.argsort(kind="stable")  # fast for a few rising runs
     cells = cells[order]
     (first,) = np.append(True, cells[1:] != cells[:-1])[: len(cells)].nonzero()
     totals = np.add.reduceat(counts[order], first, dtype=np.int64) if len(cells) else counts
-    return _kept(cells[first], totals)
+    return _cell_counts(cells[first], totals)
 
 
-def _joined(kept: Sequence[Kept]) -> Kept:
+def _concatenate(kept: Sequence[CellCounts]) -> CellCounts:
     cells, counts = zip(*kept, strict=True) if kept else ((), ())
     none = np.zeros(0, np.uint32)
     return np.concatenate((none, *cells)), np.concatenate((none, *counts))
 
 
-def _kept(cells: NDArray[Any], counts: NDArray[Any]) -> Kept:
-    return cells.astype(np.uint32), np.minimum(counts, _MOST).astype(np.uint32)
+def _cell_counts(cells: NDArray[Any], counts: NDArray[Any]) -> CellCounts:
+    return cells.astype(np.uint32), np.minimum(counts, _MAX_COUNT).astype(np.uint32)

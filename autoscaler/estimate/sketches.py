@@ -1,8 +1,7 @@
 """Sketches of all models over time, and their sums over sliding windows.
 
-Owns how finely the past is kept: every second of the last minutes, blocks of 30 s before. So a
-window of up to two minutes is exact to the second; a longer one begins on a whole block, up to 30 s
-early. Knows models by number, and neither who reported nor any clock.
+The last minutes are kept per second, older ones in blocks of 30 s. So a window of up to two minutes
+is exact; a longer one begins on a block, up to 30 s early. Models are known by index.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.estimate.sketch_cells import CELLS, Kept, together
+from autoscaler.estimate.sketch_cells import CELLS, CellCounts, merge_cells
 from autoscaler.performance.numba_decorators import compiled
 from topics.sketch import HIGHEST, LOWEST, WIDTH, middle_ms
 from topics.telemetry import SKETCHES
 
 FINE_S = 120
 BLOCK_S = 30
-_LAG_S = 60
-"""So long ago a window may have been asked for last, and go on from there."""
+_MAX_RESUME_S = 60
+"""A window that was read at most this long ago is updated; an older one is summed again."""
 _MIDDLES = [middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)]
 
 Sketch: TypeAlias = Mapping[int, int]
 """Counts by bucket."""
 
 
-class SeenSketch(Mapping[int, int]):
-    """Sketch number `at` of a window (see `Seen`), which is read when somebody asks: every tick
-    has some of each model, and few of them are read."""
+class WindowSketch(Mapping[int, int]):
+    """Sketch number `at` of a `SketchSnapshot`, read at first access because few sketches of a tick
+    are used."""
 
-    __slots__ = ("_at", "_found", "_seen")
+    __slots__ = ("_at", "_buckets", "_snapshot")
 
-    def __init__(self, seen: Seen, at: int) -> None:
-        self._seen = seen
+    def __init__(self, seen: SketchSnapshot, at: int) -> None:
+        self._snapshot = seen
         self._at = at
-        self._found: dict[int, int] | None = None
+        self._buckets: dict[int, int] | None = None
 
     def _read(self) -> dict[int, int]:
-        if self._found is None:
-            self._found = self._seen.read(self._at)
-        return self._found
+        if self._buckets is None:
+            self._buckets = self._snapshot.read_sketch(self._at)
+        return self._buckets
 
     def __getitem__(self, bucket: int) -> int:
         return self._read()[bucket]
@@ -56,39 +55,39 @@ class SeenSketch(Mapping[int, int]):
         return len(self._read())
 
     def items(self) -> ItemsView[int, int]:
-        """As of the dict, without a look for each bucket."""
+        """The items of the dict, without a lookup per bucket."""
         return self._read().items()
 
     def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Buckets, rising, and their counts, (n,) each."""
-        return self._seen.numbers(self._at)
+        return self._snapshot.numbers(self._at)
 
 
-def numbers(sketch: Sketch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def bucket_counts(sketch: Sketch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Buckets of `sketch`, rising, and their counts, (n,) each."""
-    if isinstance(sketch, SeenSketch):
+    if isinstance(sketch, WindowSketch):
         return sketch.numbers()
     found = np.array(sorted(sketch.items()), np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
 
-class Seen:
-    """The cells that are not empty of a window, and their counts. Sketches are numbered by model,
-    then in the order of SKETCHES."""
+class SketchSnapshot:
+    """The non-empty cells of a window, and their counts. Sketches are numbered by model, then in
+    the order of SKETCHES."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
-        (self._cells,) = (counts != 0).nonzero()  # of flags it is several times faster
+        (self._cells,) = (counts != 0).nonzero()  # `nonzero` is faster on booleans
         self._counts = counts[self._cells]
-        self._upto = np.zeros(len(self._cells) + 1, np.int64)
-        self._counts.cumsum(out=self._upto[1:])
+        self._cumulative = np.zeros(len(self._cells) + 1, np.int64)
+        self._counts.cumsum(out=self._cumulative[1:])
         self._bounds = self._cells.searchsorted(np.arange(0, len(counts) + 1, WIDTH))
 
-    def sketch(self, name: str, model: int) -> SeenSketch:
+    def sketch(self, name: str, model: int) -> WindowSketch:
         """The sketch called `name`, one of SKETCHES, of a model."""
-        return SeenSketch(self, model * len(SKETCHES) + SKETCHES.index(name))
+        return WindowSketch(self, model * len(SKETCHES) + SKETCHES.index(name))
 
-    def read(self, at: int) -> dict[int, int]:
-        """Sketch number `at`."""
+    def read_sketch(self, at: int) -> dict[int, int]:
+        """Counts by bucket of sketch number `at`."""
         buckets, counts = self.numbers(at)
         return dict(zip(buckets.tolist(), counts.tolist(), strict=True))
 
@@ -100,121 +99,123 @@ class Seen:
     def quantiles_ms(
         self, names: Sequence[str], models: NDArray[np.int64], q: float
     ) -> list[tuple[float | None, ...]]:
-        """Of each of `models` the q-quantile of each of the sketches called `names`; None where
-        nothing was seen."""
+        """The q-quantiles of the sketches called `names` of each of `models`; None for an empty
+        sketch."""
         places = np.array([SKETCHES.index(name) for name in names])
         at = (models[:, None] * len(SKETCHES) + places).ravel()
         found = [
             _MIDDLES[cell % WIDTH] if cell >= 0 else None
-            for cell in _quantiles(self._cells, self._upto, self._bounds, at, q).tolist()
+            for cell in _quantiles(self._cells, self._cumulative, self._bounds, at, q).tolist()
         ]
         wide = len(names)
         return [tuple(found[first : first + wide]) for first in range(0, len(found), wide)]
 
 
 @dataclass(slots=True)
-class Sum:
-    """Everything from `start_s` until before `end_s`. counts: of all cells of all models."""
+class SlidingSum:
+    """The sum from `start_s` until before `end_s`. counts: of all cells of all models."""
 
     start_s: int
     end_s: int
     counts: NDArray[np.int64]
-    _seen: Seen | None = None
+    _snapshot: SketchSnapshot | None = None
 
-    def count_in(self, kept: Kept) -> None:
-        """Count `kept` in."""
+    def add(self, kept: CellCounts) -> None:
+        """Add `kept` to the sum."""
         _add(self.counts, *kept, 1)
-        self._seen = None
+        self._snapshot = None
 
-    def count_out(self, kept: Kept) -> None:
-        """Count `kept` out."""
+    def subtract(self, kept: CellCounts) -> None:
+        """Subtract `kept` from the sum."""
         _add(self.counts, *kept, -1)
-        self._seen = None
+        self._snapshot = None
 
-    def room_for(self, models: int) -> None:
-        """Numbers of models are below `models` from now on."""
+    def reserve(self, models: int) -> None:
+        """Make room for model indices below `models`."""
         self.counts = np.append(self.counts, np.zeros(models * CELLS - len(self.counts), np.int64))
-        self._seen = None
+        self._snapshot = None
 
     @property
-    def seen(self) -> Seen:
-        """What is in it now."""
-        if self._seen is None:
-            self._seen = Seen(self.counts)
-        return self._seen
+    def snapshot(self) -> SketchSnapshot:
+        """The current cells; a snapshot does not change later."""
+        if self._snapshot is None:
+            self._snapshot = SketchSnapshot(self.counts)
+        return self._snapshot
 
 
 @dataclass(slots=True)
-class Sketches:
-    """The last `horizon_s` seconds. fine: by second; coarse: by the second a block begins with."""
+class SketchStore:
+    """Sketches of the last `horizon_s` seconds. fine: by second; coarse: by first second of a
+    block."""
 
     horizon_s: int
     models: int = 1
-    fine: dict[int, Kept] = field(default_factory=dict)
-    coarse: dict[int, Kept] = field(default_factory=dict)
-    windows: dict[int, Sum] = field(default_factory=dict)
-    _merged_s: int = 0
+    fine: dict[int, CellCounts] = field(default_factory=dict)
+    coarse: dict[int, CellCounts] = field(default_factory=dict)
+    sums: dict[int, SlidingSum] = field(default_factory=dict)
+    _compacted_until_s: int = 0
 
-    def room_for(self, models: int) -> None:
-        """Numbers of models are below `models` from now on."""
+    def reserve(self, models: int) -> None:
+        """Make room for model indices below `models`."""
         if models > self.models:
             self.models = models + models // 8
-            for one in self.windows.values():
-                one.room_for(self.models)
+            for one in self.sums.values():
+                one.reserve(self.models)
 
     @property
     def oldest_s(self) -> float:
-        """Nothing of the seconds before is kept."""
+        """The first second that is kept; infinite if none is."""
         return min((*self.coarse, *self.fine), default=math.inf)
 
-    def add(self, second: int, kept: Kept) -> None:
-        """Count what was seen in `second` in."""
-        for one in self.windows.values():
+    def add(self, second: int, kept: CellCounts) -> None:
+        """Add the cells of `second`."""
+        for one in self.sums.values():
             if one.start_s <= second < one.end_s:
-                one.count_in(kept)
-        if second < self._merged_s:
-            _keep(self.coarse, second - second % BLOCK_S, kept)
+                one.add(kept)
+        if second < self._compacted_until_s:
+            _store(self.coarse, second - second % BLOCK_S, kept)
         else:
-            _keep(self.fine, second, kept)
+            _store(self.fine, second, kept)
 
-    def window(self, window_s: int, now_s: int) -> Seen:
-        """What was seen in the `window_s` seconds before `now_s`."""
+    def window(self, window_s: int, now_s: int) -> SketchSnapshot:
+        """The cells of the `window_s` seconds before `now_s`."""
         start_s = now_s - window_s
         if window_s > FINE_S:
             start_s -= start_s % BLOCK_S
-        one = self.windows.get(window_s)
-        if one is None or not 0 <= now_s - one.end_s <= _LAG_S:
+        one = self.sums.get(window_s)
+        if one is None or not 0 <= now_s - one.end_s <= _MAX_RESUME_S:
             nothing = np.zeros(self.models * CELLS, np.int64)
-            one = self.windows[window_s] = Sum(start_s, start_s, nothing)
+            one = self.sums[window_s] = SlidingSum(start_s, start_s, nothing)
         if (one.start_s, one.end_s) != (start_s, now_s):
             for kept in self._between(one.end_s, now_s):
-                one.count_in(kept)
+                one.add(kept)
             for kept in self._between(one.start_s, start_s):
-                one.count_out(kept)
+                one.subtract(kept)
             one.start_s, one.end_s = start_s, now_s
-        return one.seen
+        return one.snapshot
 
-    def merge(self, now_s: int) -> None:
-        """Keep only blocks of what no short window reaches at `now_s`, and forget what none does.
+    def compact(self, now_s: int) -> None:
+        """Merge seconds that no short window reaches into blocks, and drop blocks beyond the
+        horizon.
 
-        Time never goes back.
+        `now_s` never decreases.
         """
-        fine_s = now_s - FINE_S - _LAG_S
+        fine_s = now_s - FINE_S - _MAX_RESUME_S
         fine_s -= fine_s % BLOCK_S
-        if fine_s == self._merged_s:
+        if fine_s == self._compacted_until_s:
             return
-        self._merged_s = fine_s
-        old: dict[int, list[Kept]] = {}
+        self._compacted_until_s = fine_s
+        old: dict[int, list[CellCounts]] = {}
         for second in sorted(second for second in self.fine if second < fine_s):
             old.setdefault(second - second % BLOCK_S, []).append(self.fine.pop(second))
         for block, kept in old.items():
-            _keep(self.coarse, block, *kept)
-        oldest = now_s - self.horizon_s - _LAG_S - BLOCK_S
+            _store(self.coarse, block, *kept)
+        oldest = now_s - self.horizon_s - _MAX_RESUME_S - BLOCK_S
         for block in [block for block in self.coarse if block < oldest]:
             del self.coarse[block]
 
-    def _between(self, start_s: int, end_s: int) -> Iterator[Kept]:
-        """What is kept of the seconds from `start_s` until before `end_s`."""
+    def _between(self, start_s: int, end_s: int) -> Iterator[CellCounts]:
+        """Cells of the seconds from `start_s` until before `end_s`."""
         if self.fine:
             for second in range(start_s, end_s):
                 if second in self.fine:
@@ -224,16 +225,16 @@ class Sketches:
                 yield self.coarse[block]
 
 
-def _keep(all_: dict[int, Kept], key: int, *kept: Kept) -> None:
+def _store(all_: dict[int, CellCounts], key: int, *kept: CellCounts) -> None:
     known = [all_[key]] if key in all_ else []
-    all_[key] = together([*known, *kept]) if known or len(kept) > 1 else kept[0]
+    all_[key] = merge_cells([*known, *kept]) if known or len(kept) > 1 else kept[0]
 
 
 @compiled
 def _add(
     sums: NDArray[np.int64], cells: NDArray[np.uint32], counts: NDArray[np.uint32], times: int
 ) -> None:
-    """Count `counts` of `cells` in as often as `times` says."""
+    """Add `counts` of `cells` to `sums`, multiplied by `times`."""
     for at in range(len(cells)):
         sums[cells[at]] += times * np.int64(counts[at])
 
@@ -241,17 +242,17 @@ def _add(
 @compiled
 def _quantiles(
     cells: NDArray[np.int64],
-    upto: NDArray[np.int64],
+    cumulative: NDArray[np.int64],
     bounds: NDArray[np.int64],
     sketches: NDArray[np.int64],
     q: float,
 ) -> NDArray[np.int64]:
-    """The cell that the q-quantile of each of `sketches` is in, -1 where it is empty. cells, upto,
-    bounds: of `Seen`."""
+    """The cell of the q-quantile of each of `sketches`, -1 for an empty one. cells, upto, bounds:
+    fields of `SketchSnapshot`."""
     found = np.full(len(sketches), -1)
     for number, at in enumerate(sketches):
-        before, seen = upto[bounds[at]], upto[bounds[at + 1]] - upto[bounds[at]]
+        before, seen = cumulative[bounds[at]], cumulative[bounds[at + 1]] - cumulative[bounds[at]]
         if seen:
             rank = before + max(1, math.ceil(q * seen))
-            found[number] = cells[np.searchsorted(upto, rank) - 1]
+            found[number] = cells[np.searchsorted(cumulative, rank) - 1]
     return found

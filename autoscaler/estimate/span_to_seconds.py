@@ -1,7 +1,4 @@
-"""How the spans of records fall on seconds.
-
-Knows nothing of clocks, lateness or duplicates (`windows` does).
-"""
+"""Split the counts of telemetry records over the seconds that their spans cover."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.estimate.sketch_cells import Kept, merged
+from autoscaler.estimate.sketch_cells import CellCounts, merge_records
 from autoscaler.performance.numba_decorators import compiled
 from topics.telemetry import COUNTS
 from topics.telemetry_columns import SPAN_MS
@@ -20,41 +17,43 @@ _COUNTS = len(COUNTS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spread:
-    """What records say together. seconds, models, (n,): rising, each pair once; counts: of each,
-    (n, COUNTS); sketches: of all models, by rising second, where there are any."""
+class SecondCounts:
+    """Counts of records per second and model.
+
+    seconds, models, (n,): rising, each pair once; counts, (n, COUNTS): of each pair. sketches:
+    cells of all models by rising second, only seconds with any.
+    """
 
     seconds: NDArray[np.int64]
     models: NDArray[np.int64]
     counts: NDArray[np.int64]
-    sketches: list[tuple[int, Kept]]
+    sketches: list[tuple[int, CellCounts]]
 
 
-def spread(
+def split_into_seconds(
     models: NDArray[np.int64],
     ends_ms: NDArray[np.int64],
     numbers: NDArray[np.int64],
     cells: Sequence[bytes],
-) -> Spread:
-    """What records say together, second by second.
+) -> SecondCounts:
+    """Split records into counts per second and model.
 
-    models: the number of each record's model; ends_ms: the event times of the ends of their spans;
-    numbers and cells: as in `Reported`. Each second gets counts in proportion to time, rounded so
-    that they add up exactly; sketches go to the last second. A span of 0 ms falls on the second
-    before its end.
+    models: model index of each record; ends_ms: event times of the ends of their spans; numbers and
+    cells: as in `Reported`. Each second gets counts in proportion to time, rounded so that they add
+    up exactly; sketches go to the last second. A span of 0 ms falls on the second before its end.
     """
     if not len(models):
-        return Spread(models, models, numbers[:, :_COUNTS], [])
+        return SecondCounts(models, models, numbers[:, :_COUNTS], [])
     seconds, owners, totals, last = _by_second(models, ends_ms, numbers)
-    return Spread(seconds, owners, totals, _sketches(seconds, owners, last, cells))
+    return SecondCounts(seconds, owners, totals, _sketches(seconds, owners, last, cells))
 
 
 @compiled
 def _by_second(
     models: NDArray[np.int64], ends_ms: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """As `spread`: seconds, models and counts of each pair of the two, and which of the pairs the
-    last second of each record is. Each tick, of few records: compiled for the sake of these."""
+    """Seconds, models and counts of each pair, as in `split_into_seconds`, and the pair with the
+    last second of each record. Compiled because every tick has a few records."""
     spans = np.maximum(1, numbers[:, SPAN_MS])
     starts = ends_ms - spans
     rows = int(((ends_ms - 1) // 1000 - starts // 1000 + 1).sum())
@@ -75,7 +74,7 @@ def _by_second(
             before_ms = until_ms
             row += 1
         last[record] = row - 1
-    # Rows of the same second and model are added up.
+    # Sum the rows of the same second and model.
     order = ((seconds - seconds.min()) * (owners.max() + 1) + owners).argsort(kind="mergesort")
     pair_s, pair, pair_of = np.empty_like(seconds), np.empty_like(owners), np.empty_like(owners)
     totals = np.zeros_like(parts)
@@ -94,9 +93,9 @@ def _sketches(
     owners: NDArray[np.int64],
     last: NDArray[np.int64],
     cells: Sequence[bytes],
-) -> list[tuple[int, Kept]]:
-    """Sketches by second, of the pairs of `seconds` and models; last: as of `_by_second`."""
-    (places, seen), cell = merged(cells, last, owners)
+) -> list[tuple[int, CellCounts]]:
+    """Cells by second of the pairs of `seconds` and models; last: as from `_by_second`."""
+    (places, seen), cell = merge_records(cells, last, owners)
     (begins,) = np.append(True, seconds[1:] != seconds[:-1]).nonzero()
     bounds = cell[np.append(begins, len(seconds))].tolist()
     return [

@@ -1,7 +1,4 @@
-"""What windows say of a model: counts, lengths, gateways, or that nothing was reported.
-
-Owns the values. Knows nothing of how they are counted.
-"""
+"""Values that sliding windows return for a model: counts, lengths and gateway reports."""
 
 from __future__ import annotations
 
@@ -11,18 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """Nothing was reported in the window. last_ms: end of the last second seen, None if none."""
+    """The window has no report. last_ms: end of the newest reported second, None if there never was
+    one."""
 
     last_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a window holds.
+    """Counts of a window.
 
-    covered_s: seconds of it that some gateway reported on. age_ms: from the end of the newest
-    reported second to now. req_per_s: arrivals / covered_s. Mean tokens: input over arrivals,
-    output over completions, None where there were none. p95 in ms from merged sketches.
+    covered_s: seconds of it that some gateway reported. age_ms: from the end of the newest reported
+    second to now. req_per_s: arrivals / covered_s. Mean tokens: input over arrivals, output over
+    completions, None without any. p95 in ms from merged sketches.
     """
 
     covered_s: int
@@ -43,12 +41,12 @@ WindowStats = NoData | Stats
 
 
 @dataclass(frozen=True, slots=True)
-class LengthsSeen:
+class WindowLengths:
     """Lengths of the requests of a window, in tokens.
 
-    inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty where the
-    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means are of the token
-    sums, None if there were no requests. classes: arrivals by score class, see `Telemetry`.
+    inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty if the
+    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means come from token
+    sums, None without requests. classes: arrivals by score class, see `Telemetry`.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)
@@ -63,7 +61,8 @@ class LengthsSeen:
 
 @dataclass(frozen=True, slots=True)
 class TokenSums:
-    """Requests that arrived with their prompts, requests that completed with their answers."""
+    """Arrivals with the tokens of their prompts, and completions with the tokens of their
+    answers."""
 
     arrivals: int
     input_tokens: int
@@ -71,18 +70,18 @@ class TokenSums:
     output_tokens: int
 
 
-@dataclass(slots=True)  # to make frozen ones, one per gateway and model, takes three times as long
-class GatewaySeen:
-    """A gateway's last word on a model.
+@dataclass(slots=True)  # not frozen: one per gateway and model each tick
+class GatewayReport:
+    """A gateway's newest report on a model.
 
-    seen_ms: event time of its newest record. age_ms: from then to now. served_ms: event time of
-    its newest record with requests, 0 if it never had any.
+    reported_ms: event time of its newest record. age_ms: from then to now. last_traffic_ms: event
+    time of its newest record with requests, 0 without one.
     """
 
     gateway: str
     boot: str
-    seen_ms: int
+    reported_ms: int
     in_flight: int
     route_generation: int
     age_ms: int = 0
-    served_ms: int = 0
+    last_traffic_ms: int = 0

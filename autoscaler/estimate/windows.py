@@ -1,11 +1,9 @@
 """Sliding windows of telemetry, per model.
 
-Owns what was seen and when. Must not know what anyone concludes from it, nor any clock: event
-times and "now" are arguments, in domain ms since the epoch.
-
-Three things are kept apart: a model of which nothing was ever seen (`NoData` without a last
-time), a series that died (`NoData` with its last time) and a model with no traffic (`Stats`
-with zero arrivals). Windows cover whole seconds before the one that `now_ms` is in.
+Event times and "now" are arguments, in domain ms since the epoch. Three cases differ: a model that
+was never reported (`NoData` without a last time), a model whose reports ended (`NoData` with its
+last time) and a model without traffic (`Stats` with zero arrivals). Windows cover whole seconds
+before the second of `now_ms`.
 """
 
 from __future__ import annotations
@@ -18,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.domain.validation import whole
-from autoscaler.estimate.arrival_counts import Blocks, Count, Totals
-from autoscaler.estimate.gateway_registry import Gateways
-from autoscaler.estimate.request_kinds import Kinds
-from autoscaler.estimate.sketches import Seen, Sketches
-from autoscaler.estimate.span_to_seconds import spread
+from autoscaler.estimate.arrival_counts import ArrivalCounts, Blocks, Count
+from autoscaler.estimate.gateway_registry import GatewayRegistry
+from autoscaler.estimate.request_kinds import KindCounts
+from autoscaler.estimate.sketches import SketchSnapshot, SketchStore
+from autoscaler.estimate.span_to_seconds import split_into_seconds
 from autoscaler.estimate.window_stats import (
-    GatewaySeen,
-    LengthsSeen,
+    GatewayReport,
     NoData,
     Stats,
     TokenSums,
+    WindowLengths,
     WindowStats,
 )
 from topics.telemetry import Telemetry
@@ -36,25 +34,25 @@ from topics.telemetry_columns import SEQUENCE, Reported, reported
 
 __all__ = [
     "MAX_AHEAD_S",
-    "Counters",
-    "GatewaySeen",
-    "LengthsSeen",
+    "GatewayReport",
     "NoData",
+    "RecordCounters",
     "Stats",
     "TelemetryWindows",
     "TokenSums",
+    "WindowLengths",
     "WindowStats",
 ]
 
 MAX_AHEAD_S = 60
-_TOKENS = [1, 6, 2, 8]  # of covered seconds and COUNTS: those of `TokenSums`
-_MOST_WAITING = 5000
+_TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of `TokenSums` in covered seconds and COUNTS
+_MAX_PENDING = 5000
 _SWEEP_S = 60
 
 
 @dataclass(slots=True)
-class Counters:
-    """What was not applied, and why. Counts since the start of the process."""
+class RecordCounters:
+    """Applied and ignored records since the start of the process, by reason."""
 
     applied: int = 0
     duplicate: int = 0
@@ -63,8 +61,8 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Came:
-    """Records that nobody looked at yet. boots: numbers of who said them."""
+class _Batch:
+    """Records that wait for the next read. boots: boot index of each record's producer."""
 
     boots: NDArray[np.int64]
     ends_ms: NDArray[np.int64]
@@ -72,30 +70,30 @@ class _Came:
 
 
 class TelemetryWindows:
-    """Windows of all models. `now_ms` may only be given by the owner's clock, never by records.
+    """Sliding windows of all models. `now_ms` comes from the owner's clock, never from records.
 
-    horizon_s: how far back windows reach, in [1, 86400]. A record is late if it ended more than
-    the horizon before the newest `now_ms` given, and ahead if it ends more than MAX_AHEAD_S after
-    it: either is counted and changes nothing, so one gateway with a wrong clock harms no window.
-    Before the first `advance` or `stats` there is no now, and every event time is believed.
+    horizon_s: how far back windows reach, in [1, 86400]. A record is late if it ended more than the
+    horizon before the newest `now_ms`, and ahead if it ends more than MAX_AHEAD_S after it: both
+    are counted and ignored, so a gateway with a wrong clock harms no window. Before the first
+    `advance` or `stats` every event time is accepted.
     """
 
     def __init__(self, horizon_s: int = 1800) -> None:
         self._horizon_s = whole("horizon_s", horizon_s, 1, 86_400)
         kept_s = self._horizon_s + MAX_AHEAD_S
-        self._gateways = Gateways()
-        self._totals, self._sketches = Totals(kept_s), Sketches(kept_s)
-        self._kinds: dict[str, Kinds] = {}
-        self._asked: set[str] = set()  # models, since the last sweep
+        self._gateways = GatewayRegistry()
+        self._totals, self._sketches = ArrivalCounts(kept_s), SketchStore(kept_s)
+        self._kinds: dict[str, KindCounts] = {}
+        self._read_models: set[str] = set()  # models read since the last sweep
         self._now_ms: int | None = None
-        self._to_count: list[_Came] = []
-        self._to_hear: list[_Came] = []
-        self._waiting = 0
+        self._batches_to_count: list[_Batch] = []
+        self._batches_to_note: list[_Batch] = []
+        self._pending = 0
         self._swept_s = 0
-        self.counters = Counters()
+        self.counters = RecordCounters()
 
     def advance(self, now_ms: int) -> None:
-        """Say what time it is. Time never goes back: an earlier `now_ms` changes nothing."""
+        """Set the time. An earlier `now_ms` than before changes nothing."""
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
 
@@ -106,52 +104,52 @@ class TelemetryWindows:
     def add_all(
         self, records: Reported, ends_ms: NDArray[np.int64], *, from_gateway: bool = True
     ) -> int:
-        """Count `records`, whose spans ended at `ends_ms`; how many were applied.
+        """Count `records`, whose spans ended at `ends_ms`; return how many were applied.
 
-        Idempotent by (gateway, boot, sequence) per model. Counts are spread over the seconds that
-        a span touches. from_gateway: whether who says so applies routes.
+        Idempotent by (gateway, boot, sequence) per model. Counts are split over the seconds of a
+        span. from_gateway: whether the producer applies routes.
         """
-        records, ends_ms = self._believed(records, ends_ms, self._horizon_s * 1000)
-        boots = self._gateways.producers(records.names)
+        records, ends_ms = self._within_time_limits(records, ends_ms, self._horizon_s * 1000)
+        boots = self._gateways.applied_sequences(records.names)
         sequences = records.numbers[:, SEQUENCE].tolist()
         new = [boot.is_new(at) for boot, at in zip(boots, sequences, strict=True)]
-        numbers = np.array([boot.number for boot in boots], np.int64)
+        numbers = np.array([boot.boot_number for boot in boots], np.int64)
         if not all(new):
             self.counters.duplicate += new.count(False)
             places = [at for at, one in enumerate(new) if one]
             records, ends_ms, numbers = records.at(places), ends_ms[places], numbers[places]
         if not len(records):
             return 0
-        came = _Came(numbers, ends_ms, records)
+        batch = _Batch(numbers, ends_ms, records)
         for at, kinds in records.kinds.items():
-            known = self._kinds.setdefault(records.names[at][0], Kinds(self._horizon_s))
-            known.add((int(ends_ms[at]) - 1) // 1000, kinds)
+            counts = self._kinds.setdefault(records.names[at][0], KindCounts(self._horizon_s))
+            counts.add((int(ends_ms[at]) - 1) // 1000, kinds)
         self.counters.applied += len(records)
-        # Merged when somebody looks: what many gateways say of all models, in one go.
-        self._to_count.append(came)
+        # Merged at the next read: one call for many gateways and all models.
+        self._batches_to_count.append(batch)
         if from_gateway:
-            self._to_hear.append(came)
-        self._wait(came)
+            self._batches_to_note.append(batch)
+        self._enqueue(batch)
         return len(records)
 
-    def hear(self, records: Reported, ends_ms: NDArray[np.int64]) -> None:
-        """Note only that gateways live, and the routes they apply; their counts are left out."""
-        records, ends_ms = self._believed(records, ends_ms, None)
+    def note_gateways(self, records: Reported, ends_ms: NDArray[np.int64]) -> None:
+        """Note that gateways report, and the routes they apply; ignore their counts."""
+        records, ends_ms = self._within_time_limits(records, ends_ms, None)
         if not len(records):
             return
-        boots = [boot.number for boot in self._gateways.producers(records.names)]
-        came = _Came(np.array(boots, np.int64), ends_ms, records)
-        self._to_hear.append(came)
-        self._wait(came)
+        boots = [boot.boot_number for boot in self._gateways.applied_sequences(records.names)]
+        batch = _Batch(np.array(boots, np.int64), ends_ms, records)
+        self._batches_to_note.append(batch)
+        self._enqueue(batch)
 
-    def _believed(
-        self, records: Reported, ends_ms: NDArray[np.int64], back_ms: int | None
+    def _within_time_limits(
+        self, records: Reported, ends_ms: NDArray[np.int64], max_age_ms: int | None
     ) -> tuple[Reported, NDArray[np.int64]]:
-        """Those whose event times are believed, now that it is now."""
+        """The records whose event times are neither late nor ahead."""
         if self._now_ms is None:
             return records, ends_ms
         latest_ms = self._now_ms + MAX_AHEAD_S * 1000
-        earliest_ms = self._now_ms - back_ms if back_ms is not None else -math.inf
+        earliest_ms = self._now_ms - max_age_ms if max_age_ms is not None else -math.inf
         if not len(ends_ms) or (ends_ms.min() >= earliest_ms and ends_ms.max() <= latest_ms):
             return records, ends_ms
         ahead, late = ends_ms > latest_ms, ends_ms < earliest_ms
@@ -160,61 +158,61 @@ class TelemetryWindows:
         places = np.flatnonzero(~(ahead | late)).tolist()
         return records.at(places), ends_ms[places]
 
-    def _wait(self, came: _Came) -> None:
-        self._waiting += len(came.records)
-        if self._waiting > _MOST_WAITING:
-            self._absorb()
+    def _enqueue(self, batch: _Batch) -> None:
+        self._pending += len(batch.records)
+        if self._pending > _MAX_PENDING:
+            self._flush()
 
-    def _absorb(self) -> None:
-        """Count in what came since somebody looked last."""
-        if self._waiting:
-            self._totals.room_for(self._gateways.numbers)
-            self._sketches.room_for(self._gateways.numbers)
-            self._count(self._to_count)
-            self._hear(self._to_hear)
-            self._to_count, self._to_hear, self._waiting = [], [], 0
+    def _flush(self) -> None:
+        """Count the waiting records, and forget old data."""
+        if self._pending:
+            self._totals.reserve(self._gateways.index_limit)
+            self._sketches.reserve(self._gateways.index_limit)
+            self._count(self._batches_to_count)
+            self._note(self._batches_to_note)
+            self._batches_to_count, self._batches_to_note, self._pending = [], [], 0
         if self._now_ms is not None:
             self._sweep(self._now_ms // 1000)
 
-    def _count(self, came: Sequence[_Came]) -> None:
-        if not came:
+    def _count(self, batches: Sequence[_Batch]) -> None:
+        if not batches:
             return
-        boots = np.concatenate([one.boots for one in came])
-        ends_ms = np.concatenate([one.ends_ms for one in came])
-        numbers = np.concatenate([one.records.numbers for one in came])
-        cells = [cell for one in came for cell in one.records.cells]
-        models = self._gateways.models_of(boots)
-        self._gateways.heard(boots, ends_ms)
-        found = spread(models, ends_ms, numbers, cells)
+        boots = np.concatenate([one.boots for one in batches])
+        ends_ms = np.concatenate([one.ends_ms for one in batches])
+        numbers = np.concatenate([one.records.numbers for one in batches])
+        cells = [cell for one in batches for cell in one.records.cells]
+        models = self._gateways.models_of_boots(boots)
+        self._gateways.note_newest(boots, ends_ms)
+        found = split_into_seconds(models, ends_ms, numbers, cells)
         self._totals.add(found.seconds, found.models, found.counts)
         for second, sketches in found.sketches:
             self._sketches.add(second, sketches)
 
-    def _hear(self, came: Sequence[_Came]) -> None:
-        if came:
-            self._gateways.hear(
-                np.concatenate([one.boots for one in came]),
-                np.concatenate([one.ends_ms for one in came]),
-                np.concatenate([one.records.numbers for one in came]),
+    def _note(self, batches: Sequence[_Batch]) -> None:
+        if batches:
+            self._gateways.update_reports(
+                np.concatenate([one.boots for one in batches]),
+                np.concatenate([one.ends_ms for one in batches]),
+                np.concatenate([one.records.numbers for one in batches]),
             )
 
-    def _numbers(self, models: Sequence[str]) -> NDArray[np.int64]:
-        """Of `models`, all that came included; 0 stands for those of which nothing did."""
-        self._asked.update(models)
-        self._absorb()
+    def _indices(self, models: Sequence[str]) -> NDArray[np.int64]:
+        """Indices of `models` after counting the waiting records; 0 for a model without records."""
+        self._read_models.update(models)
+        self._flush()
         numbers = [self._gateways.models.get(model, 0) for model in models]
         return np.array(numbers, np.int64)
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
-        """What was seen of `model` in the `window_s` whole seconds before `now_ms`."""
+        """Counts of `model` in the `window_s` whole seconds before `now_ms`."""
         return self.all_stats([model], now_ms, window_s)[0][0]
 
     def all_stats(
         self, models: Sequence[str], now_ms: int, window_s: int
-    ) -> list[tuple[WindowStats, LengthsSeen]]:
-        """`stats` of each of `models`, and how long the requests of the window were."""
+    ) -> list[tuple[WindowStats, WindowLengths]]:
+        """`stats` of each of `models`, and the lengths of the window's requests."""
         self.advance(now_ms)
-        numbers = self._numbers(models)
+        numbers = self._indices(models)
         now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
         seen = self._sketches.window(window_s, now_s)
         return [
@@ -224,28 +222,28 @@ class TelemetryWindows:
             )
             for number, counts, end_s, p95_ms in zip(
                 numbers.tolist(),
-                self._totals.between(numbers, now_s - window_s, now_s).tolist(),
-                self._totals.ends_s[numbers].tolist(),
+                self._totals.counts_between(numbers, now_s - window_s, now_s).tolist(),
+                self._totals.newest_end_s[numbers].tolist(),
                 seen.quantiles_ms(("ttft_ms", "tpot_ms"), numbers, 0.95),
                 strict=True,
             )
         ]
 
     def kinds(self, model: str, now_ms: int, window_s: int) -> dict[str, int]:
-        """Requests sent in the `window_s` whole seconds before `now_ms`, by their kind."""
+        """Requests by kind in the `window_s` whole seconds before `now_ms`."""
         found = self._kinds.get(model)
         now_s = now_ms // 1000
-        return found.within(now_s - window_s, now_s) if found is not None else {}
+        return found.counts_between(now_s - window_s, now_s) if found is not None else {}
 
     def all_tokens(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
     ) -> list[tuple[TokenSums, ...]]:
-        """What each of `models` was asked in each of the spans of `spans_s` whole seconds before
+        """Token sums of each of `models` in each span of `spans_s` whole seconds before
         `now_ms`."""
         self.advance(now_ms)
-        numbers, now_s = self._numbers(models), now_ms // 1000
+        numbers, now_s = self._indices(models), now_ms // 1000
         found = [
-            self._totals.between(numbers, now_s - span_s, now_s)[:, _TOKENS].tolist()
+            self._totals.counts_between(numbers, now_s - span_s, now_s)[:, _TOKEN_COLUMNS].tolist()
             for span_s in spans_s
         ]
         return [tuple(TokenSums(*one[at]) for one in found) for at in range(len(models))]
@@ -253,69 +251,69 @@ class TelemetryWindows:
     def all_recent(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
     ) -> list[tuple[Count, ...]]:
-        """(covered seconds, arrivals) of each of `models` in each span in `spans_s` (rising) that
-        has data.
+        """(covered seconds, arrivals) of each of `models` in each span of `spans_s` (rising) with
+        data.
 
-        Counted back from the newest reported second, so that the way of a record from gateway to
-        here does not look like silence.
+        Spans end with the newest reported second, so the delay of a record does not look like
+        silence.
         """
         self.advance(now_ms)
-        found = self._totals.spans(self._numbers(models), now_ms // 1000, spans_s)
+        found = self._totals.recent_spans(self._indices(models), now_ms // 1000, spans_s)
         return [tuple(count for count in counts if count[0]) for counts in found]
 
     def all_blocks(self, models: Sequence[str], now_ms: int, window_s: int) -> list[Blocks]:
         """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first, of each
         of `models`."""
         self.advance(now_ms)
-        numbers = self._numbers(models)
+        numbers = self._indices(models)
         found = self._totals.whole_blocks(
             numbers[numbers > 0], now_ms // 1000, min(window_s, self._horizon_s)
         )
         return [found.pop(0) if number else () for number in numbers.tolist()]
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
-        """End of the newest reported second of `model` that is not after now, None if none is."""
+        """End of the newest reported second of `model` that is not after now; None without one."""
         return self.all_newest_ms([model], now_ms)[0]
 
     def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:
         """`newest_ms` of each of `models`."""
-        numbers = self._numbers(models)  # first: room for new ones is made anew
-        ends_s = self._totals.ends_s[numbers].tolist()
+        numbers = self._indices(models)  # first, because it may replace the arrays
+        ends_s = self._totals.newest_end_s[numbers].tolist()
         return [min(end_s, now_ms // 1000) * 1000 if end_s else None for end_s in ends_s]
 
-    def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewaySeen, ...]:
-        """Gateways that spoke of `model` in the last `within_s` seconds and did not sign off."""
+    def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewayReport, ...]:
+        """Reports on `model` of the last `within_s` seconds, without gateways that signed off."""
         return self.all_gateways([model], now_ms, within_s)[0]
 
     def all_gateways(
         self, models: Sequence[str], now_ms: int, within_s: int
-    ) -> list[tuple[GatewaySeen, ...]]:
+    ) -> list[tuple[GatewayReport, ...]]:
         """`gateways` of each of `models`."""
-        numbers = self._numbers(models).tolist()
-        return [*map(tuple, self._gateways.seen(numbers, now_ms, now_ms - within_s * 1000))]
+        numbers = self._indices(models).tolist()
+        return [*map(tuple, self._gateways.reports(numbers, now_ms, now_ms - within_s * 1000))]
 
-    def producers(self, model: str) -> int:
-        """How many producers of `model` are remembered, to know copies of their records."""
-        return self._gateways.boots_of(model)
+    def producer_count(self, model: str) -> int:
+        """Number of producers of `model` whose sequence numbers are kept for deduplication."""
+        return self._gateways.boot_count(model)
 
     def _sweep(self, now_s: int) -> None:
-        """Forget what no window reaches; in lumps, so that it costs nothing per tick."""
-        self._sketches.merge(now_s)
+        """Forget data that no window reaches; once per _SWEEP_S, so ticks stay cheap."""
+        self._sketches.compact(now_s)
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            # A copy of what they said is late by now, so nothing is counted twice.
-            self._gateways.forget((now_s - self._horizon_s - MAX_AHEAD_S) * 1000)
-            self._let_go()
+            # A copy of their records is late by now, so nothing is counted twice.
+            self._gateways.forget_silent_boots((now_s - self._horizon_s - MAX_AHEAD_S) * 1000)
+            self._release_unused()
 
-    def _let_go(self) -> None:
-        """Give the numbers of models to others of which nothing is kept, and that nobody asks
-        about: of those it is still said when they were seen last."""
+    def _release_unused(self) -> None:
+        """Release the indices of models without data that no caller reads: a model that is read
+        still reports when it was last seen."""
         oldest_s = self._sketches.oldest_s
-        for model in sorted(self._gateways.unspoken() - self._asked):
-            if self._totals.ends_s[self._gateways.models[model]] <= oldest_s:
-                self._totals.clear(self._gateways.let_go(model))
+        for model in sorted(self._gateways.models_without_boots() - self._read_models):
+            if self._totals.newest_end_s[self._gateways.models[model]] <= oldest_s:
+                self._totals.clear(self._gateways.release(model))
                 self._kinds.pop(model, None)
-        self._asked.clear()
+        self._read_models.clear()
 
 
 def _stats(
@@ -342,10 +340,10 @@ def _stats(
     )
 
 
-def _lengths(seen: Seen, model: int, sums: Sequence[int]) -> LengthsSeen:
+def _lengths(seen: SketchSnapshot, model: int, sums: Sequence[int]) -> WindowLengths:
     """sums: covered seconds, and COUNTS."""
     _, arrivals, completions, _, _, _, inputs, _, outputs = sums
-    return LengthsSeen(
+    return WindowLengths(
         seen.sketch("input_lengths", model),
         seen.sketch("output_lengths", model),
         inputs / arrivals if arrivals else None,

@@ -1,9 +1,8 @@
-"""Workload types of recorded requests: a grid over input and output lengths.
+"""Cluster recorded requests into workload types: a grid over input and output lengths.
 
-Demystifying (sec. 3) tells nine types apart, three input lengths by three output lengths, because
-long prompts want arithmetic and long answers want memory bandwidth. Here the borders come from the
-requests themselves: one-dimensional k-means on the logarithms of the lengths, so that a class
-spans a ratio of lengths and not a number of tokens.
+Demystifying (sec. 3) has nine types, three input lengths by three output lengths, because long
+prompts need compute and long answers need memory bandwidth. Here the borders come from the
+requests: one-dimensional k-means on the logarithms of lengths, so a class spans a ratio of lengths.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Lengths, WorkloadType
 
-_ROUNDS = 100
-_LEAST_SHARE = 0.005
+_MAX_ROUNDS = 100
+_MIN_SHARE = 0.005
 
 
 def workload_types(
@@ -28,8 +27,9 @@ def workload_types(
 ) -> tuple[WorkloadType, ...]:
     """Types of the requests with these lengths (0 counts as 1 token), largest share first.
 
-    inputs, outputs: classes of each length. Types below _LEAST_SHARE of the requests join the
-    nearest other one. InvalidValue where there is no request or the two have unequal lengths.
+    inputs, outputs: number of classes of each length. Types with less than _LEAST_SHARE of the
+    requests join the nearest other one. InvalidValue without requests or for unequal numbers of
+    lengths.
     """
     whole("classes of input length", inputs, 1, 20)
     whole("classes of output length", outputs, 1, 20)
@@ -52,7 +52,7 @@ def workload_types(
 def _classes(logs: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Class of each value, 0 = shortest: Lloyd's algorithm from the quantiles."""
     centres = np.quantile(logs, (np.arange(count) + 0.5) / count)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         borders = (centres[1:] + centres[:-1]) / 2.0
         classes = np.searchsorted(borders, logs, side="right")
         sums = np.bincount(classes, weights=logs, minlength=count)
@@ -65,9 +65,9 @@ def _classes(logs: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _join_small(cell: NDArray[np.int64], logs: NDArray[np.float64]) -> None:
-    """Give the requests of small cells to the nearest large one, in place."""
+    """Move the requests of small cells to the nearest large cell, in place."""
     names, sizes = np.unique(cell, return_counts=True)
-    large = names[sizes >= _LEAST_SHARE * len(cell)]
+    large = names[sizes >= _MIN_SHARE * len(cell)]
     if not len(large):
         large = names[[int(np.argmax(sizes))]]
     centres = np.array([logs[:, cell == one].mean(axis=1) for one in large])

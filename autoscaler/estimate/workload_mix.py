@@ -1,9 +1,8 @@
-"""Which share of a model's requests is of which workload type, in steps that are no noise.
+"""Estimate the shares of workload types among a model's requests, and ignore noise.
 
-Owns when the shares that are planned for give way to measured ones. A shift counts once some type
-came more often than its share explains by chance, and once it moves enough requests to matter.
-Then the local window is believed; a slow drift, which it is too short to prove, is seen in the long
-one, as long as the local one agrees with it.
+Planned shares change once a type is significantly more frequent than its share and enough requests
+changed type. The local window decides; a slow drift, which it is too short to prove, counts if the
+long window proves it and the local one agrees.
 """
 
 from __future__ import annotations
@@ -19,47 +18,47 @@ from topics.request_shapes import lengths_of, nearest
 Mix = tuple[tuple[str, float], ...]
 """Share of each type, in the order declared; they sum to 1."""
 
-MATTERS = 0.05
-"""Requests of other types than planned, as a share of all (total variation), that matter."""
+MIN_SHIFT = 0.05
+"""Smallest total variation from the planned shares that changes them."""
 
 _PRIOR_REQUESTS = 20.0
 
 
 def declared_mix(types: Sequence[WorkloadType | RequestType]) -> Mix:
-    """The shares as declared."""
+    """The declared shares."""
     return tuple((kind.name, kind.share) for kind in types)
 
 
 def estimate_mix(
     current: Mix, types: Sequence[WorkloadType], demand: ModelDemand, significance: float
 ) -> Mix:
-    """The shares to plan for, given those planned for now; `current` itself if nothing shifted.
+    """The shares to plan for, given the `current` ones; `current` itself without a shift.
 
-    significance: probability of taking chance for a shift, per look.
+    significance: probability per call of taking chance for a shift.
     """
     names = [kind.name for kind in types]
     local = _counts(types, demand.local_lengths.shapes)
-    if _shifted(current, local, significance):
+    if _has_shifted(current, local, significance):
         return _shares(names, local, current)
     long = _counts(types, demand.long_lengths.shapes)
-    if _shifted(current, long, significance):
+    if _has_shifted(current, long, significance):
         slow = _shares(names, long, current)
-        if not _shifted(slow, local, significance):
+        if not _has_shifted(slow, local, significance):
             return slow
     return current
 
 
-def estimate_kinds(current: Mix, demand: ModelDemand, significance: float) -> Mix:
-    """The same of a model of components, whose gateways know the kind of each request."""
+def estimate_kind_mix(current: Mix, demand: ModelDemand, significance: float) -> Mix:
+    """As `estimate_mix` for a component model, whose gateways report the kind of each request."""
     counts = {name: demand.kinds.get(name, 0) for name, _ in current}
-    if not _shifted(current, counts, significance):
+    if not _has_shifted(current, counts, significance):
         return current
     return _shares([name for name, _ in current], counts, current)
 
 
-def apart(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Total variation: the share of requests that are of other kinds in `one` than in `other`."""
-    names = {**one, **other}  # in a fixed order, in which floats are added
+def total_variation(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Total variation: the share of requests that differ in kind between `one` and `other`."""
+    names = {**one, **other}  # a fixed order for adding floats
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in names) / 2.0
 
 
@@ -71,14 +70,14 @@ def _counts(types: Sequence[WorkloadType], shapes: Mapping[int, int]) -> dict[st
     return found
 
 
-def _shifted(planned: Mix, counts: Mapping[str, int], significance: float) -> bool:
+def _has_shifted(planned: Mix, counts: Mapping[str, int], significance: float) -> bool:
     total = sum(counts.values())
     if not total:
         return False
     shares = {name: count / total for name, count in counts.items()}
-    if apart(shares, dict(planned)) < MATTERS:
+    if total_variation(shares, dict(planned)) < MIN_SHIFT:
         return False
-    # Where some types come less often, another comes more often: one side says it all.
+    # If a type is less frequent, another is more frequent: testing one side is enough.
     each = significance / max(1, len(planned))
     return any(
         poisson_tail(counts.get(name, 0), share * total) <= each
@@ -88,7 +87,7 @@ def _shifted(planned: Mix, counts: Mapping[str, int], significance: float) -> bo
 
 
 def _shares(names: Sequence[str], counts: Mapping[str, int], prior: Mix) -> Mix:
-    """Measured shares, drawn a little to those planned for: no type is ruled out by a window."""
+    """Measured shares, shrunk towards the planned ones, so that no window rules a type out."""
     before = dict(prior)
     total = sum(counts.values()) + _PRIOR_REQUESTS
     return tuple(

@@ -14,13 +14,13 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.components import RequestType
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, WorkloadType
-from autoscaler.estimate.burstiness import arrival_cv, observed
-from autoscaler.estimate.forecast.forecast_state import looked_ahead
-from autoscaler.estimate.model_demand import UNKNOWN
-from autoscaler.estimate.request_lengths import estimate
+from autoscaler.estimate.burstiness import arrival_cv, update_burstiness
+from autoscaler.estimate.forecast.forecast_state import update_forecast
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
-from autoscaler.estimate.workload_mix import declared_mix, estimate_kinds, estimate_mix
+from autoscaler.estimate.workload_mix import declared_mix, estimate_kind_mix, estimate_mix
 from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.planning.planner_messages import Outcome
@@ -78,8 +78,8 @@ def update_models(
             state = update_drift(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
         if service.model in hit:
             state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
-        demand = inputs.observation.demand.get(service.model, UNKNOWN)
-        clumps = observed(state.burstiness, demand)
+        demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
+        clumps = update_burstiness(state.burstiness, demand)
         if clumps is not state.burstiness:
             state = replace(state, burstiness=clumps)
         state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
@@ -101,10 +101,10 @@ def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) ->
         return replace(state, mix=declared_mix(kinds))
     if not _is_due(service, inputs):
         return state
-    demand = inputs.observation.demand.get(service.model, UNKNOWN)
+    demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     significance = inputs.cluster.policy.significance
     if service.graph is not None:
-        mix = estimate_kinds(state.mix, demand, significance)
+        mix = estimate_kind_mix(state.mix, demand, significance)
         return state if mix == state.mix else replace(state, mix=mix)
     mix = estimate_mix(state.mix, service.types, demand, significance)
     return state if mix == state.mix else replace(state, mix=mix)
@@ -114,9 +114,9 @@ def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs
     """Measured lengths and burstiness: they move slowly."""
     if not _is_due(service, inputs):
         return state
-    demand = inputs.observation.demand.get(service.model, UNKNOWN)
+    demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     short = state.has_unserved and inputs.now_ms < state.unmet_until_ms
-    lengths = estimate(state.lengths, service.lengths, demand, short)
+    lengths = estimate_lengths(state.lengths, service.lengths, demand, short)
     cv = arrival_cv(state.burstiness)
     if max(cv, state.arrival_cv) < _CV_MATTERS * min(cv, state.arrival_cv):
         cv = state.arrival_cv
@@ -131,9 +131,9 @@ def _with_forecast(
     """What is expected of the model once an instance that is started now would be ready."""
     if not _is_due(service, inputs):
         return state
-    outlook = looked_ahead(
+    outlook = update_forecast(
         state.forecast,
-        inputs.observation.demand.get(service.model, UNKNOWN).blocks,
+        inputs.observation.demand.get(service.model, UNKNOWN_DEMAND).blocks,
         inputs.cluster.policy,
         starts.get(service.model, 0.0),
         _stagger_slot(service),
@@ -227,7 +227,7 @@ def _view(
         now_ms=inputs.now_ms,
         started_ms=inputs.state.started_ms,
         state=replace(state, settled_ms=since_ms) if since_ms != state.settled_ms else state,
-        demand=inputs.observation.demand.get(service.model, UNKNOWN),
+        demand=inputs.observation.demand.get(service.model, UNKNOWN_DEMAND),
         groups=count,
         raw_req_per_s=raw,
         ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),

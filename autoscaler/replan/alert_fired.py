@@ -28,4 +28,4 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 
 def _view(model: str, view: EngineView) -> Reason:
     seen = view.running, view.waiting
-    return Reason(ReasonCode.ENGINES_SEEN, model, quantities=seen, quoted=view.why)
+    return Reason(ReasonCode.ENGINES_SEEN, model, quantities=seen, quoted=view.error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.workload_mix import MATTERS, apart
+from autoscaler.estimate.workload_mix import MIN_SHIFT, total_variation
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
@@ -44,7 +44,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
         return
     then = {m: rate / total for m, rate in planned.items()}
     today = {m: rate / wanted for m, rate in now.items()}
-    if apart(then, today) > _MODELS * MATTERS:
+    if total_variation(then, today) > _MODELS * MIN_SHIFT:
         model = max(today, key=lambda m: today[m] - then[m])
         shares = today[model], then[model]
         yield Trigger((), Reason(ReasonCode.MODEL_MIX, model, quantities=shares))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.score_drift import has_drifted
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.rate_limit import thresholds_may_move
@@ -26,7 +26,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
             continue
         if known.mix is None:  # taken over from routes: the next plan learns what it was for
             continue
-        now = route.mix(news.demand.get(route.name, UNKNOWN).local_lengths.classes)
+        now = route.mix(news.demand.get(route.name, UNKNOWN_DEMAND).local_lengths.classes)
         window_s = news.cluster.policy.local_window_s
         if not thresholds_may_move(known.changed_ms, news.now_ms, True, window_s):
             continue

@@ -14,7 +14,7 @@ from typing import Any
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.memoize import memoize
 from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.multi_node import drains
 from autoscaler.rollout.serving_group import (
@@ -153,7 +153,7 @@ def route_groups(
     return tuple(sorted(found, key=lambda route: route.group))
 
 
-@remembered(16_384)  # tick after tick the same, but for the few groups that come and go
+@memoize(16_384)  # tick after tick the same, but for the few groups that come and go
 def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
     """The route of a group that was valued as `combo`. ready: what is, each with its address."""
     view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, None, False)

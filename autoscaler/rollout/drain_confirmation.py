@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoscaler.estimate.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.serving_group import ServingGroup
 
 CONFIRM_TIMEOUT_MS = 15_000
 
 
-def confirmed(group: ServingGroup, gateways: Sequence[GatewaySeen], now_ms: int) -> bool:
+def confirmed(group: ServingGroup, gateways: Sequence[GatewayReport], now_ms: int) -> bool:
     """Whether every live gateway applies routes without what leaves of `group`, or had its time."""
     if now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
         return True

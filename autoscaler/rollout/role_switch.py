@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
-from autoscaler.estimate.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.drain_confirmation import confirmed
 from autoscaler.rollout.serving_group import (
     FleetView,
@@ -158,7 +158,7 @@ def view_at_once(group: ServingGroup, before: GroupView) -> GroupView:
 def advance(
     group: ServingGroup,
     view: GroupView,
-    gateways: Sequence[GatewaySeen],
+    gateways: Sequence[GatewayReport],
     fleet: FleetView,
     assignments: Mapping[str, Assignment],
     now_ms: int,

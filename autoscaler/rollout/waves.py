@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoscaler.estimate.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.drain_confirmation import confirmed
 from autoscaler.rollout.multi_node import broken, met, without
 from autoscaler.rollout.role_switch import advance
@@ -46,7 +46,7 @@ class WaveInputs:
     demand_req_per_s: float
     ready_req_per_s: Mapping[str, float]
     views: Mapping[str, GroupView]
-    gateways: Sequence[GatewaySeen]
+    gateways: Sequence[GatewayReport]
     fleet: FleetView
     assignments: Mapping[str, Assignment]
     floor: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.estimate.model_demand import ModelDemand, observe
+from autoscaler.estimate.model_demand import ModelDemand, observe_demand
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.state.effects import (
@@ -42,7 +42,9 @@ class ControllerUnderTest:
         cluster = inputs.cluster
         models = [service.model for service in cluster.services]
         models += [route.name for route in cluster.routes]
-        demand: Mapping[str, ModelDemand] = observe(inputs.windows, models, cluster.policy, now_ms)
+        demand: Mapping[str, ModelDemand] = observe_demand(
+            inputs.windows, models, cluster.policy, now_ms
+        )
         observation = Observation(
             demand=self._demand_filter(demand) if self._demand_filter else demand,
             statuses=inputs.statuses,

@@ -1,15 +1,15 @@
 """Arrivals that come in bursts of half a minute and more need more than their mean.
 
 Owns the size: the rate at which the declared percentile of requests arrives, beyond what chance
-explains at a steady rate (`demand.dispersion`). Shorter clumps lower the capacity of instances
+explains at a steady rate (`overdispersion`). Shorter clumps lower the capacity of instances
 instead (`demand.clumps`).
 """
 
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.arrival_counts import Blocks, begun
-from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.arrival_counts import Blocks, since_first_arrival
+from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.overdispersion import burst_req_per_s
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -35,10 +35,10 @@ def mean_and_burst(view: ModelView) -> tuple[float, float]:
     return _mean_and_burst(view.demand.blocks, view.service.percentile)
 
 
-@remembered(4096)  # blocks change every ten seconds
+@memoize(4096)  # blocks change every ten seconds
 def _mean_and_burst(blocks: Blocks, percentile: float) -> tuple[float, float]:
     """The same, from the first block with requests on."""
-    seen = begun(blocks)
+    seen = since_first_arrival(blocks)
     covered_s = sum(seconds for seconds, _ in seen)
     mean = sum(arrivals for _, arrivals in seen) / covered_s if covered_s else 0.0
     return mean, burst_req_per_s(blocks, percentile, mean)

@@ -21,8 +21,8 @@ from dataclasses import replace
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Phase
-from autoscaler.estimate.change_point import present_rate
-from autoscaler.estimate.poisson_tests import beyond_chance, bounds
+from autoscaler.estimate.change_point import current_rate
+from autoscaler.estimate.poisson_tests import is_significant, mean_bounds
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
 from autoscaler.state.controller_state import ModelState
@@ -59,7 +59,7 @@ def derated(view: ModelView) -> ModelState:
 def _loaded(view: ModelView) -> float:
     """The load that missed, as a share of the capacity that is predicted: idle seconds of the local
     window before the rate rose are no part of it."""
-    rate = max(view.demand.req_per_s, present_rate(view.demand, view.policy).req_per_s)
+    rate = max(view.demand.req_per_s, current_rate(view.demand, view.policy).req_per_s)
     return rate / (view.raw_req_per_s * view.service.utilization)
 
 
@@ -85,7 +85,7 @@ def _shown(view: ModelView) -> float:
 def _attained(seen: Stats, percentile: float) -> bool:
     """Whether no more requests miss than the percentile allows, beyond doubt."""
     misses, ended = _misses(seen)
-    return bounds(misses, _SURELY)[1] <= ended * (1.0 - percentile)
+    return mean_bounds(misses, _SURELY)[1] <= ended * (1.0 - percentile)
 
 
 def _misses(seen: Stats) -> tuple[int, int]:
@@ -111,7 +111,7 @@ def missed(view: ModelView) -> bool:
         return False
     clump = max(1.0, _TOGETHER * _at_a_time(view))
     allowed = ended * (1.0 - view.service.percentile) / clump
-    return beyond_chance(round(misses / clump), allowed, math.sqrt(view.policy.significance))
+    return is_significant(round(misses / clump), allowed, math.sqrt(view.policy.significance))
 
 
 def _at_a_time(view: ModelView) -> float:

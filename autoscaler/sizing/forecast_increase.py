@@ -8,7 +8,7 @@ start what is stopped again. It only raises: a forecast of less gives nothing aw
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.forecast.forecast_state import Climb, Expected
+from autoscaler.estimate.forecast.forecast_state import Forecast, TrendForecast
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -20,7 +20,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     found = _expected(view)
     if found is None:
         return None
-    rate = found.sure_req_per_s
+    rate = found.lower_bound_req_per_s
     if rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
         return None
     in_s = max(0, found.at_ms - view.now_ms) / 1000.0
@@ -30,25 +30,25 @@ def propose(view: ModelView) -> TargetProposal | None:
 def expected_req_per_s(view: ModelView) -> float:
     """The rate that is surely expected; 0 where none is."""
     found = _expected(view)
-    return 0.0 if found is None else found.sure_req_per_s
+    return 0.0 if found is None else found.lower_bound_req_per_s
 
 
-def _expected(view: ModelView) -> Expected | Climb | None:
+def _expected(view: ModelView) -> Forecast | TrendForecast | None:
     """The most that is surely expected; None where next to nothing is."""
     outlook = view.state.forecast
     found = [
         one
-        for one in (outlook.expected, outlook.climb)
+        for one in (outlook.forecast, outlook.trend)
         if one is not None
         and view.now_ms <= one.at_ms + _HOLDS_MS
-        and one.sure_req_per_s > IDLE_RATE
+        and one.lower_bound_req_per_s > IDLE_RATE
     ]
-    return max(found, key=lambda one: one.sure_req_per_s, default=None)
+    return max(found, key=lambda one: one.lower_bound_req_per_s, default=None)
 
 
-def _why(model: str, found: Expected | Climb, rate: float, in_s: float) -> Reason:
-    if isinstance(found, Climb):
-        climb = rate, in_s, found.lasted_s, found.req_per_s, found.per_min
+def _why(model: str, found: Forecast | TrendForecast, rate: float, in_s: float) -> Reason:
+    if isinstance(found, TrendForecast):
+        climb = rate, in_s, found.lasted_s, found.req_per_s, found.growth_per_min
         return Reason(ReasonCode.RISING, model, quantities=climb)
     errors = found.error_req_per_s, found.last_error_req_per_s
-    return Reason(ReasonCode.FORECAST, model, (found.strategy,), (rate, in_s, *errors))
+    return Reason(ReasonCode.FORECAST, model, (found.forecaster,), (rate, in_s, *errors))

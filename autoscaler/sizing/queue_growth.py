@@ -7,7 +7,7 @@ something starts, what piles up meanwhile is no news.
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.queue_model import overload
+from autoscaler.estimate.queue_model import detect_overload
 from autoscaler.sizing.sizing_rate import sustained
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -22,7 +22,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     rate = sustained(view.demand, view.policy)
     recent = max(rate.req_per_s, view.demand.req_per_s)
     highest = max(rate.high_req_per_s, recent)
-    found = overload(view.demand.in_flight, recent, highest, view.ready, view.state.lengths)
+    found = detect_overload(view.demand.in_flight, recent, highest, view.ready, view.state.lengths)
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None
     seen = found.in_flight, recent, found.expected, view.raw_req_per_s

@@ -14,11 +14,16 @@ from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import Blocks, Count
-from autoscaler.estimate.change_point import Span, evidence_of_rise, present_rate, present_spans
-from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.change_point import (
+    RateSpan,
+    current_rate,
+    current_rate_spans,
+    increase_evidence,
+)
+from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
-from autoscaler.estimate.poisson_tests import beyond_chance
+from autoscaler.estimate.poisson_tests import is_significant
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.sizing_rate import LASTS_S, sustained
 from autoscaler.state.model_view import SLIVER, ModelView, TargetProposal
@@ -72,7 +77,7 @@ def _over_plan(view: ModelView, seen: Stats) -> list[Count]:
         return []
     # Beyond the local window only what came since the rate last changed speaks of the present:
     # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
-    longest_s = max(present_rate(demand, policy).window_s, seen.covered_s)
+    longest_s = max(current_rate(demand, policy).window_s, seen.covered_s)
     return [span for span in proving if span[0] <= longest_s]
 
 
@@ -81,20 +86,20 @@ def _risen(view: ModelView) -> list[Count]:
     1 / `significance`: any rate may be tested against itself all day, while a plan mostly lies
     above it) and above the plan likely (the root of `significance`)."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
-    if demand.seen_ms is None:
+    if demand.reported_ms is None:
         return []
     enough = math.log(_EVIDENT / policy.significance)
     return [
         span[:2]
-        for span in present_spans(demand, policy)
+        for span in current_rate_spans(demand, policy)
         if span[1] > planned * span[0]
-        and _may_rise(view, span, demand.seen_ms)
+        and _may_rise(view, span, demand.reported_ms)
         and _is_over(view, span[:2], math.sqrt(policy.significance))
-        and evidence_of_rise(demand, policy, span) >= enough
+        and increase_evidence(demand, policy, span) >= enough
     ]
 
 
-def _may_rise(view: ModelView, span: Span, seen_ms: int) -> bool:
+def _may_rise(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
     """Whether a rise may have begun with `span`: one that something was ordered for, or that is
     older than the local window, proves no more."""
     policy = view.policy
@@ -113,7 +118,7 @@ def _goes_on(view: ModelView) -> bool:
     leaves room above the mean, and whatever chance adds to what is believed would have one more
     instance bought: then the mean itself must exceed the plan.
     """
-    rate = present_rate(view.demand, view.policy)
+    rate = current_rate(view.demand, view.policy)
     return rate.window_s < LASTS_S or rate.req_per_s > view.planned_req_per_s
 
 
@@ -123,8 +128,8 @@ def _is_over(view: ModelView, span: Count, significance: float) -> bool:
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
     # Of arrivals that come in clumps of D, only one in D says something new.
-    spread = dispersion(view.demand.blocks).claimed
-    return beyond_chance(round(arrivals / spread), expected / spread, significance)
+    spread = dispersion(view.demand.blocks).confirmed
+    return is_significant(round(arrivals / spread), expected / spread, significance)
 
 
 def _beyond_a_sliver(likely: float, planned: float) -> float:
@@ -159,7 +164,7 @@ def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
     yield from _beyond(demand.blocks, longest)
 
 
-@remembered(4096)  # blocks change every ten seconds
+@memoize(4096)  # blocks change every ten seconds
 def _beyond(blocks: Blocks, longest_s: int) -> list[Count]:
     """Spans longer than `longest_s`, each half as long again as the one before."""
     found = []

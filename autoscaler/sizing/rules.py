@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.arrival_counts import BLOCK_S, begun
+from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.sizing import (
     burst_headroom,
     capacity_derating,
@@ -114,7 +114,7 @@ def _informed(view: ModelView, state: ModelState) -> ModelState:
     or once none came for so long that none is to be expected."""
     if state.rate_observed:
         return state
-    seen_s = BLOCK_S * len(begun(view.demand.blocks))
+    seen_s = BLOCK_S * len(since_first_arrival(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
     silent = not seen_s and not scale_in.doubt(view) and waited_ms >= none_s * 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.poisson_tests import lower_rate
+from autoscaler.estimate.poisson_tests import rate_lower_bound
 from autoscaler.estimate.windows import Stats
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -19,5 +19,5 @@ def propose(view: ModelView) -> TargetProposal | None:
     arrived = seen.arrivals + seen.refused
     if not arrived:
         return None
-    rate = max(IDLE_RATE, lower_rate(arrived, seen.covered_s, _SURELY))
+    rate = max(IDLE_RATE, rate_lower_bound(arrived, seen.covered_s, _SURELY))
     return TargetProposal(rate, Reason(ReasonCode.WAKE, view.service.model))

@@ -10,12 +10,12 @@ import math
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, begun
-from autoscaler.estimate.change_point import present_rate
-from autoscaler.estimate.memoize import remembered
-from autoscaler.estimate.overdispersion import likely_dispersion
-from autoscaler.estimate.poisson_tests import bounds
-from autoscaler.estimate.scale_in_evidence import is_stale, objection
+from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
+from autoscaler.estimate.change_point import current_rate
+from autoscaler.estimate.memoize import memoize
+from autoscaler.estimate.overdispersion import suspected_dispersion
+from autoscaler.estimate.poisson_tests import mean_bounds
+from autoscaler.estimate.scale_in_evidence import is_stale, missing_evidence
 from autoscaler.estimate.windows import Stats
 from autoscaler.rollout.reversal_limit import Reversals, returned, turned_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
@@ -50,9 +50,9 @@ def propose(view: ModelView) -> TargetProposal | None:
         return _idle(view, must_s)
     mean, burst = mean_and_burst(view)
     rate = max(
-        bounds(arrivals, _SURELY)[1] / covered_s,
+        mean_bounds(arrivals, _SURELY)[1] / covered_s,
         highest,
-        present_rate(view.demand, view.policy).req_per_s,
+        current_rate(view.demand, view.policy).req_per_s,
         burst if burst > mean else 0.0,
         expected_req_per_s(view),
     )
@@ -98,17 +98,17 @@ def lasting_blocks(view: ModelView) -> int:
     blocks = view.demand.blocks
     if not any(arrivals for _, arrivals in blocks[-least:]):
         return least
-    if len(begun(blocks)) <= _UNKNOWN:
+    if len(since_first_arrival(blocks)) <= _UNKNOWN:
         return min(max(least, min(round(least * _CLUMPED_LONGER), _UNKNOWN)), most)
-    clumped = likely_dispersion(blocks, least)
+    clumped = suspected_dispersion(blocks, least)
     return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
 
 
-@remembered(4096)  # blocks change every ten seconds
+@memoize(4096)  # blocks change every ten seconds
 def _seen_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
     """Covered seconds and arrivals of the last `count` blocks, and their highest rate over `window`
     of them. Nothing is covered where requests began later."""
-    if 0 < len(begun(blocks)) < count:
+    if 0 < len(since_first_arrival(blocks)) < count:
         return 0, 0, 0.0
     last = blocks[-count:]
     covered_s = sum(seconds for seconds, _ in last)
@@ -125,7 +125,7 @@ def _highest(blocks: Blocks, length: int) -> float:
         covered_s = sum(seconds for seconds, _ in window)
         if covered_s:
             arrivals = sum(number for _, number in window)
-            found = max(found, bounds(arrivals, _CHANCE)[0] / covered_s)
+            found = max(found, mean_bounds(arrivals, _CHANCE)[0] / covered_s)
     return found
 
 
@@ -135,7 +135,9 @@ def doubt(view: ModelView) -> Reason | None:
         return Reason(ReasonCode.NO_FULL_WINDOW)
     if is_stale(view.demand):
         return Reason(ReasonCode.TELEMETRY_STALE)
-    return objection(view.demand, view.policy, view.route_generation, view.requests_in_engines)
+    return missing_evidence(
+        view.demand, view.policy, view.route_generation, view.requests_in_engines
+    )
 
 
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:

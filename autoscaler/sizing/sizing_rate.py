@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.arrival_counts import BLOCK_S
-from autoscaler.estimate.change_point import present_rate
+from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.poisson_tests import bounds
+from autoscaler.estimate.poisson_tests import mean_bounds
 
 LASTS_S = 30
 _Z = 1.645
@@ -34,7 +34,7 @@ class Sustained:
 
 def sustained(demand: ModelDemand, policy: Policy) -> Sustained:
     """What lasted for half a minute, or what is surely there since the rate changed."""
-    rate = present_rate(demand, policy)
+    rate = current_rate(demand, policy)
     likely = rate.req_per_s + _TOWARDS_HIGH * (rate.high - rate.req_per_s)
     if rate.window_s >= LASTS_S:
         return Sustained(rate.req_per_s, rate.high, likely)
@@ -42,7 +42,7 @@ def sustained(demand: ModelDemand, policy: Policy) -> Sustained:
     covered_s, arrivals = next((c for c in demand.recent if c[0] >= LASTS_S), longest)
     seconds = max(covered_s, LASTS_S)
     mean = arrivals / seconds
-    high = mean if covered_s < LASTS_S else bounds(arrivals, _Z)[1] / seconds
+    high = mean if covered_s < LASTS_S else mean_bounds(arrivals, _Z)[1] / seconds
     order = mean + _TOWARDS_HIGH * (high - mean)
     if rate.since_ms is not None and rate.window_s >= BLOCK_S:
         order = max(order, rate.low + (likely - rate.low) * rate.window_s / LASTS_S)

@@ -14,9 +14,9 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.estimate.burstiness import Clumps
+from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.engine_view import EngineView
-from autoscaler.estimate.forecast.forecast_state import Outlook
+from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, Urgency
@@ -112,7 +112,7 @@ class ModelState:
 
     lengths: Lengths
     arrival_cv: float = 1.0
-    burstiness: Clumps = field(default_factory=Clumps)
+    burstiness: BurstinessSums = field(default_factory=BurstinessSums)
     mix: Mix = ()
     traffic_split: TrafficSplit = field(default_factory=TrafficSplit)
     target_req_per_s: float = 0.0
@@ -143,7 +143,7 @@ class ModelState:
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
     proposal: PendingApproval | None = None
-    forecast: Outlook = field(default_factory=Outlook)
+    forecast: ForecastState = field(default_factory=ForecastState)
     unmanaged: int | None = None
     drift: Learnt = field(default_factory=Learnt)
 

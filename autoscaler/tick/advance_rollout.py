@@ -64,7 +64,7 @@ def _wave_inputs(
     own: list[ServingGroup], view: ModelView | None, sight: FleetSnapshot, inputs: ModelUpdateInputs
 ) -> WaveInputs:
     needed, floor, disruption, proven = 0.0, 0, 1.0, math.inf
-    gateways = view.demand.speaking if view is not None else ()
+    gateways = view.demand.reporting_gateways if view is not None else ()
     if view is not None:
         service = view.service
         needed = view.raw_for(view.state.target_req_per_s)

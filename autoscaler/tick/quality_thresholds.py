@@ -13,10 +13,10 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.arrival_counts import BLOCK_S, begun
-from autoscaler.estimate.change_point import RateEstimate, present_rate
-from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
-from autoscaler.estimate.score_drift import has_drifted, present_mix
+from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
+from autoscaler.estimate.change_point import RateEstimate, current_rate
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
+from autoscaler.estimate.score_drift import current_score_mix, has_drifted
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.controller_state import ModelState, SplitState
@@ -47,8 +47,8 @@ def route_requests(
     """
     found = []
     for route in cluster.routes:
-        demand = demands.get(route.name, UNKNOWN)
-        rate, mix = _rate(route, demand, cluster.policy), present_mix(route, demand)
+        demand = demands.get(route.name, UNKNOWN_DEMAND)
+        rate, mix = _rate(route, demand, cluster.policy), current_score_mix(route, demand)
         known = splits.get(route.name, _NOWHERE)
         held = 0.0
         for model, part in zip(route.models, route.fractions(known.cuts, mix) if known.cuts else (),
@@ -80,7 +80,7 @@ def _least_own_rate(
     """Requests/s that surely come to a model beside those of the service."""
     if not state.rate_observed:
         return service.req_per_s
-    seen = present_rate(demands.get(service.model, UNKNOWN), policy)
+    seen = current_rate(demands.get(service.model, UNKNOWN_DEMAND), policy)
     return max(0.0, seen.low - routed_req_per_s)
 
 
@@ -91,10 +91,10 @@ def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[s
         known = splits.get(route.name)
         if known is None or not known.cuts:
             continue
-        demand = demands.get(route.name, UNKNOWN)
+        demand = demands.get(route.name, UNKNOWN_DEMAND)
         rate, planned = _rate(route, demand, cluster.policy), dict(known.planned)
         sure = max(0.0, rate.req_per_s - _STD_MULTIPLE * (rate.req_per_s - rate.low))
-        parts = route.fractions(known.cuts, present_mix(route, demand))
+        parts = route.fractions(known.cuts, current_score_mix(route, demand))
         for model, part in zip(route.models, parts, strict=True):
             changing = planned.get(model, 0.0) if known.cuts != known.target_cuts else 0.0
             found[model] = RoutedTraffic(route.name, sure * part, changing)
@@ -207,9 +207,9 @@ def _is_ready(view: ModelView) -> bool:
 
 def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The present rate; the declared one until a local window of requests was seen."""
-    if BLOCK_S * len(begun(demand.blocks)) < policy.local_window_s:
+    if BLOCK_S * len(since_first_arrival(demand.blocks)) < policy.local_window_s:
         return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
-    return present_rate(demand, policy)
+    return current_rate(demand, policy)
 
 
 def _route(cluster: Cluster, name: str) -> QualityRoute | None:

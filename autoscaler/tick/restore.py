@@ -14,8 +14,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
-from autoscaler.estimate.forecast.forecast_state import Outlook
-from autoscaler.estimate.forecast.history import restored
+from autoscaler.estimate.forecast.forecast_state import ForecastState
+from autoscaler.estimate.forecast.history import restore_history
 from autoscaler.model.prediction_drift import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.rollout.reversal_limit import Reversals, moved
@@ -98,7 +98,7 @@ def restore(
             restart_hold=service.model in running,
             turns=turns.get(service.model, Reversals()),
             last_out_ms=added_ms.get(service.model, 0),
-            forecast=Outlook(restored(hours.get(service.model, ()), now_ms)),
+            forecast=ForecastState(restore_history(hours.get(service.model, ()), now_ms)),
             derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
             derated_ms=now_ms if service.model in last else 0,
             drift=last[service.model].learnt if service.model in last else Learnt(),

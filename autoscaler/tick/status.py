@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.model_demand import UNKNOWN
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
 from autoscaler.explain.event_texts import control_text
@@ -113,7 +113,7 @@ def _model_status(
     observation: Observation,
     now_ms: int,
 ) -> ModelStatus:
-    demand = observation.demand.get(service.model, UNKNOWN)
+    demand = observation.demand.get(service.model, UNKNOWN_DEMAND)
     local, long = demand.local, demand.long
     counting = [group for group in groups if sight.counts(group)]
     wanted: Mapping[str, int] = Counter(group.combo_id for group in counting)
@@ -125,7 +125,7 @@ def _model_status(
         for group in groups
         if group.combo_id in combos and group.life in (Life.ACTIVE, Life.RETIRING)
     ]
-    seen_ms = demand.seen_ms
+    seen_ms = demand.reported_ms
     if seen_ms is None and isinstance(local, NoData):
         seen_ms = local.last_ms
     known = {i: n for i, n in wanted.items() if i in combos}

@@ -71,7 +71,7 @@ def gateways_sink(
         records, ends_ms = _declared(records, ends_ms, known)
         if queries:
             only_heard = [name[0] in queries for name in records.names]
-            windows.hear(*_those(records, ends_ms, only_heard))
+            windows.note_gateways(*_those(records, ends_ms, only_heard))
             records, ends_ms = _those(records, ends_ms, [not heard for heard in only_heard])
         if windows.add_all(records, ends_ms):
             on_news()
@@ -94,7 +94,7 @@ def merged_sink(
         counted = [
             m and name[0] not in queries for m, name in zip(merged, records.names, strict=True)
         ]
-        windows.hear(*_those(records, ends_ms, [not one for one in merged]))
+        windows.note_gateways(*_those(records, ends_ms, [not one for one in merged]))
         if windows.add_all(*_those(records, ends_ms, counted), from_gateway=False):
             on_news()
 

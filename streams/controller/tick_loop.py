@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
-from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.explain.text import texts
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
@@ -110,7 +110,7 @@ class Loop:
         models += [route.name for route in cluster.routes]
         answers = self.ports.solver.take()
         observation = Observation(
-            demand=observe(self.windows, models, cluster.policy, now_ms),
+            demand=observe_demand(self.windows, models, cluster.policy, now_ms),
             statuses=dict(self.latest.statuses),
             availability=dict(self.latest.nodes_obtainable),
             prices=dict(self.latest.usd_per_node_h),

@@ -14,7 +14,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.estimate.change_point import present_rate
+from autoscaler.estimate.change_point import current_rate
 from autoscaler.explain.text import text, texts
 from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.planning.planner_messages import PlanRequest
@@ -251,7 +251,7 @@ def _present(done: TickDone, model: str) -> Mapping[str, float] | None:
     demand = done.observation.demand.get(model)
     if demand is None:
         return None
-    rate = present_rate(demand, done.cluster.policy)
+    rate = current_rate(demand, done.cluster.policy)
     if not rate.window_s:
         return None
     return {"req_per_s": rate.req_per_s, "low": rate.low, "high": rate.high, "s": rate.window_s}

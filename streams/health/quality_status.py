@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.estimate.model_demand import UNKNOWN
-from autoscaler.estimate.score_drift import present_mix
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.score_drift import current_score_mix
 from autoscaler.explain.reasons import thresholds
 from autoscaler.explain.text import text
 from autoscaler.state.controller_state import SplitState
@@ -26,12 +26,12 @@ def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
     because the one for their score had no room.
     """
     known = done.after.splits.get(route.name, SplitState())
-    demand = done.observation.demand.get(route.name, UNKNOWN)
-    mix, chosen = present_mix(route, demand), known.chosen
+    demand = done.observation.demand.get(route.name, UNKNOWN_DEMAND)
+    mix, chosen = current_score_mix(route, demand), known.chosen
     return {
         "name": route.name,
         "models": route.models,
-        "req_per_s": demand.req_per_s if demand.seen_ms is not None else None,
+        "req_per_s": demand.req_per_s if demand.reported_ms is not None else None,
         "thresholds": thresholds(route.thresholds(known.cuts)) if known.cuts else "",
         "shares": route.fractions(known.cuts, mix) if known.cuts else (),
         "unscored": mix.unscored,

@@ -52,7 +52,7 @@ class EngineViews:
     async def _ask_then_deliver(self, alert: Alert) -> None:
         models = [model for model in self._models() if not alert.models or model in alert.models]
         views = {
-            model: EngineView(at_ms=self._now_ms(), why="no answer in time") for model in models
+            model: EngineView(at_ms=self._now_ms(), error="no answer in time") for model in models
         }
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -67,7 +67,7 @@ class EngineViews:
             *(self._sum(_QUERY.format(what=what, model=model)) for what in ("running", "waiting"))
         )
         if running is None or waiting is None:
-            return EngineView(at_ms=self._now_ms(), why="Prometheus knows none")
+            return EngineView(at_ms=self._now_ms(), error="Prometheus knows none")
         return EngineView(running, waiting, self._now_ms())
 
     async def _sum(self, query: str) -> float | None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.estimate.sketch_cells import CELLS
-from autoscaler.estimate.span_to_seconds import spread
+from autoscaler.estimate.span_to_seconds import split_into_seconds
 from topics.checks import MAX_COUNT
 from topics.demand import Demand, DemandSecond, GatewayWord
 from topics.telemetry import MOST_PER_S
@@ -45,7 +45,7 @@ def merged(
     seconds: dict[str, list[DemandSecond]] = {model: [] for model in models}
     number = {model: at for at, model in enumerate(models)}
     owners = np.array([number[name[0]] for name in records.names], np.int64)
-    found = spread(owners, ends_ms, records.numbers, records.cells)
+    found = split_into_seconds(owners, ends_ms, records.numbers, records.cells)
     sketches = dict(found.sketches)
     capped = np.minimum(found.counts, MOST_PER_S).tolist()
     for second, owner, counted in zip(

@@ -1,1 +1,1 @@
-"""What will be asked when an instance that is started now would be ready."""
+"""Forecasts of the rate at the time when an instance started now would be ready."""

@@ -1,7 +1,7 @@
-"""What is expected of one model, as remembered from tick to tick.
+"""The forecast of one model, updated each tick.
 
-Owns when a forecast is made and which way of looking ahead makes it. Once a minute the chosen
-strategy is asked; once in half an hour the choice is made anew, by the error on held-back minutes.
+Once a minute the chosen forecaster makes a forecast; every half hour the choice is made again, by
+errors on held-back minutes.
 """
 
 from __future__ import annotations
@@ -14,140 +14,152 @@ import numpy as np
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
 from autoscaler.estimate.forecast.forecaster import NoForecast
-from autoscaler.estimate.forecast.forecasters import LAST, of_name, strategies
-from autoscaler.estimate.forecast.history import MINUTE_S, History, Rates, absorbed
-from autoscaler.estimate.forecast.selection import AUTO, least, scores
-from autoscaler.estimate.forecast.trend import rising
+from autoscaler.estimate.forecast.forecasters import LAST_VALUE, forecaster_by_name, forecasters
+from autoscaler.estimate.forecast.history import MINUTE_S, History, Rates, extend_history
+from autoscaler.estimate.forecast.selection import AUTO, best_score, score_forecasters
+from autoscaler.estimate.forecast.trend import detect_rise
 
 NONE = "none"
 _BLOCK_MS = BLOCK_S * 1000
 _CHOOSE_EVERY = 30
-_LOOK_AGAIN = 5  # while too little is known to choose
-_MOST = 2.0  # times the highest minute known: a trend is not continued into the sky
+_RETRY_EVERY = 5  # minutes, while the history is too short for a choice
+_MAX_GROWTH = 2.0  # limit of a forecast, times the highest minute in the history
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What was forecast. sure_req_per_s: at least so much at `at_ms`, when an instance started now
-    would be ready; in one of twenty held-back minutes less came. error_req_per_s: mean error of
-    this strategy on them, last_error_req_per_s: of the last value. strategy: its name."""
+class Forecast:
+    """A forecast for `at_ms`, when an instance started now would be ready.
 
-    sure_req_per_s: float
+    lower_bound_req_per_s: exceeded in 19 of 20 held-back minutes. error_req_per_s: mean error of
+    this forecaster on them; last_error_req_per_s: of the last value. forecaster: its name.
+    """
+
+    lower_bound_req_per_s: float
     at_ms: int
     error_req_per_s: float
     last_error_req_per_s: float
-    strategy: str
+    forecaster: str
 
 
 @dataclass(frozen=True, slots=True)
-class Climb:
-    """What a steady rise surely comes to at `at_ms`, when an instance started now would be ready.
-    req_per_s: the present rate; per_min: requests/s that it gains in a minute; lasted_s: so long.
+class TrendForecast:
+    """A steady rise, continued to `at_ms`, when an instance started now would be ready.
+
+    lower_bound_req_per_s: lower bound of the rate then. req_per_s: the current rate.
+    growth_per_min: requests/s gained per minute. lasted_s: duration of the rise so far.
     """
 
-    sure_req_per_s: float
+    lower_bound_req_per_s: float
     at_ms: int
     req_per_s: float
-    per_min: float
+    growth_per_min: float
     lasted_s: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """history: of the model. family: that `strategy` was chosen for. strategy: its name, "" for
-    none; its errors as in Expected and Score. chosen_minute: since the epoch, when it was.
-    expected, climb: None where nothing is."""
+class ForecastState:
+    """The history of a model, the chosen forecaster and its forecasts.
+
+    family: the policy value that the choice was made for. forecaster: name of the choice, ""
+    without one; its errors as in Forecast and ForecasterScore. chosen_minute: minute since the
+    epoch of the choice. forecast, trend: None without one.
+    """
 
     history: History = field(default_factory=History)
     family: str = NONE
-    strategy: str = ""
+    forecaster: str = ""
     error_req_per_s: float = 0.0
-    over_req_per_s: float = 0.0
+    overshoot_req_per_s: float = 0.0
     last_error_req_per_s: float = 0.0
     chosen_minute: int = 0
-    expected: Expected | None = None
-    climb: Climb | None = None
+    forecast: Forecast | None = None
+    trend: TrendForecast | None = None
 
 
-def looked_ahead(
-    outlook: Outlook,
+def update_forecast(
+    state: ForecastState,
     blocks: Blocks,
     policy: Policy,
     start_s: float,
-    turn: int,
+    stagger_slot: int,
     now_ms: int,
-) -> Outlook:
-    """The outlook brought up to date: a steady rise every ten seconds, the rest when another
-    minute is over.
+) -> ForecastState:
+    """The updated state: the trend every 10 s, the rest every minute.
 
-    start_s: how long an instance takes to start, 0 = not known. turn: of the model, so that not
-    all of them choose in the same minute.
+    start_s: time that an instance takes to start, 0 = unknown. stagger_slot: of the model, so that
+    not all models choose in the same minute.
     """
     family = policy.forecast
     if family == NONE:
-        return outlook if outlook == Outlook() else Outlook()
-    climb = _climb(blocks, policy.significance, start_s, now_ms) if family == AUTO else None
-    if climb != outlook.climb:
-        outlook = replace(outlook, climb=climb)
-    history = absorbed(outlook.history, blocks, now_ms)
-    if history is outlook.history and family == outlook.family:
-        return outlook
-    outlook = replace(outlook, history=history, expected=None)
+        return state if state == ForecastState() else ForecastState()
+    trend = (
+        _trend_forecast(blocks, policy.significance, start_s, now_ms) if family == AUTO else None
+    )
+    if trend != state.trend:
+        state = replace(state, trend=trend)
+    history = extend_history(state.history, blocks, now_ms)
+    if history is state.history and family == state.family:
+        return state
+    state = replace(state, history=history, forecast=None)
     if start_s <= 0.0:
-        return outlook
+        return state
     ready_ms = now_ms + round(start_s * 1000)
     steps = max(1, ready_ms // 1000 // MINUTE_S - history.end_minute + 1)
-    since = history.end_minute - outlook.chosen_minute
-    again = since >= _CHOOSE_EVERY and (history.end_minute + turn) % _CHOOSE_EVERY == 0
-    unknown = not outlook.last_error_req_per_s and since >= _LOOK_AGAIN
-    if family != outlook.family or again or unknown or since >= 2 * _CHOOSE_EVERY:
-        outlook = _chosen(outlook, history.rates(), steps, family)
-    return replace(outlook, expected=_expected(outlook, steps, ready_ms))
+    since = history.end_minute - state.chosen_minute
+    again = since >= _CHOOSE_EVERY and (history.end_minute + stagger_slot) % _CHOOSE_EVERY == 0
+    unknown = not state.last_error_req_per_s and since >= _RETRY_EVERY
+    if family != state.family or again or unknown or since >= 2 * _CHOOSE_EVERY:
+        state = _choose_forecaster(state, history.rates(), steps, family)
+    return replace(state, forecast=_forecast(state, steps, ready_ms))
 
 
-def _climb(blocks: Blocks, significance: float, start_s: float, now_ms: int) -> Climb | None:
-    found = rising(blocks, significance) if start_s > 0.0 else None
-    if found is None:
+def _trend_forecast(
+    blocks: Blocks, significance: float, start_s: float, now_ms: int
+) -> TrendForecast | None:
+    rise = detect_rise(blocks, significance) if start_s > 0.0 else None
+    if rise is None:
         return None
     blocks_end_ms = now_ms // _BLOCK_MS * _BLOCK_MS
-    return Climb(
-        found.sure_req_per_s(start_s),
+    return TrendForecast(
+        rise.lower_bound_req_per_s(start_s),
         blocks_end_ms + round(start_s * 1000),
-        found.req_per_s,
-        60.0 * found.slope,
-        found.lasted_s,
+        rise.req_per_s,
+        60.0 * rise.slope,
+        rise.lasted_s,
     )
 
 
-def _chosen(outlook: Outlook, rates: Rates, steps: int, family: str) -> Outlook:
-    found = scores(rates, steps, strategies())
-    best = least(found, family)
+def _choose_forecaster(
+    state: ForecastState, rates: Rates, steps: int, family: str
+) -> ForecastState:
+    scores = score_forecasters(rates, steps, forecasters())
+    best = best_score(scores, family)
     return replace(
-        outlook,
+        state,
         family=family,
-        strategy=best.strategy.name if best else "",
+        forecaster=best.forecaster.name if best else "",
         error_req_per_s=best.mean_error if best else 0.0,
-        over_req_per_s=best.over if best else 0.0,
-        last_error_req_per_s=found[0].mean_error if found else 0.0,
-        chosen_minute=outlook.history.end_minute,
+        overshoot_req_per_s=best.overshoot if best else 0.0,
+        last_error_req_per_s=scores[0].mean_error if scores else 0.0,
+        chosen_minute=state.history.end_minute,
     )
 
 
-def _expected(outlook: Outlook, steps: int, ready_ms: int) -> Expected | None:
-    strategy = of_name(outlook.strategy)
-    if strategy is None:
+def _forecast(state: ForecastState, steps: int, ready_ms: int) -> Forecast | None:
+    forecaster = forecaster_by_name(state.forecaster)
+    if forecaster is None:
         return None
-    rates = outlook.history.rates()
-    if isinstance(LAST.predict(rates, steps), NoForecast):
+    rates = state.history.rates()
+    if isinstance(LAST_VALUE.predict(rates, steps), NoForecast):
         return None
-    said = strategy.predict(rates, steps)
-    if isinstance(said, NoForecast) or not math.isfinite(said):
+    predicted = forecaster.predict(rates, steps)
+    if isinstance(predicted, NoForecast) or not math.isfinite(predicted):
         return None
     highest = float(np.nanmax(rates))
-    return Expected(
-        max(0.0, min(said, _MOST * highest) - outlook.over_req_per_s),
+    return Forecast(
+        max(0.0, min(predicted, _MAX_GROWTH * highest) - state.overshoot_req_per_s),
         ready_ms,
-        outlook.error_req_per_s,
-        outlook.last_error_req_per_s,
-        outlook.strategy,
+        state.error_req_per_s,
+        state.last_error_req_per_s,
+        state.forecaster,
     )

@@ -1,4 +1,4 @@
-"""The interface of a forecast, and its answer."""
+"""The interface of a forecaster, and its answer without a forecast."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from autoscaler.estimate.forecast.history import Rates
 
 @dataclass(frozen=True, slots=True)
 class NoForecast:
-    """This method has no answer here. why: in words."""
+    """The forecaster has no answer. why: as text."""
 
     why: str
 
 
-class Strategy(Protocol):
-    """One way to look ahead. family: as `policy.forecast` names it; name: unique, for people.
+class Forecaster(Protocol):
+    """A forecasting method.
 
-    reach: how many of the newest bins it looks at; it is given no more.
+    family: value of `policy.forecast` that selects it; name: unique, for display. lookback: number
+    of newest bins that it uses; it gets no more.
     """
 
     @property
@@ -28,9 +29,9 @@ class Strategy(Protocol):
     def name(self) -> str: ...
 
     @property
-    def reach(self) -> int: ...
+    def lookback(self) -> int: ...
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
         """Requests/s in the bin `steps` (at least 1) after the last one of `rates`, which may hold
-        NaN. Pure, and the same for the same input."""
+        NaN. Pure and deterministic."""
         ...

@@ -1,7 +1,7 @@
 """Arrivals per minute of one model over the last three days, as an immutable value.
 
-Owns the minutes and how they are read off the 10 s blocks of a tick. A minute is counted once it is
-over for good; one that was not reported well enough stays unknown, which is not the same as zero.
+Minutes are summed from the 10 s blocks of a tick once they are complete. A minute with too few
+reports is unknown, which differs from zero.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from topics.hourly_rates import KEPT_HOURS, MINUTES, UNKNOWN
 MINUTE_S = 60
 _NO_MINUTES = (UNKNOWN,) * MINUTES
 _PER_MINUTE = MINUTE_S // BLOCK_S
-_COVERED = 0.75
-_SETTLES_S = 3  # records of a second are here by then
+_MIN_COVERAGE = 0.75
+_ARRIVAL_DELAY_S = 3  # records of a second have arrived after this delay
 
 Rates = NDArray[np.float64]
-"""Requests/s of consecutive minutes, oldest first; NaN where a minute is not known."""
+"""Requests/s of consecutive minutes, oldest first; NaN for an unknown minute."""
 
 Hour = tuple[int, ...]
-"""Arrivals of 60 minutes, -1 where not known."""
+"""Arrivals of 60 minutes, -1 for an unknown minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """first_hour: since the epoch. hours: consecutive. end_minute: since the epoch, the first that
-    is not counted yet (0: nothing was counted)."""
+    """first_hour: since the epoch. hours: consecutive. end_minute: since the epoch, the first
+    minute that is not counted yet; 0 without any."""
 
     first_hour: int = 0
     hours: tuple[Hour, ...] = ()
     end_minute: int = 0
 
     def rates(self) -> Rates:
-        """All that is known up to `end_minute`, from the first known minute on."""
+        """Rates from the first known minute until before `end_minute`."""
         counts = np.array(self.hours, np.float64).ravel()
         counts = counts[: self.end_minute - self.first_hour * MINUTES]
         known = np.flatnonzero(counts >= 0.0)
@@ -53,10 +53,10 @@ class History:
         return self.hours[at] if 0 <= at < len(self.hours) else _NO_MINUTES
 
 
-def absorbed(history: History, blocks: Blocks, now_ms: int) -> History:
-    """`history` with the minutes that `blocks`, which end at `now_ms`, complete; itself where that
-    is none. What was missed before is filled in as far back as the blocks go."""
-    end = (now_ms // 1000 - _SETTLES_S) // MINUTE_S
+def extend_history(history: History, blocks: Blocks, now_ms: int) -> History:
+    """`history` with the minutes that `blocks`, which end at `now_ms`, complete; itself without a
+    new minute. Missed minutes are filled in as far back as the blocks reach."""
+    end = (now_ms // 1000 - _ARRIVAL_DELAY_S) // MINUTE_S
     if end <= history.end_minute:
         return history
     first_block = now_ms // 1000 // BLOCK_S - len(blocks)
@@ -66,14 +66,14 @@ def absorbed(history: History, blocks: Blocks, now_ms: int) -> History:
         start = minute * _PER_MINUTE - first_block
         part = blocks[start : start + _PER_MINUTE]
         covered_s = sum(seconds for seconds, _ in part)
-        if covered_s >= _COVERED * MINUTE_S:
+        if covered_s >= _MIN_COVERAGE * MINUTE_S:
             found[minute] = round(sum(count for _, count in part) * MINUTE_S / covered_s)
-    return _with(history, found, end)
+    return _with_minutes(history, found, end)
 
 
-def restored(hours: Iterable[tuple[int, Hour]], now_ms: int) -> History:
-    """The history that (hour since the epoch, its minutes) make, in any order. What lies after
-    `now_ms` or too long before it is left out: a clock may have been wrong."""
+def restore_history(hours: Iterable[tuple[int, Hour]], now_ms: int) -> History:
+    """The history of recorded hours (hour since the epoch, its minutes), in any order. Minutes
+    after `now_ms` or too old are ignored, because a clock may have been wrong."""
     now_minute = now_ms // 1000 // MINUTE_S
     found = {
         hour * MINUTES + k: count
@@ -82,10 +82,10 @@ def restored(hours: Iterable[tuple[int, Hour]], now_ms: int) -> History:
         for k, count in enumerate(minutes[:MINUTES])
         if count >= 0 and hour * MINUTES + k < now_minute
     }
-    return _with(History(), found, max(found) + 1) if found else History()
+    return _with_minutes(History(), found, max(found) + 1) if found else History()
 
 
-def _with(history: History, found: dict[int, int], end: int) -> History:
+def _with_minutes(history: History, found: dict[int, int], end: int) -> History:
     last = max(0, end - 1) // MINUTES
     first = max(history.first_hour, last - KEPT_HOURS + 1) if history.hours else last
     if found:

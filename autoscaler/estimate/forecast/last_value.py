@@ -1,4 +1,4 @@
-"""The last value: what was asked in the newest bin will be asked. The measure of all others."""
+"""Forecast the newest value. It is the baseline of all other forecasters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NEWEST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
-    """See the module."""
+class LastValue:
+    """The last-value forecaster."""
 
     family: str = "last"
     name: str = "last value"
-    reach: int = _NEWEST
+    lookback: int = _NEWEST
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """The newest known value, if it is one of the last five."""
+        """The newest known value among the last five."""
         del steps
         known = rates[-_NEWEST:]
         known = known[~np.isnan(known)]

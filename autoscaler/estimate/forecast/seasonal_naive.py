@@ -1,4 +1,4 @@
-"""Seasonal naive: as one season ago (Hyndman and Athanasopoulos, Forecasting, section 5.2)."""
+"""Forecast the value of one season ago (Hyndman and Athanasopoulos, Forecasting, section 5.2)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from autoscaler.estimate.forecast.history import Rates
 
 
 @dataclass(frozen=True, slots=True)
-class Seasonal:
-    """period: bins of a season. label: its length in words."""
+class SeasonalNaive:
+    """period: bins per season. label: its length as text."""
 
     period: int
     label: str
@@ -20,17 +20,16 @@ class Seasonal:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for display."""
         return f"seasonal ({self.label})"
 
     @property
-    def reach(self) -> int:
-        """A season, and the bin before it."""
+    def lookback(self) -> int:
+        """A season and one bin more."""
         return self.period + 1
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """The mean of the bin one season before the one asked for, and of its two neighbours: a
-        single minute is mostly chance."""
+        """Mean of three bins around the one a season before, because a single minute is noisy."""
         at = len(rates) - 1 + steps
         while at >= len(rates):
             at -= self.period

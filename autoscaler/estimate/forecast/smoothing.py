@@ -1,8 +1,8 @@
 """Brown's double exponential smoothing: a level and a trend that follow the newest values.
 
-Owns the formula (Brown, Smoothing, Forecasting and Prediction, 1963, chapter 9); the smoothing
-itself is coreforecast's. With S' = the exponentially weighted mean and S'' = that of S':
-level = 2 S' - S'', trend per bin = alpha / (1 - alpha) (S' - S'').
+Source: Brown, Smoothing, Forecasting and Prediction, 1963, chapter 9. With S' = the exponentially
+weighted mean and S'' = that of S': level = 2 S' - S'', trend per bin = alpha / (1 - alpha) (S' -
+S'').
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from coreforecast.exponentially_weighted import exponentially_weighted_mean
 from autoscaler.estimate.forecast.forecaster import NoForecast
 from autoscaler.estimate.forecast.history import Rates
 
-_REACH = 180
-_LEAST = 10
+_LOOKBACK = 180
+_MIN_BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Smoothing:
+class DoubleSmoothing:
     """alpha: weight of the newest value, in (0, 1)."""
 
     alpha: float
     family: str = "smoothing"
-    reach: int = _REACH
+    lookback: int = _LOOKBACK
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for display."""
         return f"smoothing ({self.alpha:g})"
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """The trend continued; unknown bins count as the one before them."""
-        rates = rates[-_REACH:]
+        """The trend continued; an unknown bin counts as the one before it."""
+        rates = rates[-_LOOKBACK:]
         known = np.flatnonzero(~np.isnan(rates))
-        if len(known) < _LEAST:
-            return NoForecast(f"fewer than {_LEAST} bins are known")
+        if len(known) < _MIN_BINS:
+            return NoForecast(f"fewer than {_MIN_BINS} bins are known")
         rates = rates[known[0] :]
         once = exponentially_weighted_mean(rates, self.alpha, skipna=True)
         twice = exponentially_weighted_mean(once, self.alpha)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.estimate.duplicates import Producer
+from autoscaler.estimate.duplicates import AppliedSequences
 from autoscaler.estimate.windows import MAX_AHEAD_S, NoData, Stats, TelemetryWindows
 from topics.sketch import bucket_of, merge, quantile_ms
 from topics.telemetry import Telemetry
@@ -133,7 +133,7 @@ def test_spans_blocks_and_lengths_equal_a_recount(
 @given(st.lists(st.integers(0, 300), max_size=200), st.sampled_from([1, 97, 400]))
 def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
     """Each sequence is new once, in any order, as long as the producer's memory reaches."""
-    producer = Producer()
+    producer = AppliedSequences()
     known: set[int] = set()
     for sequence in sequences:
         number = sequence * stride

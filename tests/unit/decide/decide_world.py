@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.decide import ControllerState, Effect, Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.state.effects import (
@@ -123,7 +123,7 @@ class World:
         ready = [request for at_s, request in self.due if at_s <= self.t_s]
         self.due = [(at_s, request) for at_s, request in self.due if at_s > self.t_s]
         seen = Observation(
-            observe(self.windows, models, self.cluster.policy, self.now_ms),
+            observe_demand(self.windows, models, self.cluster.policy, self.now_ms),
             dict(self.statuses),
             availability=dict(self.availability),
             prices=dict(self.prices),

@@ -11,7 +11,7 @@ from autoscaler.apply.model_change import scale_in_veto
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
-from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
@@ -61,6 +61,6 @@ def test_an_exchange_that_leaves_a_little_less_takes_as_much_evidence_as_a_remov
     assert ReasonCode.SLO_STRAINED in why(adds=1, removes=4, demand=missed)
     assert ReasonCode.TELEMETRY_STALE in why(adds=1, removes=4, demand=stale)
     assert {ReasonCode.TELEMETRY_STALE, ReasonCode.NO_TELEMETRY} & {
-        *why(adds=1, removes=4, demand=UNKNOWN)
+        *why(adds=1, removes=4, demand=UNKNOWN_DEMAND)
     }
-    assert why(adds=1, removes=3, demand=UNKNOWN) == ()  # 3.9 for 3
+    assert why(adds=1, removes=3, demand=UNKNOWN_DEMAND) == ()  # 3.9 for 3

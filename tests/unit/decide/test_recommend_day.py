@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.decide import decide
 from autoscaler.domain.cluster import Mode
-from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.state.controller_state import Observation
 from autoscaler.state.effects import Effect, PublishDecision, SolveRequested
 from tests.unit.decide.decide_catalogue import pool, service
@@ -63,7 +63,7 @@ def test_a_day_in_mode_recommend_has_no_effects() -> None:
         ready = [request for at_s, request in w.due if at_s <= w.t_s]
         w.due = [item for item in w.due if item[0] > w.t_s]
         seen = Observation(
-            observe(w.windows, ["chat"], w.cluster.policy, w.now_ms),
+            observe_demand(w.windows, ["chat"], w.cluster.policy, w.now_ms),
             availability=dict(w.availability),
             prices=dict(w.prices),
             answers=tuple(w.planner.answer(request, w.cluster) for request in ready),

@@ -7,9 +7,9 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.model_demand import UNKNOWN, ModelDemand
-from autoscaler.estimate.score_drift import has_drifted, present_mix
-from autoscaler.estimate.window_stats import LengthsSeen
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
+from autoscaler.estimate.score_drift import current_score_mix, has_drifted
+from autoscaler.estimate.window_stats import WindowLengths
 from autoscaler.planning.planner_messages import (
     ChosenSplit,
     Outcome,
@@ -68,13 +68,13 @@ def answered(
 def view(model: str, target: float) -> ModelView:
     own = CLUSTER.service(model)
     state = replace(MODELS[model], target_req_per_s=target)
-    return ModelView(own, CLUSTER.policy, NOW, NOW, state, UNKNOWN)
+    return ModelView(own, CLUSTER.policy, NOW, NOW, state, UNKNOWN_DEMAND)
 
 
 def seen(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDemand:
     return ModelDemand(
-        local_lengths=LengthsSeen(classes=counts),
-        long_lengths=LengthsSeen(classes=counts if long is None else long),
+        local_lengths=WindowLengths(classes=counts),
+        long_lengths=WindowLengths(classes=counts if long is None else long),
     )
 
 
@@ -175,7 +175,7 @@ def test_a_shift_of_scores_is_told_from_chance() -> None:
 def test_the_mix_is_of_the_longest_time_that_still_speaks_of_now() -> None:
     usual = dict.fromkeys(range(20), 100)
     shifted = {19: 500}
-    assert present_mix(ROUTE, UNKNOWN) == ROUTE.sample
-    assert present_mix(ROUTE, seen({0: 20}, {0: 50})) == ROUTE.sample
-    assert present_mix(ROUTE, seen(dict.fromkeys(range(20), 10), usual)).requests == 2000
-    assert present_mix(ROUTE, seen(shifted, usual)) == ROUTE.mix(shifted)
+    assert current_score_mix(ROUTE, UNKNOWN_DEMAND) == ROUTE.sample
+    assert current_score_mix(ROUTE, seen({0: 20}, {0: 50})) == ROUTE.sample
+    assert current_score_mix(ROUTE, seen(dict.fromkeys(range(20), 10), usual)).requests == 2000
+    assert current_score_mix(ROUTE, seen(shifted, usual)) == ROUTE.mix(shifted)

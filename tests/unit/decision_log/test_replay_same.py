@@ -13,8 +13,8 @@ from autoscaler.decide import ControllerState, Observation
 from autoscaler.domain.cluster import Market, Mode
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.sketch_cells import CELLS
-from autoscaler.estimate.sketches import Seen
-from autoscaler.estimate.window_stats import LengthsSeen
+from autoscaler.estimate.sketches import SketchSnapshot
+from autoscaler.estimate.window_stats import WindowLengths
 from streams.controller.tick_loop import TickDone
 from streams.decision_log.log_reader import segments
 from streams.decision_log.log_replay import Rerun, rerun
@@ -167,9 +167,9 @@ def test_a_value_that_cannot_be_written_costs_its_tick_alone(
     log.start()
     state, cluster = ControllerState(T0), world(5.0, pools=(ONE,)).cluster
     for second, shape in enumerate(
-        (Seen(np.zeros(CELLS, np.int64)).sketch("shapes", 0), object(), {})
+        (SketchSnapshot(np.zeros(CELLS, np.int64)).sketch("shapes", 0), object(), {})
     ):
-        lengths = LengthsSeen(shapes=shape)  # type: ignore[arg-type]
+        lengths = WindowLengths(shapes=shape)  # type: ignore[arg-type]
         seen = Observation(demand={"chat": ModelDemand(long_lengths=lengths)})
         log.tick(TickDone(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))
     log.close(30.0)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.estimate.model_demand import ModelDemand, spans_s
+from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.windows import Stats
 
 POLICY = Policy()
@@ -29,8 +29,8 @@ def demand_at(total: NDArray[np.int64], now: int) -> ModelDemand:
     first = -(-max(0, now - POLICY.global_window_s) // 10)
     blocks = np.diff(total[10 * first : now + 1 : 10]).tolist()
     return ModelDemand(
-        tuple(count(span) for span in spans_s(POLICY)),
+        tuple(count(span) for span in increase_spans_s(POLICY)),
         Stats(local_s, 0, local, 0, 0, 0, 0, local / local_s, None, None, None, None),
         blocks=tuple((10, arrivals) for arrivals in blocks),
-        seen_ms=T0 + now * 1000,
+        reported_ms=T0 + now * 1000,
     )

@@ -10,7 +10,11 @@ import pytest
 
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.estimate.queue_model import expected_in_flight, most_explained, overload
+from autoscaler.estimate.queue_model import (
+    detect_overload,
+    expected_in_flight,
+    max_explained_in_flight,
+)
 
 LENGTHS = Lengths.expected(1000.0, 200.0)
 
@@ -53,39 +57,45 @@ def test_queues_of_chance_at_planned_loads_are_explained(slots: int, load: float
     ready = [combo(slots / 10.0, 50.0)]  # 10 s each
     rate = load * slots / 10.0
     counts = in_system(slots, rate, 10.0, 21_600, 1)
-    limit = most_explained(rate, ready, LENGTHS)
+    limit = max_explained_in_flight(rate, ready, LENGTHS)
     assert np.mean([count > limit for count in counts]) < 0.003
     assert limit < slots + 36  # and it is still one
 
 
 def test_many_slots_are_held_to_three_sigma() -> None:
     """80 of 128 slots busy: 80 + 3 sqrt(80) = 107."""
-    assert most_explained(8.0, [combo(12.8, 50.0)], LENGTHS) == pytest.approx(106.8, abs=0.1)
+    assert max_explained_in_flight(8.0, [combo(12.8, 50.0)], LENGTHS) == pytest.approx(
+        106.8, abs=0.1
+    )
 
 
 def test_a_load_beyond_capacity_explains_no_more_than_a_full_fleet() -> None:
     """Otherwise an overload would be explained by itself."""
     ready = [combo(12.8, 50.0)]
-    assert most_explained(30.0, ready, LENGTHS) == most_explained(12.0, ready, LENGTHS) < 190
+    assert (
+        max_explained_in_flight(30.0, ready, LENGTHS)
+        == max_explained_in_flight(12.0, ready, LENGTHS)
+        < 190
+    )
 
 
 def test_an_overload_is_sized_by_its_requests_and_capped_by_what_the_rate_can_be() -> None:
     """N / L = 2 at 8 req/s asks for 16, and for 11 where the rate is 11 at most."""
     ready = [combo(12.8, 50.0)]
-    found = overload(160, 8.0, 20.0, ready, LENGTHS)
+    found = detect_overload(160, 8.0, 20.0, ready, LENGTHS)
     assert found is not None
     assert found.expected == pytest.approx(80.0)
     assert found.req_per_s == pytest.approx(16.0)
-    capped = overload(160, 8.0, 11.0, ready, LENGTHS)
+    capped = detect_overload(160, 8.0, 11.0, ready, LENGTHS)
     assert capped is not None and capped.req_per_s == 11.0
-    without = overload(160, 8.0, 0.0, ready, LENGTHS)
+    without = detect_overload(160, 8.0, 0.0, ready, LENGTHS)
     assert without is not None and without.req_per_s == 8.0
 
 
 def test_no_overload_within_chance_or_without_what_serves() -> None:
     """106 of 80 are chance; nothing is measured without combos, or expected without a rate."""
     ready = [combo(12.8, 50.0)]
-    assert overload(106, 8.0, 20.0, ready, LENGTHS) is None
-    assert overload(107, 8.0, 20.0, ready, LENGTHS) is not None
-    assert overload(100, 5.0, 20.0, [], LENGTHS) is None
-    assert overload(100, 0.0, 0.1, ready, LENGTHS) is None
+    assert detect_overload(106, 8.0, 20.0, ready, LENGTHS) is None
+    assert detect_overload(107, 8.0, 20.0, ready, LENGTHS) is not None
+    assert detect_overload(100, 5.0, 20.0, [], LENGTHS) is None
+    assert detect_overload(100, 0.0, 0.1, ready, LENGTHS) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.estimate.poisson_tests import beyond_chance, poisson_tail
+from autoscaler.estimate.poisson_tests import is_significant, poisson_tail
 
 
 @given(
@@ -16,4 +16,4 @@ from autoscaler.estimate.poisson_tests import beyond_chance, poisson_tail
 def test_it_agrees_with_the_tail(mean: float, sigmas: float, significance: float) -> None:
     """Around the limit and far from it, on both sides of the mean."""
     count = max(0, round(mean + sigmas * max(1.0, mean) ** 0.5))
-    assert beyond_chance(count, mean, significance) == (poisson_tail(count, mean) <= significance)
+    assert is_significant(count, mean, significance) == (poisson_tail(count, mean) <= significance)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.estimate.arrival_counts import Blocks
-from autoscaler.estimate.overdispersion import POISSON, dispersion, likely_dispersion
+from autoscaler.estimate.overdispersion import POISSON, dispersion, suspected_dispersion
 
 
 def blocks_of(counts: np.ndarray) -> Blocks:
@@ -26,7 +26,7 @@ def gamma_counts(rate: float, cv: float, blocks: int, seed: int) -> np.ndarray:
 def test_poisson_arrivals_are_called_poisson(rate: float) -> None:
     """300 half hours of chance: hardly one claims anything, and none claims much."""
     found = [
-        dispersion(blocks_of(np.random.default_rng(seed).poisson(rate * 10, 180))).claimed
+        dispersion(blocks_of(np.random.default_rng(seed).poisson(rate * 10, 180))).confirmed
         for seed in range(300)
     ]
     assert np.mean(found) == pytest.approx(1.0, abs=0.01)
@@ -37,14 +37,16 @@ def test_poisson_arrivals_are_called_poisson(rate: float) -> None:
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_clustered_arrivals_are_claimed_near_the_square_of_their_cv(rate: float, cv: float) -> None:
     """Counts of a renewal process vary by CV^2 times their mean, over spans of many gaps."""
-    found = [dispersion(blocks_of(gamma_counts(rate, cv, 180, seed))).claimed for seed in range(12)]
+    found = [
+        dispersion(blocks_of(gamma_counts(rate, cv, 180, seed))).confirmed for seed in range(12)
+    ]
     assert 0.5 * cv**2 < np.mean(found) < 1.3 * cv**2
 
 
 def test_few_blocks_claim_nothing() -> None:
     """Four minutes, however wild."""
     wild = tuple((10, 100 if index % 2 else 0) for index in range(24))
-    assert dispersion(wild).claimed == 1.0
+    assert dispersion(wild).confirmed == 1.0
     assert dispersion(()) == POISSON
 
 
@@ -54,8 +56,8 @@ def test_a_step_and_a_slow_swing_are_no_bursts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     step = rng.poisson(np.repeat([10.0, 100.0], 90))
     swing = rng.poisson(50.0 * (1.5 + np.sin(np.linspace(0, 6.28, 180))) / 1.5)
-    assert dispersion(blocks_of(step)).claimed < 1.1
-    assert dispersion(blocks_of(swing)).claimed < 1.1
+    assert dispersion(blocks_of(step)).confirmed < 1.1
+    assert dispersion(blocks_of(swing)).confirmed < 1.1
 
 
 def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
@@ -63,7 +65,7 @@ def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
     rng = np.random.default_rng(3)
     covered = rng.integers(0, 11, 180)
     blocks = tuple((int(s), int(rng.poisson(5.0 * s))) for s in covered)
-    assert dispersion(blocks).claimed == 1.0
+    assert dispersion(blocks).confirmed == 1.0
     assert 0.5 < dispersion(blocks).index < 1.5
 
 
@@ -71,8 +73,8 @@ def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
 def test_five_minutes_show_that_arrivals_are_clustered_though_not_by_how_much(cv: float) -> None:
     """30 blocks are too few to claim anything, and enough to see that these are no Poisson ones."""
     found = [blocks_of(gamma_counts(5.0, cv, 30, seed)) for seed in range(20)]
-    assert sum(likely_dispersion(blocks, 30) > 2.0 for blocks in found) >= 18
-    assert np.mean([dispersion(blocks).claimed for blocks in found]) < 2.0
+    assert sum(suspected_dispersion(blocks, 30) > 2.0 for blocks in found) >= 18
+    assert np.mean([dispersion(blocks).confirmed for blocks in found]) < 2.0
 
 
 @pytest.mark.parametrize("rate", [0.5, 5.0, 200.0])
@@ -80,5 +82,5 @@ def test_five_minutes_of_poisson_arrivals_hardly_look_clustered(rate: float) -> 
     """At most one in fifty; what came before the blocks asked for does not count."""
     draws = [np.random.default_rng(seed).poisson(rate * 10, 40) for seed in range(300)]
     steps = [np.concatenate((9 * counts[:10], counts[10:])) for counts in draws]
-    looked = [likely_dispersion(blocks_of(counts), 30) for counts in steps]
+    looked = [suspected_dispersion(blocks_of(counts), 30) for counts in steps]
     assert sum(value > 1.0 for value in looked) <= 6

@@ -11,15 +11,15 @@ import orjson
 import pytest
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.estimate.forecast.forecast_state import Outlook, looked_ahead
+from autoscaler.estimate.forecast.forecast_state import ForecastState, update_forecast
 from autoscaler.estimate.forecast.forecaster import NoForecast
-from autoscaler.estimate.forecast.forecasters import strategies
-from autoscaler.estimate.forecast.history import History, absorbed, restored
-from autoscaler.estimate.forecast.last_value import Last
-from autoscaler.estimate.forecast.seasonal_naive import Seasonal
-from autoscaler.estimate.forecast.selection import AUTO, least, scores
-from autoscaler.estimate.forecast.smoothing import Smoothing
-from autoscaler.estimate.forecast.trend import LENGTHS, rising
+from autoscaler.estimate.forecast.forecasters import forecasters
+from autoscaler.estimate.forecast.history import History, extend_history, restore_history
+from autoscaler.estimate.forecast.last_value import LastValue
+from autoscaler.estimate.forecast.seasonal_naive import SeasonalNaive
+from autoscaler.estimate.forecast.selection import AUTO, best_score, score_forecasters
+from autoscaler.estimate.forecast.smoothing import DoubleSmoothing
+from autoscaler.estimate.forecast.trend import TREND_BLOCKS, detect_rise
 from topics.codec import read_value, write_value
 from topics.hourly_rates import KEPT_HOURS, UNKNOWN
 
@@ -34,23 +34,23 @@ def blocks(*arrivals: int) -> tuple[tuple[int, int], ...]:
 
 
 def test_a_minute_counts_once_it_is_over_and_its_records_are_here() -> None:
-    seen = absorbed(History(), blocks(1, 2, 3, 4, 5, 6), T0 + 2_000)
+    seen = extend_history(History(), blocks(1, 2, 3, 4, 5, 6), T0 + 2_000)
     assert seen.end_minute == T0 // MINUTE_MS - 1 and not len(seen.rates())
-    seen = absorbed(seen, blocks(1, 2, 3, 4, 5, 6), T0 + 3_000)
+    seen = extend_history(seen, blocks(1, 2, 3, 4, 5, 6), T0 + 3_000)
     assert seen.rates().tolist() == [21 / 60]
-    assert absorbed(seen, blocks(9, 9, 9, 9, 9, 9), T0 + 9_000) is seen
+    assert extend_history(seen, blocks(9, 9, 9, 9, 9, 9), T0 + 9_000) is seen
 
 
 def test_a_minute_that_was_not_reported_is_unknown_and_not_zero() -> None:
     gap = (*blocks(*[6] * 6), *[(0, 0)] * 6, *blocks(*[0] * 6))
-    rates = absorbed(History(), gap, T0 + 5_000).rates()
+    rates = extend_history(History(), gap, T0 + 5_000).rates()
     assert rates[0] == 0.6 and math.isnan(rates[1]) and rates[2] == 0.0
 
 
 def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
     """A controller that takes over finds an older record, and half an hour in its windows."""
-    before = restored([(HOUR - 2, tuple([60] * 60))], T0)
-    after = absorbed(before, blocks(*[20] * 180), T0 + 5_000)
+    before = restore_history([(HOUR - 2, tuple([60] * 60))], T0)
+    after = extend_history(before, blocks(*[20] * 180), T0 + 5_000)
     rates = after.rates()
     assert rates[:60].tolist() == [1.0] * 60
     assert rates[-30:].tolist() == [2.0] * 30
@@ -58,47 +58,49 @@ def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
 
 
 def test_a_history_keeps_three_days_whatever_the_clock_does() -> None:
-    old = absorbed(History(), blocks(*[6] * 6), T0 + 5_000)
+    old = extend_history(History(), blocks(*[6] * 6), T0 + 5_000)
     week_ms = 7 * 86_400_000
-    new = absorbed(old, blocks(*[12] * 6), T0 + week_ms + 5_000)
+    new = extend_history(old, blocks(*[12] * 6), T0 + week_ms + 5_000)
     assert len(new.hours) <= KEPT_HOURS and new.rates().tolist() == [1.2]
-    assert absorbed(new, blocks(*[6] * 6), T0) is new
+    assert extend_history(new, blocks(*[6] * 6), T0) is new
 
 
 def test_hours_of_the_future_and_of_long_ago_are_not_believed() -> None:
     hour = tuple([60] * 60)
-    found = restored([(HOUR + 2, hour), (HOUR - KEPT_HOURS - 5, hour), (HOUR - 1, hour)], T0)
+    found = restore_history([(HOUR + 2, hour), (HOUR - KEPT_HOURS - 5, hour), (HOUR - 1, hour)], T0)
     assert found.rates().tolist() == [1.0] * 60
-    assert restored([], T0) == History()
-    assert restored([(HOUR - 1, (UNKNOWN,) * 60)], T0) == History()
+    assert restore_history([], T0) == History()
+    assert restore_history([(HOUR - 1, (UNKNOWN,) * 60)], T0) == History()
 
 
 def test_an_outlook_survives_writing_and_reading() -> None:
-    made = looked_ahead(Outlook(), blocks(*[6] * 180), Policy(forecast="last"), 60.0, 0, T0 + 5_000)
-    assert read_value(Outlook, orjson.loads(write_value(made))) == made
+    made = update_forecast(
+        ForecastState(), blocks(*[6] * 180), Policy(forecast="last"), 60.0, 0, T0 + 5_000
+    )
+    assert read_value(ForecastState, orjson.loads(write_value(made))) == made
 
 
 def test_last_value_looks_past_a_short_gap_only() -> None:
-    assert Last().predict(np.array([1.0, 2.0, math.nan]), 3) == 2.0
-    assert isinstance(Last().predict(np.array([1.0, *[math.nan] * 5]), 1), NoForecast)
+    assert LastValue().predict(np.array([1.0, 2.0, math.nan]), 3) == 2.0
+    assert isinstance(LastValue().predict(np.array([1.0, *[math.nan] * 5]), 1), NoForecast)
 
 
 def test_seasonal_repeats_what_was_one_season_ago() -> None:
     season = np.tile([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0, 1.0], 3)[:-3]  # the next is the fifth
-    found = [Seasonal(8, "8").predict(season, steps) for steps in (1, 3, 9)]
+    found = [SeasonalNaive(8, "8").predict(season, steps) for steps in (1, 3, 9)]
     assert found == [pytest.approx(19 / 3), 1.0, pytest.approx(19 / 3)]
-    assert isinstance(Seasonal(60, "1 h").predict(season, 1), NoForecast)
+    assert isinstance(SeasonalNaive(60, "1 h").predict(season, 1), NoForecast)
 
 
 def test_smoothing_continues_a_ramp_and_never_goes_below_zero() -> None:
     ramp = np.arange(0.0, 60.0)
-    assert Smoothing(0.5).predict(ramp, 5) == pytest.approx(64.0, abs=0.1)
-    assert Smoothing(0.5).predict(ramp[::-1], 200) == 0.0
-    assert isinstance(Smoothing(0.5).predict(ramp[:5], 1), NoForecast)
+    assert DoubleSmoothing(0.5).predict(ramp, 5) == pytest.approx(64.0, abs=0.1)
+    assert DoubleSmoothing(0.5).predict(ramp[::-1], 200) == 0.0
+    assert isinstance(DoubleSmoothing(0.5).predict(ramp[:5], 1), NoForecast)
 
 
-@pytest.mark.parametrize("strategy", strategies(), ids=lambda s: s.name)
-def test_no_strategy_answers_with_nonsense(strategy: Seasonal) -> None:
+@pytest.mark.parametrize("strategy", forecasters(), ids=lambda s: s.name)
+def test_no_strategy_answers_with_nonsense(strategy: SeasonalNaive) -> None:
     random = np.random.default_rng(1)
     for _ in range(50):
         rates = random.exponential(5.0, int(random.integers(0, 1600)))
@@ -114,31 +116,33 @@ def minutes(rate_of: object, count: int, seed: int = 1) -> np.ndarray:
 
 def test_what_repeats_each_hour_is_forecast_by_its_season() -> None:
     rates = minutes(lambda m: 16.0 if m % 60 < 6 else 4.0, 240)
-    best = least(scores(rates, 3, strategies()), AUTO)
-    assert best is not None and best.strategy.name == "seasonal (1 h)"
+    best = best_score(score_forecasters(rates, 3, forecasters()), AUTO)
+    assert best is not None and best.forecaster.name == "seasonal (1 h)"
 
 
 def test_a_rate_that_wanders_is_not_forecast() -> None:
     """The last value is all there is to know of a random walk."""
     random = np.random.default_rng(3)
     walk = np.maximum(0.0, 50.0 + np.cumsum(random.normal(0.0, 1.0, 400)))
-    assert least(scores(walk, 3, strategies()), AUTO) is None
+    assert best_score(score_forecasters(walk, 3, forecasters()), AUTO) is None
 
 
 def test_one_season_is_not_enough_to_be_chosen() -> None:
     rates = minutes(lambda m: 16.0 if m % 60 < 6 else 4.0, 100)
-    assert all("seasonal" not in one.strategy.name for one in scores(rates, 3, strategies()))
+    assert all(
+        "seasonal" not in one.forecaster.name for one in score_forecasters(rates, 3, forecasters())
+    )
 
 
-def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> list[Outlook]:
+def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> list[ForecastState]:
     """An outlook minute by minute."""
-    found, outlook, seen = [], Outlook(), []
+    found, outlook, seen = [], ForecastState(), []
     random = np.random.default_rng(2)
     policy = Policy(forecast=family)
     for minute in range(count):
         seen += [(10, int(random.poisson(10 * rate_of(minute)))) for _ in range(6)]
         at_ms = T0 + (minute + 1) * MINUTE_MS + 5_000
-        outlook = looked_ahead(outlook, tuple(seen[-180:]), policy, start_s, 0, at_ms)
+        outlook = update_forecast(outlook, tuple(seen[-180:]), policy, start_s, 0, at_ms)
         found.append(outlook)
     return found
 
@@ -146,49 +150,49 @@ def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> lis
 def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
     """Instances take two minutes: at minute 58 the burst at the full hour is expected."""
     all_ = run(lambda m: 16.0 if m % 60 < 6 else 4.0, 240, AUTO)
-    ahead, before = all_[237].expected, all_[215].expected
-    assert ahead is not None and ahead.strategy == "seasonal (1 h)"
-    assert ahead.sure_req_per_s > 9.0
-    assert before is not None and before.sure_req_per_s < 4.5
+    ahead, before = all_[237].forecast, all_[215].forecast
+    assert ahead is not None and ahead.forecaster == "seasonal (1 h)"
+    assert ahead.lower_bound_req_per_s > 9.0
+    assert before is not None and before.lower_bound_req_per_s < 4.5
     assert ahead.error_req_per_s < ahead.last_error_req_per_s
 
 
 def test_what_is_only_noise_is_not_expected() -> None:
     """Five hours of a steady rate: what is expected stays below it but for a minute or two."""
-    all_ = [o.expected for o in run(lambda _: 8.0, 300, AUTO)]
-    rates = [one.sure_req_per_s for one in all_ if one is not None]
+    all_ = [o.forecast for o in run(lambda _: 8.0, 300, AUTO)]
+    rates = [one.lower_bound_req_per_s for one in all_ if one is not None]
     assert len(rates) > 200 and sum(rate > 8.2 for rate in rates) <= 5
 
 
 def test_nothing_is_kept_or_expected_where_no_forecast_is_wanted() -> None:
-    assert run(lambda _: 4.0, 5, "none")[-1] == Outlook()
+    assert run(lambda _: 4.0, 5, "none")[-1] == ForecastState()
 
 
 def test_without_a_start_time_nothing_is_expected_but_history_grows() -> None:
     found = run(lambda _: 4.0, 5, "last", start_s=0.0)[-1]
-    assert found.expected is None and len(found.history.rates()) == 5
+    assert found.forecast is None and len(found.history.rates()) == 5
 
 
 def test_a_spike_is_not_continued_into_the_sky() -> None:
     all_ = run(lambda m: 4.0 * 1.3 ** max(0, m - 50), 66, "smoothing")
     highest = max(float(np.nanmax(o.history.rates())) for o in all_)
-    expected = [o.expected.sure_req_per_s for o in all_ if o.expected is not None]
+    expected = [o.forecast.lower_bound_req_per_s for o in all_ if o.forecast is not None]
     assert expected and max(expected) <= 2.0 * highest
 
 
 def test_a_family_that_was_changed_is_chosen_anew() -> None:
     before = run(lambda _: 4.0, 90, "smoothing")[-1]
-    assert before.strategy.startswith("smoothing")
-    after = looked_ahead(
+    assert before.forecaster.startswith("smoothing")
+    after = update_forecast(
         before, (), Policy(forecast="last"), 120.0, 0, T0 + 90 * MINUTE_MS + 15_000
     )
-    assert after.strategy == "last value"
+    assert after.forecaster == "last value"
 
 
 def test_the_same_history_gives_the_same_outlook() -> None:
     first, second = (run(lambda m: 4.0 + m % 7, 120, AUTO) for _ in range(2))
     assert first == second
-    again = replace(first[-1], expected=None)
+    again = replace(first[-1], forecast=None)
     assert again.history == second[-1].history
 
 
@@ -199,17 +203,19 @@ def noisy(rate_of: object, seconds: int, seed: int) -> tuple[tuple[int, int], ..
 
 def test_a_steady_rise_is_continued_over_the_start_time() -> None:
     """From 0.5 by half a request/s each minute: after eight minutes 4.5, in two minutes 5.5."""
-    found = [rising(noisy(lambda at: 0.5 + at / 120, 480, seed), 5e-5) for seed in range(20)]
-    sure = [one.sure_req_per_s(120.0) for one in found if one is not None]
+    found = [detect_rise(noisy(lambda at: 0.5 + at / 120, 480, seed), 5e-5) for seed in range(20)]
+    sure = [one.lower_bound_req_per_s(120.0) for one in found if one is not None]
     assert len(sure) >= 16
     assert 4.6 < float(np.median(sure)) <= 5.5
 
 
 def test_no_rise_is_continued_for_longer_than_half_the_time_that_it_lasted() -> None:
-    found = rising(noisy(lambda at: 2.0 + at / 20, 190, 1), 5e-5)
+    found = detect_rise(noisy(lambda at: 2.0 + at / 20, 190, 1), 5e-5)
     assert found is not None
     half_s = 0.5 * found.lasted_s
-    assert found.sure_req_per_s(3600.0) == found.sure_req_per_s(half_s) > found.req_per_s
+    assert (
+        found.lower_bound_req_per_s(3600.0) == found.lower_bound_req_per_s(half_s) > found.req_per_s
+    )
 
 
 def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
@@ -219,7 +225,7 @@ def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
             whole = noisy(rate_of, 900, seed)
             for end in range(9, len(whole)):
                 looked += 1
-                seen += rising(whole[:end], 5e-5) is not None
+                seen += detect_rise(whole[:end], 5e-5) is not None
     assert looked > 1000 and seen <= 3
 
 
@@ -230,12 +236,12 @@ def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) ->
     days, window = 60, 180
     counts = np.random.default_rng(4).poisson(10 * rate, days * 8640 + window)
     whole, steep = blocks(*counts.tolist()), np.zeros(len(counts) + 1, bool)
-    for length in LENGTHS:
+    for length in TREND_BLOCKS:
         newest = np.lib.stride_tricks.sliding_window_view(counts, length)
         at = np.arange(length) - 0.5 * (length - 1)
         steep[length:] |= newest @ at > 3.5 * np.sqrt(newest.mean(axis=1) * (at @ at))
     ends = [int(end) for end in np.flatnonzero(steep) if end >= window]
-    seen = [end for end in ends if rising(whole[end - window : end], 5e-5) is not None]
+    seen = [end for end in ends if detect_rise(whole[end - window : end], 5e-5) is not None]
     apart = [end for before, end in pairwise([-window, *seen]) if end - before > 12]
     assert len(ends) > 200 and 0 < len(apart) < 0.5 * days
 
@@ -248,7 +254,7 @@ def test_traffic_that_begins_is_no_rise() -> None:
         random = np.random.default_rng(seed)
         counts = [0] * 24 + [int(random.poisson(5))] + random.poisson(10, 40).tolist()
         ends = range(25, len(counts) + 1)
-        seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in ends)
+        seen += any(detect_rise(blocks(*counts[:end]), 5e-5) is not None for end in ends)
     assert seen <= 1
 
 
@@ -262,7 +268,7 @@ def test_a_stray_request_before_traffic_begins_makes_it_no_rise(rate: float, idl
         begins = len(counts)
         counts += random.poisson(10 * rate, 40).tolist()
         ends = range(begins, len(counts) + 1)
-        seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in ends)
+        seen += any(detect_rise(blocks(*counts[:end]), 5e-5) is not None for end in ends)
     assert seen <= 2
 
 
@@ -277,31 +283,35 @@ def test_a_step_within_a_block_from_a_low_rate_is_mostly_no_rise(
         counts = random.poisson(10 * before, 60).tolist()
         counts += [int(random.poisson(5 * (before + after)))]
         counts += random.poisson(10 * after, 64).tolist()
-        seen += any(rising(blocks(*counts[:end]), 5e-5) is not None for end in range(62, 126))
+        seen += any(detect_rise(blocks(*counts[:end]), 5e-5) is not None for end in range(62, 126))
     assert seen <= 5
 
 
 def test_a_rise_that_is_over_is_not_continued() -> None:
     """Ten minutes up, then three of a constant rate."""
     over = [
-        rising(noisy(lambda at: 2.0 + min(at, 600) / 60, 780, seed), 5e-5) for seed in range(20)
+        detect_rise(noisy(lambda at: 2.0 + min(at, 600) / 60, 780, seed), 5e-5)
+        for seed in range(20)
     ]
     assert sum(one is not None for one in over) <= 3
 
 
 def test_a_gap_in_the_telemetry_is_no_rise() -> None:
     whole = noisy(lambda at: 0.5 + at / 60, 300, 1)
-    assert rising(whole, 5e-5) is not None
-    assert rising((*whole[:-2], (4, 10), whole[-1]), 5e-5) is None
+    assert detect_rise(whole, 5e-5) is not None
+    assert detect_rise((*whole[:-2], (4, 10), whole[-1]), 5e-5) is None
 
 
 def test_a_rise_is_looked_for_every_ten_seconds_and_only_where_all_methods_may_speak() -> None:
     whole, at_ms = noisy(lambda at: 0.5 + at / 60, 300, 1), T0 + 310_000
-    outlook = looked_ahead(Outlook(), whole, Policy(), 120.0, 0, at_ms)
-    assert outlook.climb is not None and outlook.climb.at_ms == at_ms + 120_000
-    assert outlook.climb.sure_req_per_s > outlook.climb.req_per_s > 4.0
-    later = looked_ahead(outlook, whole, Policy(), 120.0, 0, at_ms + 9_000)
-    assert later.climb == outlook.climb  # as the blocks are
-    flat = looked_ahead(outlook, blocks(*[6] * 30), Policy(), 120.0, 0, at_ms + 10_000)
-    assert flat.climb is None
-    assert looked_ahead(Outlook(), whole, Policy(forecast="last"), 120.0, 0, at_ms).climb is None
+    outlook = update_forecast(ForecastState(), whole, Policy(), 120.0, 0, at_ms)
+    assert outlook.trend is not None and outlook.trend.at_ms == at_ms + 120_000
+    assert outlook.trend.lower_bound_req_per_s > outlook.trend.req_per_s > 4.0
+    later = update_forecast(outlook, whole, Policy(), 120.0, 0, at_ms + 9_000)
+    assert later.trend == outlook.trend  # as the blocks are
+    flat = update_forecast(outlook, blocks(*[6] * 30), Policy(), 120.0, 0, at_ms + 10_000)
+    assert flat.trend is None
+    assert (
+        update_forecast(ForecastState(), whole, Policy(forecast="last"), 120.0, 0, at_ms).trend
+        is None
+    )

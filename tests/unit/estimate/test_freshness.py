@@ -10,8 +10,13 @@ from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Slo
-from autoscaler.estimate.model_demand import ModelDemand, observe
-from autoscaler.estimate.scale_in_evidence import is_stale, objection, paused, strain
+from autoscaler.estimate.model_demand import ModelDemand, observe_demand
+from autoscaler.estimate.scale_in_evidence import (
+    is_stale,
+    missing_evidence,
+    scale_in_paused,
+    slo_pressure,
+)
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
 from topics.reason_codes import ReasonCode
 from topics.telemetry import Telemetry
@@ -31,24 +36,27 @@ def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDe
             last = leaving and second == silent_from_s
             record = replace(BLANK, gateway="b", sequence=second, arrivals=2, leaving=last)
             windows.add(record, at)
-    return observe(windows, ["chat"], POLICY, T0 + now_s * 1000)["chat"]
+    return observe_demand(windows, ["chat"], POLICY, T0 + now_s * 1000)["chat"]
 
 
 def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
     """The finding: one of two fell silent and 5 instances became 3 at full load."""
-    silent = objection(two_gateways(150, leaving=False), POLICY, 7)
+    silent = missing_evidence(two_gateways(150, leaving=False), POLICY, 7)
     assert silent == Reason(ReasonCode.GATEWAY_SILENT, "", ("b",), (50.0,))
-    assert list(paused(silent).codes()) == [ReasonCode.SCALE_IN_PAUSED, ReasonCode.GATEWAY_SILENT]
+    assert list(scale_in_paused(silent).codes()) == [
+        ReasonCode.SCALE_IN_PAUSED,
+        ReasonCode.GATEWAY_SILENT,
+    ]
 
 
 def test_a_gateway_that_signed_off_is_not_missed() -> None:
     """Scaling down gateways must not pause scale-in for half an hour."""
-    assert objection(two_gateways(150, leaving=True), POLICY, 7) is None
+    assert missing_evidence(two_gateways(150, leaving=True), POLICY, 7) is None
 
 
 def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None:
     """Five seconds without a word are the way of a record; a new boot is the same gateway."""
-    assert objection(two_gateways(195, leaving=False), POLICY, 7) is None
+    assert missing_evidence(two_gateways(195, leaving=False), POLICY, 7) is None
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         boot = "first" if second < 100 else "second"
@@ -56,8 +64,8 @@ def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None
             record = replace(BLANK, boot=boot, sequence=second, arrivals=2)
             windows.add(record, T0 + second * 1000)
         windows.add(replace(BLANK, gateway="c", sequence=second), T0 + second * 1000)
-    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
-    assert objection(seen, POLICY, 7) is None
+    seen = observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert missing_evidence(seen, POLICY, 7) is None
 
 
 def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
@@ -67,10 +75,10 @@ def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
         windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
         if second < 100:
             windows.add(replace(BLANK, gateway="b", sequence=second), T0 + second * 1000)
-    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    seen = observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
     assert [gateway.gateway for gateway in seen.gateways] == ["a", "b"]
-    assert [gateway.gateway for gateway in seen.speaking] == ["a"]
-    assert objection(seen, POLICY, 7) is None
+    assert [gateway.gateway for gateway in seen.reporting_gateways] == ["a"]
+    assert missing_evidence(seen, POLICY, 7) is None
 
 
 def quiet(**changes: object) -> ModelDemand:
@@ -78,15 +86,15 @@ def quiet(**changes: object) -> ModelDemand:
     for second in range(1, 201):
         record = replace(BLANK, sequence=second, **changes)  # type: ignore[arg-type]
         windows.add(record, T0 + second * 1000)
-    return observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    return observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
 
 
 def test_zero_needs_witnesses() -> None:
     """Zero arrivals count once a gateway has the current routes and nothing is in flight."""
-    assert objection(quiet(), POLICY, 7) is None
-    assert objection(quiet(), POLICY, 8) == Reason(ReasonCode.ROUTES_UNCONFIRMED)
-    assert objection(quiet(), POLICY, 7, in_flight=3) == waiting(3)
-    assert objection(quiet(in_flight=4), POLICY, 7) == waiting(4)
+    assert missing_evidence(quiet(), POLICY, 7) is None
+    assert missing_evidence(quiet(), POLICY, 8) == Reason(ReasonCode.ROUTES_UNCONFIRMED)
+    assert missing_evidence(quiet(), POLICY, 7, in_flight=3) == waiting(3)
+    assert missing_evidence(quiet(in_flight=4), POLICY, 7) == waiting(4)
 
 
 def waiting(requests: int) -> Reason:
@@ -95,15 +103,15 @@ def waiting(requests: int) -> Reason:
 
 def test_gaps_and_silence_are_no_evidence() -> None:
     """No telemetry at all, and a window that is half seen."""
-    assert objection(ModelDemand(), POLICY) == Reason(ReasonCode.NO_TELEMETRY)
+    assert missing_evidence(ModelDemand(), POLICY) == Reason(ReasonCode.NO_TELEMETRY)
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(140, 201):
         windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
-    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    seen = observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
     gaps = Reason(ReasonCode.TELEMETRY_GAPS, quantities=(61, 120))
-    assert objection(seen, POLICY, 7) == gaps
+    assert missing_evidence(seen, POLICY, 7) == gaps
     assert is_stale(ModelDemand()) and not is_stale(seen)
-    late = observe(windows, ["chat"], POLICY, T0 + 203_000)["chat"]
+    late = observe_demand(windows, ["chat"], POLICY, T0 + 203_000)["chat"]
     assert is_stale(late)
 
 
@@ -127,9 +135,9 @@ def test_misses_and_rising_latency_forbid_removals(
     """Below the percentile, or a TTFT a quarter above the long window's and over half the limit."""
     long = Stats(1800, 0, 1000, 1000, 0, 0, 1000, 1.0, None, None, 500.0, 20.0)
     local = Stats(120, 0, 100, 100, 0, 0, attained, 1.0, None, None, ttft_ms, 20.0)
-    found = strain(ModelDemand(local=local, long=long), service())
+    found = slo_pressure(ModelDemand(local=local, long=long), service())
     assert (found.code if found is not None else None) is code
-    assert strain(ModelDemand(local=NoData(None), long=long), service()) is None
+    assert slo_pressure(ModelDemand(local=NoData(None), long=long), service()) is None
 
 
 def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
@@ -139,6 +147,6 @@ def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() ->
     for second in range(1, 201):
         arrivals = 8 if second <= 185 else 0
         windows.add(replace(BLANK, sequence=second, arrivals=arrivals), T0 + second * 1000)
-    seen = observe(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
-    assert objection(seen, POLICY, 7, in_flight=3) == waiting(3)
-    assert objection(seen, POLICY, 7) is None
+    seen = observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
+    assert missing_evidence(seen, POLICY, 7, in_flight=3) == waiting(3)
+    assert missing_evidence(seen, POLICY, 7) is None

@@ -6,8 +6,13 @@ import pytest
 
 from autoscaler.domain.workload import Lengths, WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.window_stats import LengthsSeen
-from autoscaler.estimate.workload_mix import apart, declared_mix, estimate_kinds, estimate_mix
+from autoscaler.estimate.window_stats import WindowLengths
+from autoscaler.estimate.workload_mix import (
+    declared_mix,
+    estimate_kind_mix,
+    estimate_mix,
+    total_variation,
+)
 from topics.request_shapes import shape_of
 
 TYPES = (
@@ -17,11 +22,11 @@ TYPES = (
 PLANNED = declared_mix(TYPES)
 
 
-def seen(long: int, chat: int) -> LengthsSeen:
-    return LengthsSeen(shapes={shape_of(4100, 75): long, shape_of(280, 300): chat})
+def seen(long: int, chat: int) -> WindowLengths:
+    return WindowLengths(shapes={shape_of(4100, 75): long, shape_of(280, 300): chat})
 
 
-def estimate(local: LengthsSeen, long: LengthsSeen) -> dict[str, float]:
+def estimate(local: WindowLengths, long: WindowLengths) -> dict[str, float]:
     demand = ModelDemand(local_lengths=local, long_lengths=long)
     return dict(estimate_mix(PLANNED, TYPES, demand, 5e-5))
 
@@ -50,15 +55,15 @@ def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> No
 
 
 def test_apart_counts_the_requests_that_are_of_other_kinds() -> None:
-    assert apart({"a": 0.5, "b": 0.5}, {"a": 0.2, "c": 0.8}) == pytest.approx(0.8)
+    assert total_variation({"a": 0.5, "b": 0.5}, {"a": 0.2, "c": 0.8}) == pytest.approx(0.8)
 
 
 def test_kinds_of_a_model_of_components_are_believed_beyond_chance() -> None:
     planned = (("text", 0.7), ("photo", 0.3))
     few = ModelDemand(kinds={"text": 4, "photo": 6})
-    assert estimate_kinds(planned, few, 5e-5) is planned
+    assert estimate_kind_mix(planned, few, 5e-5) is planned
     same = ModelDemand(kinds={"text": 690, "photo": 310})
-    assert estimate_kinds(planned, same, 5e-5) is planned
-    moved = dict(estimate_kinds(planned, ModelDemand(kinds={"text": 200, "photo": 800}), 5e-5))
+    assert estimate_kind_mix(planned, same, 5e-5) is planned
+    moved = dict(estimate_kind_mix(planned, ModelDemand(kinds={"text": 200, "photo": 800}), 5e-5))
     assert moved["photo"] == pytest.approx((800 + 20 * 0.3) / 1020)
     assert sum(moved.values()) == pytest.approx(1.0)

@@ -8,12 +8,12 @@ import pytest
 from autoscaler.estimate.change_point import (
     NO_RATE,
     RateEstimate,
-    evidence_of_rise,
-    present_rate,
-    present_spans,
+    current_rate,
+    current_rate_spans,
+    increase_evidence,
 )
-from autoscaler.estimate.model_demand import UNKNOWN
-from autoscaler.estimate.poisson_tests import apart
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.poisson_tests import log_likelihood_ratio
 from tests.unit.estimate.counted import POLICY, T0, demand_of
 
 
@@ -22,7 +22,7 @@ def after_step(before: float, after: float, seconds: int, seeds: int = 60) -> li
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
         counts = np.concatenate((rng.poisson(before, 1995), rng.poisson(after, seconds)))
-        found.append(present_rate(demand_of(counts), POLICY))
+        found.append(current_rate(demand_of(counts), POLICY))
     return found
 
 
@@ -50,7 +50,7 @@ def test_bounds_narrow_as_evidence_grows() -> None:
 def test_traffic_begins_where_it_begins() -> None:
     """25 idle minutes and 20 s of 5/s are 5/s since 20 s, not 5/s x 20 / 120."""
     counts = np.array([0] * 1500 + [5] * 20)
-    rate = present_rate(demand_of(counts), POLICY)
+    rate = current_rate(demand_of(counts), POLICY)
     assert rate.req_per_s == pytest.approx(5.0, rel=0.02)
     assert rate.since_ms is not None
     assert abs(rate.since_ms - (T0 + 1_500_000)) <= 5_000
@@ -60,7 +60,7 @@ def test_traffic_begins_where_it_begins() -> None:
 def test_a_constant_rate_uses_all_that_is_known(level: float) -> None:
     """Nine of ten estimates rest on the whole long window."""
     found = [
-        present_rate(demand_of(np.random.default_rng(seed).poisson(level, 1995)), POLICY)
+        current_rate(demand_of(np.random.default_rng(seed).poisson(level, 1995)), POLICY)
         for seed in range(100)
     ]
     whole = [rate for rate in found if rate.since_ms is None]
@@ -73,8 +73,8 @@ def test_clustered_arrivals_widen_the_bounds() -> None:
     """The same mean with a variance of ten times the mean: a burst is not a new rate."""
     rng = np.random.default_rng(4)
     clustered = np.repeat(rng.gamma(0.5, 10.0, 400), 5)[:1995]
-    wide = present_rate(demand_of(rng.poisson(clustered)), POLICY)
-    plain = present_rate(demand_of(rng.poisson(5.0, 1995)), POLICY)
+    wide = current_rate(demand_of(rng.poisson(clustered)), POLICY)
+    plain = current_rate(demand_of(rng.poisson(5.0, 1995)), POLICY)
     assert (wide.high - wide.low) / wide.req_per_s > 1.5 * (
         plain.high - plain.low
     ) / plain.req_per_s
@@ -82,23 +82,23 @@ def test_clustered_arrivals_widen_the_bounds() -> None:
 
 def test_nothing_known_is_no_rate_of_zero() -> None:
     """Without telemetry the upper bound is infinite; zero traffic has a small one."""
-    assert present_rate(UNKNOWN, POLICY) == NO_RATE
-    idle = present_rate(demand_of(np.zeros(600, dtype=int)), POLICY)
+    assert current_rate(UNKNOWN_DEMAND, POLICY) == NO_RATE
+    idle = current_rate(demand_of(np.zeros(600, dtype=int)), POLICY)
     assert idle.req_per_s == 0.0 and 0.0 < idle.high < 0.01
 
 
 def most_evident(counts: np.ndarray) -> float:
     """The evidence of the span of the local window that has most."""
     demand = demand_of(counts)
-    spans = [s for s in present_spans(demand, POLICY) if s[0] <= POLICY.local_window_s]
-    return max(evidence_of_rise(demand, POLICY, span) for span in spans)
+    spans = [s for s in current_rate_spans(demand, POLICY) if s[0] <= POLICY.local_window_s]
+    return max(increase_evidence(demand, POLICY, span) for span in spans)
 
 
 def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> None:
     """Of 20/s that were over 40 s ago nothing is left, of 5/s before a rise everything."""
-    fallen = present_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
+    fallen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
     assert 28 <= max(fallen)[0] <= 40
-    risen = present_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
+    risen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
     assert max(risen)[0] > 900
 
 
@@ -106,7 +106,7 @@ def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
     """30 s of 8/s after ten minutes of 5/s."""
     counts = np.array([5] * 600 + [8] * 30)
     found = most_evident(counts)
-    assert found == pytest.approx(apart(240, 30, 3000, 600), rel=0.1)
+    assert found == pytest.approx(log_likelihood_ratio(240, 30, 3000, 600), rel=0.1)
     assert found > 15.0
 
 
@@ -114,8 +114,8 @@ def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
     """Twenty minutes of 1/s before five of 5/s make 8/s no likelier."""
     counts = np.array([1] * 1200 + [5] * 300 + [8] * 30)
     found = most_evident(counts)
-    assert found == pytest.approx(apart(240, 30, 1500, 300), rel=0.2)
-    assert found < 0.3 * apart(240, 30, 2700, 1500)
+    assert found == pytest.approx(log_likelihood_ratio(240, 30, 1500, 300), rel=0.2)
+    assert found < 0.3 * log_likelihood_ratio(240, 30, 2700, 1500)
 
 
 def test_a_rate_that_came_before_is_no_rise() -> None:
@@ -129,7 +129,7 @@ def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
     """Nor is next to nothing known."""
     for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
         assert most_evident(np.array(counts)) == 0.0
-    assert not present_spans(UNKNOWN, POLICY)
+    assert not current_rate_spans(UNKNOWN_DEMAND, POLICY)
 
 
 def test_clumps_are_less_evidence_than_single_requests() -> None:

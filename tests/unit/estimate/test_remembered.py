@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from autoscaler.estimate.memoize import remembered
+from autoscaler.estimate.memoize import memoize
 
 
 def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_own() -> None:
     """The object is the key: equal ones are not compared."""
     asked: list[list[int]] = []
 
-    @remembered(8)
+    @memoize(8)
     def total(numbers: list[int]) -> int:
         asked.append(numbers)
         return sum(numbers)
@@ -22,7 +22,7 @@ def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_ow
 def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> None:
     """Objects made and dropped a thousand times share addresses; none gets another one's answer."""
 
-    @remembered(4)
+    @memoize(4)
     def first(numbers: list[int]) -> int:
         return numbers[0]
 
@@ -33,7 +33,7 @@ def test_equal_numbers_beside_an_object_are_the_same_question() -> None:
     """Whole numbers worked out anew are other objects each time."""
     asked: list[int] = []
 
-    @remembered(8)
+    @memoize(8)
     def above(numbers: list[int], least: int) -> int:
         asked.append(least)
         return sum(number >= least for number in numbers)

@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from autoscaler.estimate.poisson_tests import apart, bounds, lower_rate, poisson_tail
+from autoscaler.estimate.poisson_tests import (
+    log_likelihood_ratio,
+    mean_bounds,
+    poisson_tail,
+    rate_lower_bound,
+)
 
 
 @pytest.mark.parametrize("mean", [0.3, 2.0, 17.0, 150.0])
@@ -31,19 +36,21 @@ def test_far_tails_keep_their_digits() -> None:
 def test_the_lower_bound_inverts_the_tail() -> None:
     """At the bound so many arrivals have exactly the stated probability."""
     for count, window_s in ((1, 1.0), (12, 10.0), (400, 120.0)):
-        bound = lower_rate(count, window_s, 0.05)
+        bound = rate_lower_bound(count, window_s, 0.05)
         assert poisson_tail(count, bound * window_s) == pytest.approx(0.05, rel=1e-6)
         assert bound < count / window_s
-    assert lower_rate(0, 10.0, 0.05) == 0.0
+    assert rate_lower_bound(0, 10.0, 0.05) == 0.0
 
 
 @pytest.mark.parametrize("count", [1, 3, 10, 100, 10_000])
 def test_the_quick_bounds_are_the_exact_ones_within_a_hundredth(count: int) -> None:
     """Wilson and Hilferty against bisection of the tails."""
-    low, high = bounds(count, 1.6448536)
-    assert low == pytest.approx(lower_rate(count, 1.0, 0.05), rel=0.25 if count == 1 else 0.01)
+    low, high = mean_bounds(count, 1.6448536)
+    assert low == pytest.approx(
+        rate_lower_bound(count, 1.0, 0.05), rel=0.25 if count == 1 else 0.01
+    )
     assert 1.0 - poisson_tail(count + 1, high) == pytest.approx(0.05, rel=0.05)
-    assert bounds(0, 1.6448536)[0] == 0.0
+    assert mean_bounds(0, 1.6448536)[0] == 0.0
 
 
 def test_two_counts_are_as_far_apart_as_their_likelihoods() -> None:
@@ -54,8 +61,8 @@ def test_two_counts_are_as_far_apart_as_their_likelihoods() -> None:
 
     own = mass(224, 224.0) + mass(3000, 3000.0)
     both = 3224.0 / 628.0
-    assert apart(224, 28, 3000, 600) == pytest.approx(
+    assert log_likelihood_ratio(224, 28, 3000, 600) == pytest.approx(
         own - mass(224, 28.0 * both) - mass(3000, 600.0 * both)
     )
-    assert apart(10, 2, 50, 10) == pytest.approx(0.0, abs=1e-12)
-    assert apart(4, 2, 0, 10) == pytest.approx(4.0 * math.log(6.0))
+    assert log_likelihood_ratio(10, 2, 50, 10) == pytest.approx(0.0, abs=1e-12)
+    assert log_likelihood_ratio(4, 2, 0, 10) == pytest.approx(4.0 * math.log(6.0))

@@ -3,14 +3,14 @@
 import numpy as np
 
 from autoscaler.estimate.sketch_cells import CELLS
-from autoscaler.estimate.sketches import Sketches, numbers
+from autoscaler.estimate.sketches import SketchStore, bucket_counts
 from topics.sketch import LOWEST, WIDTH
 from topics.telemetry import SKETCHES
 
 
 def test_numbers_of_a_window_are_those_of_its_sketch_by_rising_bucket() -> None:
-    sketches = Sketches(1800)
-    sketches.room_for(2)
+    sketches = SketchStore(1800)
+    sketches.reserve(2)
     place = CELLS + SKETCHES.index("input_lengths") * WIDTH
     cells = np.array([place + 3, place + 70], np.uint32)
     sketches.add(1000, (cells, np.array([5, 2], np.uint32)))
@@ -19,8 +19,8 @@ def test_numbers_of_a_window_are_those_of_its_sketch_by_rising_bucket() -> None:
     sketch = seen.sketch("input_lengths", 1)
     assert dict(sketch) == {3 + LOWEST: 6, 70 + LOWEST: 2}
     for one in (sketch, {70 + LOWEST: 2, 3 + LOWEST: 6}):
-        buckets, counts = numbers(one)
+        buckets, counts = bucket_counts(one)
         assert buckets.tolist() == [3 + LOWEST, 70 + LOWEST]
         assert counts.tolist() == [6, 2]
-    assert [one.tolist() for one in numbers(seen.sketch("shapes", 1))] == [[], []]
-    assert [one.tolist() for one in numbers({})] == [[], []]
+    assert [one.tolist() for one in bucket_counts(seen.sketch("shapes", 1))] == [[], []]
+    assert [one.tolist() for one in bucket_counts({})] == [[], []]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.workload import Lengths
-from autoscaler.estimate.length_shift import since_turn
-from autoscaler.estimate.model_demand import FRESH_S, ModelDemand
-from autoscaler.estimate.request_lengths import estimate
-from autoscaler.estimate.window_stats import LengthsSeen, Stats, TokenSums
+from autoscaler.estimate.length_shift import lengths_since_shift
+from autoscaler.estimate.model_demand import SHIFT_SPANS_S, ModelDemand
+from autoscaler.estimate.request_lengths import estimate_lengths
+from autoscaler.estimate.window_stats import Stats, TokenSums, WindowLengths
 
 BEFORE, AFTER = (6000.0, 150.0), (2000.0, 400.0)
 DECLARED = Lengths.expected(*BEFORE, 0.7)
@@ -27,8 +27,8 @@ def asked(seconds: dict[tuple[float, float], float], rate: float = RATE) -> Toke
     return TokenSums(total, inputs, total, round(sum(kind[1] * n for kind, n in count.items())))
 
 
-def means(tokens: TokenSums) -> LengthsSeen:
-    return LengthsSeen(
+def means(tokens: TokenSums) -> WindowLengths:
+    return WindowLengths(
         {}, {}, tokens.input_tokens / tokens.arrivals, tokens.output_tokens / tokens.completions,
         tokens.arrivals, tokens.completions,
     )  # fmt: skip
@@ -48,7 +48,7 @@ def seen(since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE)
         blocks=((10, 1),) * 180,
         local_lengths=means(window(120.0)),
         long_lengths=long,
-        fresh=tuple(window(float(span_s)) for span_s in FRESH_S),
+        recent_tokens=tuple(window(float(span_s)) for span_s in SHIFT_SPANS_S),
     )
 
 
@@ -57,7 +57,7 @@ def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> N
     """Prompts too, which are shorter now: means over both sides of the turn are of nobody."""
     current = DECLARED
     for at_s in np.arange(10.0, since_s + 1.0, 10.0):
-        current = estimate(current, DECLARED, seen(float(at_s)), short=True)
+        current = estimate_lengths(current, DECLARED, seen(float(at_s)), short=True)
     assert AFTER[0] <= current.input_tokens < 1.35 * AFTER[0]
     assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
 
@@ -66,15 +66,15 @@ def test_while_the_planner_can_add_shorter_requests_only_save_money() -> None:
     """They are believed late, as ever; longer ones are not held back by what was before."""
     current = DECLARED
     for at_s in range(10, 61, 10):
-        current = estimate(current, DECLARED, seen(float(at_s)))
+        current = estimate_lengths(current, DECLARED, seen(float(at_s)))
     assert current.input_tokens == DECLARED.input_tokens
     assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
 
 
 def test_what_was_believed_in_need_is_not_taken_back_because_the_need_is_over() -> None:
-    short = estimate(DECLARED, DECLARED, seen(60.0), short=True)
+    short = estimate_lengths(DECLARED, DECLARED, seen(60.0), short=True)
     assert short.input_tokens < 0.5 * DECLARED.input_tokens
-    assert estimate(short, DECLARED, seen(70.0)).input_tokens == short.input_tokens
+    assert estimate_lengths(short, DECLARED, seen(70.0)).input_tokens == short.input_tokens
 
 
 def test_requests_that_turn_back_are_believed_as_soon() -> None:
@@ -85,9 +85,11 @@ def test_requests_that_turn_back_are_believed_as_soon() -> None:
         blocks=back.blocks,
         long_lengths=means(asked({AFTER: 1780.0, BEFORE: 20.0})),
         local_lengths=means(asked({AFTER: 100.0, BEFORE: 20.0})),
-        fresh=tuple(asked({AFTER: span_s - 20.0, BEFORE: 20.0}) for span_s in FRESH_S),
+        recent_tokens=tuple(
+            asked({AFTER: span_s - 20.0, BEFORE: 20.0}) for span_s in SHIFT_SPANS_S
+        ),
     )
-    found = estimate(raised, raised, turned, short=True)
+    found = estimate_lengths(raised, raised, turned, short=True)
     assert found.input_tokens > 0.8 * BEFORE[0]
     assert found.output_tokens < 1.25 * BEFORE[1]
 
@@ -96,22 +98,22 @@ def test_requests_that_turn_back_are_believed_as_soon() -> None:
 def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float]) -> None:
     """They ask for more or less of the same, which is believed as ever."""
     for since_s in (20.0, 60.0, 130.0):
-        assert since_turn(seen(since_s, after), 0.7, 0.7) is None
+        assert lengths_since_shift(seen(since_s, after), 0.7, 0.7) is None
 
 
 def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
     """However sure: of a recorded trace some minutes are always a fifth longer than others."""
-    assert since_turn(seen(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
+    assert lengths_since_shift(seen(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
     clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
     turned = seen(20.0, (4000.0, 215.0))
-    assert since_turn(turned, 0.7, 0.7) is not None
-    assert since_turn(replace(turned, blocks=clumps), 0.7, 0.7) is None
+    assert lengths_since_shift(turned, 0.7, 0.7) is not None
+    assert lengths_since_shift(replace(turned, blocks=clumps), 0.7, 0.7) is None
 
 
 def test_few_requests_are_no_turn() -> None:
-    assert since_turn(seen(60.0, rate=0.8), 0.7, 0.7) is None
-    assert since_turn(seen(60.0), 0.7, 0.7) is not None
-    assert since_turn(ModelDemand(), 0.7, 0.7) is None
+    assert lengths_since_shift(seen(60.0, rate=0.8), 0.7, 0.7) is None
+    assert lengths_since_shift(seen(60.0), 0.7, 0.7) is not None
+    assert lengths_since_shift(ModelDemand(), 0.7, 0.7) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -133,6 +135,6 @@ def test_noise_is_no_turn(seed: int) -> None:
         demand = ModelDemand(
             local_lengths=means(window(now, 120)),
             long_lengths=means(window(now, 1800)),
-            fresh=tuple(window(now, span_s) for span_s in FRESH_S),
+            recent_tokens=tuple(window(now, span_s) for span_s in SHIFT_SPANS_S),
         )
-        assert since_turn(demand, 0.7, 0.7) is None
+        assert lengths_since_shift(demand, 0.7, 0.7) is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.estimate.duplicates import Producer
+from autoscaler.estimate.duplicates import AppliedSequences
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows, TokenSums
 from topics.telemetry import COUNTS, MOST_PER_S, Telemetry
 
@@ -120,7 +120,7 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
         record = replace(BLANK, sequence=1, boot=f"boot-{k}")
         windows.add(record, T0 + k * 1000)
         windows.stats("chat", T0 + k * 1000, 10)
-    assert windows.producers("chat") < 400
+    assert windows.producer_count("chat") < 400
     again = replace(BLANK, sequence=1, boot="boot-2000")
     assert not windows.add(again, T0 + 2_000_000)
     assert not windows.add(replace(BLANK, sequence=1, boot="boot-1"), T0 + 1000)
@@ -221,12 +221,12 @@ def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
     windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
     windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
     (seen,) = windows.gateways("chat", T0 + 62_000, 1800)
-    assert (seen.age_ms, seen.served_ms) == (60_000, T0 + 1000)
+    assert (seen.age_ms, seen.last_traffic_ms) == (60_000, T0 + 1000)
 
 
 def test_a_producer_is_remembered_in_little_memory() -> None:
     """Hours of one gateway that serves a hundred models: no more than 10 KiB."""
-    producer = Producer()
+    producer = AppliedSequences()
     for sequence in range(0, 2_000_000, 100):
         assert producer.is_new(sequence)
     assert sys.getsizeof(producer.newest) + sys.getsizeof(producer.before) < 10_240
@@ -271,7 +271,7 @@ def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> N
         windows.add(replace(BLANK, sequence=k, input_lengths={k - 118: 1}), T0 + k * 1000)
         if k % 60 == 0:
             windows.all_stats(["chat"], T0 + k * 1000, 500)
-            known.append(windows._sketches.windows[500])
+            known.append(windows._sketches.sums[500])
     assert all(one is known[0] for one in known[1:])
 
 

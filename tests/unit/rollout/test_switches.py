@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Phase
-from autoscaler.estimate.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.assignments import changed_assignments
 from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.rollout.role_switch import (
@@ -79,7 +79,7 @@ def step(
 ) -> ServingGroup:
     statuses, view = seen(one, now, **states)
     assignments = {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
-    heard = [GatewaySeen(f"g{n}", "b", NOW, 0, route) for n, route in enumerate(gateways)]
+    heard = [GatewayReport(f"g{n}", "b", NOW, 0, route) for n, route in enumerate(gateways)]
     return advance(one, view, heard, fleet_view(statuses), assignments, NOW + wait_ms)
 
 

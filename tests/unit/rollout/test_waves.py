@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.workload import Phase
-from autoscaler.estimate.windows import GatewaySeen
+from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.rollout.serving_group import (
     FleetView,
@@ -101,7 +101,7 @@ def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
     groups = [group(1), gone]
 
     def after(*generations: int, waited_ms: int = 1000) -> Life:
-        seen = tuple(GatewaySeen(f"g{k}", "b", NOW, 0, g) for k, g in enumerate(generations))
+        seen = tuple(GatewayReport(f"g{k}", "b", NOW, 0, g) for k, g in enumerate(generations))
         current = [groups[0], replace(gone, since_ms=NOW - waited_ms)]
         return lives(step(current, inputs(current, {1, 2}, 1.0, gateways=seen)))[1]
 

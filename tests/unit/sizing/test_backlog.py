@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.estimate.model_demand import ModelDemand, spans_s
+from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.queue_model import expected_in_flight
-from autoscaler.estimate.window_stats import GatewaySeen
+from autoscaler.estimate.window_stats import GatewayReport
 from autoscaler.sizing.queue_growth import REMEMBER_MS, propose, remembered
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
@@ -17,12 +17,14 @@ from topics.reason_codes import ReasonCode
 
 def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
     """Two minutes of a rate, and so many times the requests in flight that it explains."""
-    recent = tuple((seconds, req_per_s * seconds) for seconds in spans_s(POLICY) if seconds <= 120)
+    recent = tuple(
+        (seconds, req_per_s * seconds) for seconds in increase_spans_s(POLICY) if seconds <= 120
+    )
     local = stats(req_per_s * 120, 120)
     demand = ModelDemand(recent, local, blocks=((10, req_per_s * 10),) * 12)
     found = view(demand, planned)
     expected = expected_in_flight(req_per_s, found.ready, found.state.lengths)
-    seen = GatewaySeen("a", "boot", T0, round(times * expected), 0)
+    seen = GatewayReport("a", "boot", T0, round(times * expected), 0)
     return replace(found, demand=replace(demand, gateways=(seen,)))
 
 

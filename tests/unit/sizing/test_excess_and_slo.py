@@ -20,7 +20,7 @@ def steady(*rates: float) -> ModelDemand:
     """Each of `rates` for two minutes, the last one in the local window."""
     blocks = tuple((10, round(10 * rate)) for rate in rates for _ in range(12))
     recent = tuple((n, round(rates[-1] * n)) for n in (1, 2, 5, 10, 30, 60))
-    return ModelDemand(recent, stats(round(rates[-1] * 120), 120), blocks=blocks, seen_ms=T0)
+    return ModelDemand(recent, stats(round(rates[-1] * 120), 120), blocks=blocks, reported_ms=T0)
 
 
 def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:

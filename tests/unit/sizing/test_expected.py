@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.estimate.forecast.forecast_state import Climb, Expected, Outlook
+from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState, TrendForecast
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.explain.text import text
 from autoscaler.sizing.forecast_increase import propose
@@ -17,10 +17,10 @@ def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float 
     """A model planned for 8 req/s, of which `load` arrive and `rate` are expected."""
     blocks = tuple((10, round(10 * load)) for _ in range(180))
     recent = tuple((n, round(load * n)) for n in (1, 2, 5, 10, 30, 60))
-    seen = ModelDemand(recent, stats(round(load * 120), 120), blocks=blocks, seen_ms=T0)
+    seen = ModelDemand(recent, stats(round(load * 120), 120), blocks=blocks, reported_ms=T0)
     found = view(seen, planned=8.0)
-    outlook = Outlook(
-        expected=Expected(rate, T0 + round(in_s * 1000), error, 2.0, "seasonal (1 h)")
+    outlook = ForecastState(
+        forecast=Forecast(rate, T0 + round(in_s * 1000), error, 2.0, "seasonal (1 h)")
     )
     return replace(found, state=replace(found.state, forecast=outlook))
 
@@ -41,7 +41,7 @@ def test_what_is_planned_for_anyway_is_not_started_again() -> None:
 
 def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
     without = expecting(1.0)
-    without = replace(without, state=replace(without.state, forecast=Outlook()))
+    without = replace(without, state=replace(without.state, forecast=ForecastState()))
     assert retarget(expecting(1.0)).target_req_per_s == retarget(without).target_req_per_s
 
 
@@ -58,8 +58,8 @@ def test_a_forecast_of_the_past_counts_for_nothing() -> None:
 
 def test_a_steady_rise_is_ordered_for_what_it_comes_to() -> None:
     found = expecting(1.0)
-    climb = Climb(9.5, T0 + 120_000, 8.0, 0.9, 180)
-    outlook = replace(found.state.forecast, climb=climb)
+    climb = TrendForecast(9.5, T0 + 120_000, 8.0, 0.9, 180)
+    outlook = replace(found.state.forecast, trend=climb)
     state = retarget(replace(found, state=replace(found.state, forecast=outlook)))
     assert state.target_req_per_s == 9.5
     assert state.target_why is not None

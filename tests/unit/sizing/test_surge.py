@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.estimate.model_demand import ModelDemand, spans_s
+from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.windows import NoData
 from autoscaler.explain.text import text
 from autoscaler.sizing.rate_increase import propose
@@ -40,7 +40,7 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     standard deviations of a short one, 2.4 of one that may also prove that the rate rose.
     """
     planned = rate / 0.75
-    lengths = (*spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
+    lengths = (*increase_spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
     false = looked = 0
     for seed in range(days):
         counts = np.random.default_rng(seed).poisson(rate, DAY_S)
@@ -103,7 +103,7 @@ def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
 
 def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window() -> None:
     """2.2/s on 1.0/s planned: beyond doubt within 50 s, though the mean of 120 s is not yet."""
-    recent = tuple((n, round(2.2 * min(n, 50))) for n in spans_s(POLICY))
+    recent = tuple((n, round(2.2 * min(n, 50))) for n in increase_spans_s(POLICY))
     found = proven(ModelDemand(recent, stats(110, 120)), 1.0)
     assert found is not None and 1.9 < found.req_per_s < 3.0
     assert proven(ModelDemand((), stats(110, 120)), 1.0) is None
@@ -118,21 +118,22 @@ def test_a_step_is_sized_by_what_came_since_it_once_it_has_lasted_for_ten_second
 ) -> None:
     """From 3 to 10 req/s: a burst of 3 s counts over half a minute, ten seconds for the lower
     bound of 10, half a minute for somewhat more."""
-    arrived = {n: 10 * min(n, since_s) + 3 * max(0, n - since_s) for n in spans_s(POLICY)}
+    arrived = {n: 10 * min(n, since_s) + 3 * max(0, n - since_s) for n in increase_spans_s(POLICY)}
     seen = stats(10 * since_s + 3 * (120 - since_s), 120)
     blocks = ((10, 30),) * 100
-    found = proven(ModelDemand(tuple(arrived.items()), seen, blocks=blocks, seen_ms=T0), 2.9)
+    found = proven(ModelDemand(tuple(arrived.items()), seen, blocks=blocks, reported_ms=T0), 2.9)
     assert found is not None and least < found.req_per_s < most
 
 
 def step_after(seconds: int, before: float = 1.0, after: float = 10.0) -> ModelDemand:
     """A step from `before` to `after` req/s, so many seconds ago."""
     recent = tuple(
-        (n, round(after * min(n, seconds) + before * max(0, n - seconds))) for n in spans_s(POLICY)
+        (n, round(after * min(n, seconds) + before * max(0, n - seconds)))
+        for n in increase_spans_s(POLICY)
     )
     arrivals = round(after * seconds + before * (120 - seconds))
     blocks = ((10, round(10 * before)),) * 100
-    return ModelDemand(recent, stats(arrivals, 120), blocks=blocks, seen_ms=T0)
+    return ModelDemand(recent, stats(arrivals, 120), blocks=blocks, reported_ms=T0)
 
 
 def test_the_first_proof_orders_more_than_what_runs_may_be_worth_by_a_new_valuation() -> None:
@@ -145,7 +146,7 @@ def test_the_first_proof_orders_more_than_what_runs_may_be_worth_by_a_new_valuat
 def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
     """4% more over half an hour proves 4%, give or take what is not known of it."""
     blocks = ((10, 1040),) * 180
-    seen = ModelDemand((), stats(12_480, 120), blocks=blocks, seen_ms=T0)
+    seen = ModelDemand((), stats(12_480, 120), blocks=blocks, reported_ms=T0)
     found = proven(seen, 100.0)
     assert found is not None and 104.0 <= found.req_per_s < 105.0
 
@@ -165,7 +166,7 @@ def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
 
 def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
     """100 req/s stay, 98.5 are planned: within the sliver that any other target leaves."""
-    seen = ModelDemand((), stats(12_000, 120), seen_ms=T0)
+    seen = ModelDemand((), stats(12_000, 120), reported_ms=T0)
     plain = view(seen, 98.5).state
     state = replace(
         plain, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 9000, last_out_ms=T0 - 5000
@@ -177,7 +178,7 @@ def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
 def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan() -> None:
     """2.4 req/s, give or take 0.14, for two minutes: 2.43 planned are no reason to buy, 2.37 are.
     In the first half minute of a rise, 8 after 5, what is believed of it still grows."""
-    lasting = ModelDemand((), stats(288, 120), seen_ms=T0)
+    lasting = ModelDemand((), stats(288, 120), reported_ms=T0)
     young = step_after(20, 5.0, 8.0)
     for seen, planned, more in ((lasting, 2.43, False), (lasting, 2.37, True), (young, 7.3, True)):
         assert proven(seen, planned) is None
@@ -207,7 +208,7 @@ def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> No
     state = view(step_after(2), 1.8).state
     began = []
     for after_ms in (0, 1000, 2000, 122_000):
-        seen = replace(step_after(2), seen_ms=T0 + after_ms)
+        seen = replace(step_after(2), reported_ms=T0 + after_ms)
         state = retarget(replace(view(seen, 1.8, state=state), now_ms=T0 + after_ms))
         assert state.increase_confirmed_ms == T0 + after_ms
         began.append(state.increase_started_ms - T0)
@@ -217,12 +218,12 @@ def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> No
 def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
     """20 minutes at 10/s, then 5 at 3/s, on 6.4 planned: the present is not over it."""
     blocks = ((10, 100),) * 120 + ((10, 30),) * 30
-    recent = tuple((n, 3 * n) for n in spans_s(POLICY))
-    seen = ModelDemand(recent, stats(360, 120), blocks=blocks, seen_ms=T0)
+    recent = tuple((n, 3 * n) for n in increase_spans_s(POLICY))
+    seen = ModelDemand(recent, stats(360, 120), blocks=blocks, reported_ms=T0)
     assert proven(seen, 6.4) is None
     risen = ((10, 30),) * 120 + ((10, 100),) * 30
-    recent = tuple((n, 10 * n) for n in spans_s(POLICY))
-    assert proven(ModelDemand(recent, stats(1200, 120), blocks=risen, seen_ms=T0), 6.4)
+    recent = tuple((n, 10 * n) for n in increase_spans_s(POLICY))
+    assert proven(ModelDemand(recent, stats(1200, 120), blocks=risen, reported_ms=T0), 6.4)
 
 
 def test_no_data_and_old_data_are_no_surge() -> None:

@@ -88,7 +88,7 @@ def test_telemetry_of_other_models_reaches_no_window() -> None:
         take(batch, np.full(6, NOW_MS))
         assert windows.counters.applied == 1 and known.dropped["telemetry"] == 5
         assert news == [1]
-        assert windows.producers("m1") == 0
+        assert windows.producer_count("m1") == 0
 
 
 @pytest.mark.parametrize("scope", ["*", MODEL])

@@ -150,7 +150,7 @@ async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
         )
         views.take(Alert("f", "Late", "firing", clock.now_ms()))
         async with asyncio.timeout(5):
-            assert (await delivered.get())["m"].why == "Prometheus knows none"
+            assert (await delivered.get())["m"].error == "Prometheus knows none"
     finally:
         server.shutdown()
         thread.join()

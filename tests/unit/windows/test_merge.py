@@ -76,9 +76,9 @@ def test_merged_records_say_what_all_of_them_say(
     assert isinstance(one, Stats) == isinstance(other, Stats)
     if isinstance(one, Stats):
         assert one == other
-    assert [(g.gateway, g.seen_ms, g.in_flight) for g in plain.gateways("chat", NOW_MS, 60)] == [
-        (g.gateway, g.seen_ms, g.in_flight) for g in merged.gateways("chat", NOW_MS, 60)
-    ]
+    assert [
+        (g.gateway, g.reported_ms, g.in_flight) for g in plain.gateways("chat", NOW_MS, 60)
+    ] == [(g.gateway, g.reported_ms, g.in_flight) for g in merged.gateways("chat", NOW_MS, 60)]
 
 
 def test_a_gateway_that_says_too_much_stops_no_other() -> None:
