@@ -14,7 +14,7 @@ def declared_options(cluster: Cluster) -> list[str]:
     as a single argument must not be longer than 128 KiB."""
     found = [f"--declared={route.name}" for route in cluster.routes]
     for service in cluster.services:
-        other = service.other_name
+        other = service.hugging_face_name
         found.append(f"--declared={service.model}" + (f"={other}" if other else ""))
     return found
 

@@ -183,7 +183,7 @@ def room_to_switch(
     needed = view.raw_for(view.state.target_req_per_s)
     spare = max(0.0, sum(ready.values()) - needed)
     if gains and slo_pressure(view.demand, service):
-        at_a_time = service.leaves_at_a_time([*ready.values(), *away])
+        at_a_time = service.max_leaving_req_per_s([*ready.values(), *away])
         spare = max(spare, at_a_time - sum(away))
     return Room(ready, spare, service.min_instances)
 
@@ -311,7 +311,7 @@ def _affordable(
     budget = max(0.0, spare)
     if change.makes_room and not switches:
         each = (raw_req_per_s([group], scene.combos) for group in counting)
-        budget = max(budget, service.leaves_at_a_time(each))
+        budget = max(budget, service.max_leaving_req_per_s(each))
     allowed: Counter[str] = Counter()
     for combo_id, count in sorted(change.removes.items()):
         rate = raw_req_per_s_of({combo_id: 1}, scene.combos)

@@ -1,7 +1,6 @@
-"""What there is to run on and what should be run: pools, services, policy, the whole cluster.
+"""The declared cluster: pools, services and policy, checked.
 
-Owns the declared side (from `shoal.yaml` or the `services` topic) as values with invariants.
-Knows nothing of files: `streams.files.shoal_yaml` parses them into these values.
+The values come from `shoal.yaml` (`streams.files.shoal_yaml`) or from the `services` topic.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 
 
 class Market(StrEnum):
-    """How a pool's nodes are paid. Owned nodes cost nothing at the margin, are never released."""
+    """How nodes of a pool are paid for. Owned nodes have no marginal cost and are never
+    released."""
 
     OWNED = "owned"
     ON_DEMAND = "on-demand"
@@ -29,7 +29,7 @@ class Market(StrEnum):
 
 
 class Mode(StrEnum):
-    """What Shoal may do: only say, ask a person first, or act."""
+    """Freedom of Shoal for a model: only recommend, wait for an approval, or act."""
 
     RECOMMEND = "recommend"
     APPROVE = "approve"
@@ -37,8 +37,8 @@ class Mode(StrEnum):
 
 
 class Objective(StrEnum):
-    """What plans are for: the least cost of a demand, or the most work for a budget, be it a rate
-    that is sustained or a batch that should end soon."""
+    """Goal of plans: the least cost for a demand, or the most work for a budget, either as a
+    sustained rate or as a batch that ends early."""
 
     COST = "cost"
     THROUGHPUT = "throughput"
@@ -49,12 +49,12 @@ class Objective(StrEnum):
 class Pool:
     """Nodes of one kind in one region and market.
 
-    name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: how many may be
-    had at most. price_usd_per_h: per node (0 for owned). `id` = "region/name/market".
-    max_of_both: ceiling on the nodes of the pools with this region and name together, whatever
-    their market (0 = max_nodes is all there is to say). between_gb_s: bandwidth between nodes in
-    1e9 bytes/s per direction (0 = not declared); that inside of a node is the GPU's interconnect.
-    provision_s: from asking for a rented node until it can start an engine.
+    name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: maximum number of
+    nodes. price_usd_per_h: per node (0 for owned). `id` = "region/name/market". max_of_both:
+    maximum number of nodes over all markets of the pools with this region and name (0 = only
+    max_nodes limits). between_gb_s: bandwidth between nodes in 1e9 bytes/s per direction (0 = not
+    declared); inside a node, the GPU's interconnect counts. provision_s: from renting a node until
+    it can start an engine.
     """
 
     region: str
@@ -84,27 +84,29 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served model as its owner declares it.
+    """One served model, as its owner declares it.
 
-    architecture: with the quantization of its engine applied. percentile: share of requests, in
-    (0, 1], that must attain the SLO. utilization: target share of capacity, in (0, 1].
-    spot_share: at most this share of the need on spot, or where that is not met, of what is
-    planned. max_len_tokens: longest request (input and output) that an instance must be able to
-    hold, vLLM's --max-model-len. min_instances / max_instances: floor and ceiling on combos (max
-    0 = none). survive: "none", "one-node" or "all-spot".
+    architecture: with the quantization of its engine applied. percentile: share of requests, in (0,
+    1], that must attain the SLO. utilization: target share of capacity, in (0, 1]. spot_share:
+    maximum share on spot, of the needed capacity or, if the plan cannot meet the need, of the
+    planned capacity. max_len_tokens: longest request (input and output) that an instance must be
+    able to hold, vLLM's --max-model-len. min_instances, max_instances: floor and ceiling of the
+    number of combos (max 0 = none). survive: "none", "one-node" or "all-spot".
+
     scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
-    leaving at the same time. traffic_share: its weight in a replayed trace. lengths,
-    req_per_s: of the declared workload, the prior until windows know better (0 = no rate declared).
-    scale_targets: pool name -> external scale target ("counts only"), empty = our executors act.
-    floors: scheduled floors beside min_instances. freezes: when nothing of it is removed, moved or
-    exchanged. zero_after_s: how long no request must have come before the last combo goes (0: as
-    long as an excess lasts); it matters only where min_instances is 0.
-    pipelines: which nodes its engine may join in one instance: "none", "same-slice", "same-size"
-    (equally many GPUs each) or "any". disaggregate: whether prefill and decode may be instances of
-    their own. cautious: planned with the lower end of a prediction's interval where that is wide.
-    types: the kinds of requests that the declared workload consists of; empty = one kind.
-    graph: of a model of components; its combos are cells. unmanaged: the combo that one server of
-    it stands for that others start ("" = none is declared).
+    leaving at the same time. traffic_share: its weight in a replayed trace. lengths, req_per_s: of
+    the declared workload, the prior until windows have data (0 = no rate declared). scale_targets:
+    pool name -> external scale target ("counts only"); empty = Shoal's executors act. floors:
+    scheduled floors in addition to min_instances. freezes: windows in which no instance is removed,
+    moved or exchanged. zero_after_s: how long no request must have arrived before the last combo
+    leaves (0: as long as an excess must last); used only if min_instances is 0.
+
+    pipelines: nodes that its engine may join in one instance: "none", "same-slice", "same-size"
+    (equally many GPUs each) or "any". disaggregate: whether prefill and decode may run in separate
+    instances. cautious: plan with the lower end of a prediction's interval if the interval is wide.
+    types: kinds of requests in the declared workload; empty = one kind. graph: of a model of
+    components; its combos are cells. unmanaged: the combo that corresponds to one server of the
+    model that others start ("" = none declared).
     """
 
     model: str
@@ -165,57 +167,62 @@ class Service:
         if self.types and abs(total - 1.0) > 1e-6:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
 
-    def leaves_at_a_time(self, rates_req_per_s: Iterable[float]) -> float:
-        """Requests/s that may leave at a time of instances with these rates: the disruption budget,
-        or one instance, where that is not more than half of all."""
+    def max_leaving_req_per_s(self, rates_req_per_s: Iterable[float]) -> float:
+        """Requests/s that may leave at the same time: the disruption budget, or the largest
+        instance with at most half of the total, whichever is more. rates_req_per_s: of all
+        instances."""
         rates = tuple(rates_req_per_s)
         total = sum(rates)
         single = max((rate for rate in rates if 2.0 * rate <= total), default=0.0)
         return max(self.max_disruption * total, single)
 
     def start_penalty(self, policy: Policy, start_s: float) -> float:
-        """K_start of a combo that takes `start_s`, as a share of its price: while it starts it is
-        paid for beside what it replaces, and what was started stays for `scale_in_after_s` at
-        least. Where the policy has starts cost nothing, they do not."""
+        """K_start of a combo that takes `start_s`, as a share of its price.
+
+        While it starts, it is paid for in addition to the capacity that it replaces, and a started
+        combo stays for at least `scale_in_after_s`. 0 if the policy's k_start is 0.
+        """
         if policy.k_start <= 0.0:
             return 0.0
         return max(policy.k_start, min(1.0, start_s / self.scale_in_after_s))
 
     @property
-    def other_name(self) -> str:
-        """The Hugging Face name, where clients and alerts may use it instead of the model's own; ""
-        for the same name, or for an architecture that was read from a file (its name is a path)."""
+    def hugging_face_name(self) -> str:
+        """The Hugging Face name, if clients and alerts may use it instead of the model's own name.
+
+        "" if the names are equal, or if the architecture was read from a file (its name is a path).
+        """
         found = self.architecture.name
         return "" if found == self.model or found.endswith(".json") else found
 
     @property
     def managed(self) -> bool:
-        """Whether what runs of it is Shoal's to change, at once or after a person's word."""
+        """Whether Shoal may change the model's instances, at once or after an approval."""
         return self.mode is not Mode.RECOMMEND
 
 
 FORECASTS = ("auto", "none", "last", "seasonal", "smoothing")
-"""Ways of looking ahead, see `demand.forecast`."""
+"""Forecast methods, see `estimate.forecast`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the loop behaves.
+    """Parameters of the control loop.
 
-    surge_window_s / local_window_s / global_window_s: the three sliding windows of demand.
-    replan_every_s: period of full re-solves. ratio: a price or an offer of nodes that moves by more
-    than this share calls for one. min_samples: arrivals needed for a decision. significance:
-    false-alarm probability of one test of the rate. cooldown_s: least time from an addition to a
-    removal. reversals_per_h: most changes of one model from adding to removing or back, as a mean
-    over two hours. start_timeout_s, drain_timeout_s: deadlines of waves; a drain_timeout_s of 0
-    follows from each model's workload (`planning.time_limits`). approve_within_s: how long a
-    proposal waits for a person's word. node_silent_s: silence after which a node is lost: it
-    leaves capacity, routes and the bill. k_start, k_load, k_switch:
-    initialization penalties, as shares of a plan interval's cost (Coral sec. 4.3), see
-    `Service.start_penalty`.
-    budget_usd_per_h: most that nodes may cost (0 = no limit); objective: other than cost, what is
-    made the most of with it. forecast: the way of looking ahead over the start time of instances
-    (`demand.forecast`), "none" for none.
+    surge_window_s, local_window_s, global_window_s: the three sliding windows of demand.
+    replan_every_s: period of full plans. ratio: a price or an offer of nodes that changes by more
+    than this share triggers a plan. min_samples: arrivals needed for a decision. significance:
+    false-alarm probability of one test of the rate. cooldown_s: minimum time from an addition to a
+    removal. reversals_per_h: maximum changes of one model from adding to removing or back, as a
+    mean over two hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; a
+    drain_timeout_s of 0 follows from each model's workload (`planning.time_limits`).
+    approve_within_s: how long a proposal waits for approval. node_silent_s: silence after which a
+    node counts as lost and leaves capacity, routes and the bill.
+
+    k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral
+    sec. 4.3), see `Service.start_penalty`. budget_usd_per_h: maximum cost of nodes (0 = no limit).
+    objective: other than cost, the quantity to maximise within the budget. forecast: method of
+    looking ahead over the start time of instances (`estimate.forecast`), or "none".
     """
 
     surge_window_s: int = 10
@@ -263,18 +270,19 @@ class Policy:
 
     @property
     def switches_roles(self) -> bool:
-        """Whether combos may change roles where they are; not if that is priced above a start on
-        nodes that are there."""
+        """Whether combos may switch roles in place: not if a switch costs more than a start on
+        running nodes."""
         return self.k_switch <= self.k_load
 
     @property
     def spends_budget(self) -> bool:
-        """Whether plans do the most work for the budget, instead of a demand at the least cost."""
+        """Whether plans maximise work within the budget, instead of minimising the cost of a
+        demand."""
         return self.objective is not Objective.COST
 
 
-def together(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
-    """Those of `pools` that share one ceiling (`max_of_both`), by region and name."""
+def pools_by_shared_limit(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
+    """The pools that share one limit on nodes (`max_of_both`), by region and name."""
     found: dict[tuple[str, str], tuple[Pool, ...]] = {}
     for pool in pools:
         if pool.max_of_both:
@@ -285,10 +293,10 @@ def together(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything declared: pools, services, policy; `content_hash` names the version in force.
+    """The whole declaration. `content_hash` names its version.
 
-    routes: services that stand for several of the others.
-    measurements: the user's own, of models on GPUs.
+    routes: services that route to several of the others. measurements: the user's own, of models on
+    GPUs.
     """
 
     pools: tuple[Pool, ...]
@@ -312,18 +320,18 @@ class Cluster:
                 raise InvalidValue(what, twice, "each name once")
 
     @property
-    def most_nodes(self) -> int:
-        """Nodes that the fleet may have at most, over all pools and markets."""
-        shared = self.together().values()
+    def max_total_nodes(self) -> int:
+        """Maximum number of nodes of the fleet, over all pools and markets."""
+        shared = self.pools_by_shared_limit().values()
         alone = sum(pool.max_nodes for pool in self.pools if not pool.max_of_both)
         return alone + sum(pools[0].max_of_both for pools in shared)
 
-    def together(self) -> dict[tuple[str, str], tuple[Pool, ...]]:
-        """Pools that share one ceiling, see `together`."""
-        return together(self.pools)
+    def pools_by_shared_limit(self) -> dict[tuple[str, str], tuple[Pool, ...]]:
+        """Pools that share one limit, see the function `pools_by_shared_limit`."""
+        return pools_by_shared_limit(self.pools)
 
     def service(self, model: str) -> Service:
-        """The service of `model`, else InvalidValue."""
+        """The service of `model`; InvalidValue if there is none."""
         found = self._services.get(model)
         if found is None:
             raise InvalidValue("model", model, " or ".join(s.model for s in self.services))
@@ -334,7 +342,7 @@ class Cluster:
         return {pool.id: pool.price_usd_per_h for pool in self.pools}
 
     def pool(self, pool_id: str) -> Pool:
-        """The pool called `pool_id`, else InvalidValue."""
+        """The pool with this id; InvalidValue if there is none."""
         found = self._pools.get(pool_id)
         if found is None:
             raise InvalidValue("pool", pool_id, " or ".join(p.id for p in self.pools))

@@ -1,6 +1,5 @@
-"""Combos: matched prefill and decode instances (or one aggregated one), scaled as one unit.
+"""Combos: matched prefill and decode instances (or one aggregated instance), scaled as one unit.
 
-Owns the values. Knows nothing of how they are found (planning) or placed on nodes (transitions).
 Source: Cauchy sec. 3.3 ("GPU combos"); an aggregated instance is a combo of its own.
 """
 
@@ -16,12 +15,12 @@ from topics.checks import MOST_REQ_PER_S, MOST_USD_PER_H
 
 @dataclass(frozen=True, slots=True)
 class ComboMember:
-    """`count` equal slices of a combo: `gpus` GPUs each on one node of pool `pool`.
+    """`count` equal slices of a combo: `gpus` GPUs each, on one node of pool `pool`.
 
-    stage 0: each is an instance of its own. stage 1, 2, ...: each holds `layers` layers of a
-    pipeline, whose other stages are further members of the same phase. req_per_s: what one of
-    them does at the lengths planned for, within the SLO; the stages of a pipeline do so together.
-    deployment: what each runs, in a cell of a model of components.
+    stage 0: each slice is an instance of its own. stage 1, 2, ...: each slice holds `layers` layers
+    of a pipeline, whose other stages are further members of the same phase. req_per_s: capacity of
+    one slice at the planned lengths, within the SLO; for a pipeline, of all stages together.
+    deployment: the deployment that each slice runs, in a cell of a model of components.
     """
 
     phase: Phase
@@ -53,7 +52,7 @@ class CellHop:
 
 @dataclass(frozen=True, slots=True)
 class CellPath:
-    """A path of requests of one type through a cell, and how many requests/s are to take it."""
+    """A path of requests of one type through a cell, and the planned requests/s on it."""
 
     type: str
     req_per_s: float
@@ -62,19 +61,18 @@ class CellPath:
 
 @dataclass(frozen=True, slots=True)
 class Combo:
-    """One unit of reactive scaling of one model, in one region.
+    """One unit of scaling of one model, in one region.
 
-    id: stable name that says what it is, e.g. "mini:a1@eu-west/l4/spot" or
+    id: stable descriptive name, e.g. "mini:a1@eu-west/l4/spot" or
     "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned", or with a pipeline of 40 and 24 layers
-    "code:p1.40@eu/l40s/spot>p1.24@eu/l4/spot+d4@eu/l40s/spot"; it holds the model and nothing that
-    depends on demand. req_per_s: goodput of the whole (its slower phase), before utilization.
-    usd_per_h: price of the GPUs it takes (its share of the nodes' prices; owned GPUs are 0).
-    ttft_ms / tpot_ms: predicted. start_s: predicted time from launch to ready.
-    uncertain: its throughput rests on an estimate that was not measured. meets_slo: False for a
-    best-effort combo, listed only where no combo can meet the SLO at this lengths. output_tokens:
-    mean output of the requests that are planned for it, 0 where these are like all of the model's.
-    paths: of a cell, the combo of a model of components (Cornserve sec. 4.3): how its requests go
-    through it.
+    "code:p1.40@eu/l40s/spot>p1.24@eu/l4/spot+d4@eu/l40s/spot"; it contains the model and does not
+    depend on demand. req_per_s: goodput of the whole (its slower phase), before utilization.
+    usd_per_h: price of its GPUs (its share of the nodes' prices; owned GPUs are 0). ttft_ms,
+    tpot_ms: predicted. start_s: predicted time from launch to ready. uncertain: its throughput
+    rests on an estimate that was not measured. meets_slo: False for a best-effort combo, listed
+    only if no combo can meet the SLO at these lengths. output_tokens: mean output of the requests
+    planned for it, 0 if they are like all of the model's. paths: for a cell, the combo of a model
+    of components (Cornserve sec. 4.3): the paths of requests through it.
     """
 
     id: str
@@ -98,20 +96,20 @@ class Combo:
         finite(f"combo {self.id}: usd_per_h", self.usd_per_h, 0.0, MOST_USD_PER_H)
         finite(f"combo {self.id}: start_s", self.start_s, 0.0, 86400.0)
 
-    def at_rate(self, req_per_s: float) -> Combo:
-        """The same combo doing so many requests/s, its members in proportion."""
+    def scaled_to(self, req_per_s: float) -> Combo:
+        """The same combo with capacity `req_per_s`, its members in proportion."""
         times = req_per_s / self.req_per_s
         members = tuple(replace(m, req_per_s=m.req_per_s * times) for m in self.members)
         return replace(self, members=members, req_per_s=req_per_s)
 
     @property
-    def differs_by_role(self) -> bool:
-        """Whether its members are told apart by nothing but pool, GPUs and role, so that they can
-        take other roles: no stages of a pipeline, no components."""
+    def can_switch_roles(self) -> bool:
+        """Whether its members differ only in pool, GPUs and role, so that they can switch roles: it
+        has no pipeline stages and no components."""
         return not any(member.stage or member.deployment for member in self.members)
 
     def gpus_by_pool(self) -> dict[str, int]:
-        """GPUs that one such combo takes of each pool."""
+        """GPUs that one such combo uses in each pool."""
         taken: dict[str, int] = {}
         for member in self.members:
             taken[member.pool] = taken.get(member.pool, 0) + member.gpus * member.count

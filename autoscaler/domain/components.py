@@ -1,7 +1,6 @@
-"""Models made of components: encoders, an LLM, talkers, generators, and requests that need some.
+"""Models of components: encoders, an LLM, talkers, generators, and requests that need some of them.
 
-Owns the values and the arithmetic of processing times. Knows no pool and no solver.
-Source: Cornserve sec. 4 and App. B, C.
+Computes processing times and paths. Source: Cornserve sec. 4 and App. B, C.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RequestType:
-    """Requests that need the same components: their share of all requests, in (0, 1].
+    """Requests that need the same components. share: of all requests, in (0, 1].
 
-    media: by which a gateway knows them, see `topics.routing.RequestKind`.
+    media: how a gateway recognises them, see `topics.routing.RequestKind`.
     """
 
     name: str
@@ -36,11 +35,11 @@ class RequestType:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One way to run components in one instance: alone, or several that share its GPUs.
+    """One way to run components in one instance: one alone, or several that share its GPUs.
 
-    gpus: of one node, per instance. req_per_s: per GPU type, what one instance does of the mix of
-    requests as declared (those that do not need it count as done): the profiled rate b of App. C.
-    start_s: from launch to ready.
+    gpus: of one node, per instance. req_per_s: per GPU type, the capacity of one instance for the
+    declared mix of requests (requests that do not need it count as served): the profiled rate b of
+    App. C. start_s: from launch to ready.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step of a path: what this deployment does of a request."""
+    """One step of a path: the components (`role`) that this deployment runs for a request."""
 
     deployment: Deployment
     role: frozenset[str]
@@ -74,11 +73,11 @@ Path = tuple[Hop, ...]
 
 @dataclass(frozen=True, slots=True)
 class ComponentGraph:
-    """A model as components. after: per component, those whose output it needs.
+    """A model as components. after: per component, the components whose output it needs.
 
-    deployments: the options; every component that a type uses is in one of them. spot_share: at
-    most this share of its requests may depend on spot nodes. demanded: the shares of the types as
-    they are now, in their order; empty = as declared, which is what rates were measured with.
+    deployments: the options; every component that a type uses is in one of them. spot_share:
+    maximum share of its requests that may depend on spot nodes. demanded: current shares of the
+    types, in their order; empty = as declared, the mix at which rates were measured.
     """
 
     model: str
@@ -97,7 +96,7 @@ class ComponentGraph:
         for component, needs in self.after.items():
             for need in needs - set(self.after):
                 raise InvalidValue(f"{who}: component {component}: after", need, known)
-        _refuse_circles(who, self.after)
+        _check_acyclic(who, self.after)
         total = sum(kind.share for kind in self.types)
         if abs(total - 1.0) > _SUM:
             raise InvalidValue(f"{who}: shares of request types", total, "a sum of 1")
@@ -115,22 +114,23 @@ class ComponentGraph:
         finite(f"{who}: req_per_s", self.req_per_s, 0.0, 1e9)
         finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
 
-    def with_mix(self, shares: Mapping[str, float]) -> ComponentGraph:
-        """The same at other shares of its types, by name. A type that nobody asks for now keeps a
-        trifle, so that whatever is planned can serve it."""
+    def with_shares(self, shares: Mapping[str, float]) -> ComponentGraph:
+        """The same graph with other shares of its types, by name. A type without requests keeps a
+        small share, so that every plan can serve it."""
         found = [max(_LEAST_SHARE, shares.get(kind.name, 0.0)) for kind in self.types]
         return replace(self, demanded=tuple(share / sum(found) for share in found))
 
     def rates(self) -> tuple[float, ...]:
-        """Requests/s of each type, in their order."""
+        """Requests/s of each type, in the order of the types."""
         shares = self.demanded or tuple(kind.share for kind in self.types)
         return tuple(share * self.req_per_s for share in shares)
 
     def paths(self, kind: RequestType) -> tuple[Path, ...]:
-        """All ways to serve a request of `kind`: each component once, none before what it needs.
+        """All paths for requests of `kind`: each component once, none before the components it
+        needs.
 
-        An instance that a request visits does all of the components still to do that it has.
-        Paths that differ only in the order of independent visits are one.
+        An instance that a request visits runs all of the remaining components that it has. Paths
+        that differ only in the order of independent visits count as one.
         """
         found: dict[frozenset[tuple[str, frozenset[str]]], Path] = {}
         self._extend((), kind.uses, found)
@@ -152,12 +152,12 @@ class ComponentGraph:
                 self._extend((*path, Hop(option, role)), left - role, found)
 
     def seconds(self, gpu: str) -> Mapping[tuple[str, frozenset[str]], float]:
-        """Seconds that a request takes of one instance on `gpu`, by (deployment, role).
+        """Seconds that a request occupies one instance on `gpu`, by (deployment, role).
 
-        Algorithm 3 (App. C): one profiled mix gives each component's time from its deployment of
-        its own; a factor per shared deployment makes its mean time the measured one. Without a
-        measurement of a component alone on this GPU its time is taken from the shared deployments
-        it is in, as if all their components took equally long.
+        Algorithm 3 (App. C): one profiled mix gives each component's time, from the deployment of
+        this component alone. A factor per shared deployment makes its mean time the measured one.
+        If a component was not measured alone on this GPU, its time is taken from the smallest
+        shared deployment with it, as if all of that deployment's components took equally long.
         """
         uses = {c: sum(kind.share for kind in self.types if c in kind.uses) for c in self.after}
         measured = [option for option in self.deployments if gpu in option.req_per_s]
@@ -186,7 +186,7 @@ class ComponentGraph:
         return made
 
 
-def _refuse_circles(who: str, after: Mapping[str, frozenset[str]]) -> None:
+def _check_acyclic(who: str, after: Mapping[str, frozenset[str]]) -> None:
     done: set[str] = set()
     while len(done) < len(after):
         free = {c for c in after if c not in done and after[c] <= done}

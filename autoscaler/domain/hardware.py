@@ -1,7 +1,4 @@
-"""GPU types: what the data sheets say, in decimal units.
-
-Owns `GpuSpec`. Knows no prices (a pool has them) and no efficiencies (a profile has them).
-"""
+"""GPU types, as in their data sheets, in decimal units. Prices belong to pools."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ class GpuSpec:
     """One GPU type.
 
     name: as in `data/gpus.json`, e.g. "H100-SXM". flops in 1e12 per second (dense, no sparsity),
-    bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction), memory in
-    1e9 bytes. `fp8_tflops` and `fp4_tflops` are 0 where the GPU has no such units.
+    bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction), memory in 1e9
+    bytes. `fp8_tflops` and `fp4_tflops` are 0 if the GPU has no such units.
     """
 
     name: str

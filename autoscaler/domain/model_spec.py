@@ -1,6 +1,6 @@
-"""Model architectures: the facts that decide compute, memory and KV traffic.
+"""Model architectures: the facts that determine compute, memory and KV traffic.
 
-Owns `ModelSpec`. Knows nothing of services (SLOs, regions, floors): see `domain.service`.
+`domain.cluster.Service` adds SLOs, regions and floors.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from autoscaler.domain.validation import finite, whole
 class ModelSpec:
     """One model architecture, with sizes as in its Hugging Face config.
 
-    `layers`, `hidden`, `heads`, `kv_heads`, `head_dim`, `intermediate`, `vocab` are counts.
-    Mixture of experts: `experts` (0 = dense), `experts_per_token`, `moe_intermediate`.
-    `sliding_window` in tokens (0 = full attention); `sliding_share` is the fraction of layers
-    that use it. `weight_bytes` is what one copy of the weights takes in memory, `params` and
-    `active_params` are counts, `kv_bytes_per_token` is for all layers, in the KV cache's dtype.
-    `weight_dtype` is one of "bf16", "fp8", "int8", "mxfp4", "fp4", "int4".
+    `layers`, `hidden`, `heads`, `kv_heads`, `head_dim`, `intermediate`, `vocab` are counts. Mixture
+    of experts: `experts` (0 = dense), `experts_per_token`, `moe_intermediate`. `sliding_window` in
+    tokens (0 = full attention); `sliding_share` is the fraction of layers that use it.
+    `weight_bytes`: memory of one copy of the weights. `params` and `active_params` are counts.
+    `kv_bytes_per_token`: for all layers, in the KV cache's dtype. `weight_dtype` is one of "bf16",
+    "fp8", "int8", "mxfp4", "fp4", "int4".
 
-    Of a quantised checkpoint: `dense_bytes` and `expert_bytes` of one weight that every token
+    For a quantised checkpoint: `dense_bytes` and `expert_bytes` of one weight that every token
     passes, and of one in a routed expert (0: as the dtype implies). `expert_params`: weights of one
-    routed expert, as a mean over all layers (0: those of a gated MLP). `state_bytes`: what each
-    sequence takes however long it is (state-space layers and their like). `tower_bytes`: weights
-    outside of the language model, such as a vision tower. `splits`: the widths that tensor
-    parallelism divides; `undivided`: why none can be, "" where they can.
-    `integer_activations`: products are computed in INT8. `memory_share`: of each GPU's memory, what
-    the engine may use for weights, KV cache and activations. `kv_bits`: of one number in the KV
-    cache.
+    routed expert, as a mean over all layers (0: those of a gated MLP). `state_bytes`: memory per
+    sequence that does not depend on its length (state-space layers and similar). `tower_bytes`:
+    weights outside of the language model, such as a vision tower. `splits`: the widths that tensor
+    parallelism divides. `undivided`: why it cannot divide any, "" if it can. `integer_activations`:
+    products are computed in INT8. `memory_share`: the part of each GPU's memory that the engine may
+    use for weights, KV cache and activations. `kv_bits`: size of one number in the KV cache.
     """
 
     name: str
@@ -80,7 +79,8 @@ class ModelSpec:
         return self.experts > 0
 
     def split_refusal(self, gpus: int) -> str:
-        """Why no engine can split it over `gpus` GPUs by tensor parallelism; "" where one can."""
+        """Why no engine can split the model over `gpus` GPUs by tensor parallelism; "" if one
+        can."""
         if gpus == 1:
             return ""
         if self.undivided:

@@ -1,7 +1,6 @@
-"""Names of nodes: how the n-th node of a pool is called, everywhere.
+"""Node names of static pools: the n-th node of a pool has the same name everywhere.
 
-Owns the naming of static pools (all nodes known beforehand). A node provider that creates nodes
-gives them names of its own.
+A node provider that creates nodes gives them names of its own.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ def node_id(pool: Pool, index: int) -> str:
 
 
 def node_ids(pool: Pool) -> tuple[str, ...]:
-    """All nodes that a static pool may have."""
+    """Names of all nodes that a static pool may have."""
     return _names(pool.region, pool.name, pool.market, pool.max_nodes)
 
 
 class NodeNames:
-    """The names of all nodes that `pools` may have, without a list of them."""
+    """Set of the names of all nodes that `pools` may have, without listing them."""
 
     def __init__(self, pools: Iterable[Pool]) -> None:
         self._most = {_stem(pool.region, pool.name, pool.market): pool.max_nodes for pool in pools}
@@ -36,7 +35,7 @@ class NodeNames:
         return int(index) < most and (index == "0" or index[0] != "0")
 
 
-@lru_cache(maxsize=4096)  # of what names are made of: a price that moves makes no new ones
+@lru_cache(maxsize=4096)  # keyed without the price, which changes often
 def _names(region: str, pool: str, market: Market, count: int) -> tuple[str, ...]:
     return tuple(_name(region, pool, market, index) for index in range(count))
 

@@ -1,7 +1,7 @@
-"""A service that stands for several models, with what is known of scores and answers.
+"""A service that routes to several models by the difficulty score of each request.
 
-Owns the value: classes of scores, how many requests fall into each, and how good each model's
-answers are there. Knows nothing of fleets, files or how a score is found.
+Holds the score classes, the share of requests in each class, and the quality of each model's
+answers there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topics.scoring import MOST_EDGES, ScoreSource, ScoreSplit
 from topics.telemetry import UNCLASSED
 
 Cuts = tuple[int, ...]
-"""Where models take turns, in classes: model i answers from cuts[i - 1] up to below cuts[i]."""
+"""Class boundaries between models: model i answers classes cuts[i - 1] up to below cuts[i]."""
 
 STEPS = 40
 _ANYWHERE = ScoreSource()
@@ -25,8 +25,11 @@ _ANYWHERE = ScoreSource()
 
 @dataclass(frozen=True, slots=True)
 class ScoreMix:
-    """How requests fall on classes. shares: of all requests, per class; unscored: of those without
-    a score. Together 1. requests: how many were looked at, 0 where it is the declared sample."""
+    """Distribution of requests over classes.
+
+    shares: of all requests, per class. unscored: share of requests without a score. They add up to
+    1. requests: number of observed requests, 0 for the declared sample.
+    """
 
     shares: tuple[float, ...]
     unscored: float = 0.0
@@ -35,13 +38,13 @@ class ScoreMix:
 
 @dataclass(frozen=True, slots=True)
 class QualityRoute:
-    """Models by rising difficulty of what they answer, and the sample that speaks for both.
+    """Models by rising difficulty of the requests that they answer, with a sample of requests.
 
-    edges: scores between classes, rising. shares: of the sampled requests per class. quality: per
-    class, each model's mean quality of answers, in whatever unit the user scores in. at_least: the
-    mean that answers must reach, in that unit. req_per_s: of this service, on top of what its
-    models get directly. sampled: requests in the sample. unscored, fallback, source: as in
-    `ScoreSplit`. traffic_share: its weight in a replayed trace.
+    edges: scores between classes, rising. shares: of the sampled requests, per class. quality: per
+    class, each model's mean quality of answers, in the user's unit. at_least: the mean that answers
+    must reach, in that unit. req_per_s: of this service, in addition to the direct requests of its
+    models. sampled: requests in the sample. unscored, fallback, source: as in `ScoreSplit`.
+    traffic_share: its weight in a replayed trace.
     """
 
     name: str
@@ -71,7 +74,7 @@ class QualityRoute:
         finite(f"{who}: share", self.traffic_share, 0.0, 1e6)
 
     @classmethod
-    def of_sample(
+    def from_sample(
         cls,
         name: str,
         models: tuple[str, ...],
@@ -83,10 +86,11 @@ class QualityRoute:
         source: ScoreSource = _ANYWHERE,
         **rest: object,
     ) -> QualityRoute:
-        """From sampled requests: scores (n,) and quality (n, models).
+        """Build the route from sampled requests: scores (n,) and quality (n, models).
 
-        Classes are `steps` parts of the sample, as equal as requests of one score allow, which stay
-        together. A score is believed up to the sample's range beyond its ends.
+        Classes are `steps` parts of the sample, as equal as possible; requests of one score stay in
+        one class. Scores are accepted up to one sample range beyond the sample's ends. InvalidValue
+        for a wrong shape or values that are not finite.
         """
         who = f"model {name}"
         whole(f"{who}: quality.steps", steps, 1, MOST_EDGES)
@@ -98,7 +102,7 @@ class QualityRoute:
                 raise InvalidValue(f"{who}: {what}", "not finite", "finite numbers up to 1e8")
         ordered = np.sort(found)
         at = {round(len(found) * k / steps) for k in range(1, steps)} - {0, len(found)}
-        # The lowest score needs no edge: nothing lies below it.
+        # The lowest score needs no edge, because no score lies below it.
         edges = np.array(sorted({float(ordered[i]) for i in at} - {float(ordered[0])}))
         classes = np.searchsorted(edges, found, side="right")
         counts = np.bincount(classes, minlength=len(edges) + 1)
@@ -123,17 +127,18 @@ class QualityRoute:
         )
 
     @property
-    def for_unscored(self) -> str:
-        """The model that answers requests without a score; the last one unless another is named."""
+    def unscored_model(self) -> str:
+        """The model that answers requests without a score: the last one, unless another is
+        declared."""
         return self.unscored or self.models[-1]
 
     @property
     def sample(self) -> ScoreMix:
-        """The declared sample, of which every request has a score."""
+        """The mix of the declared sample, in which every request has a score."""
         return ScoreMix(self.shares)
 
     def mix(self, counts: Mapping[int, int]) -> ScoreMix:
-        """The mix of requests counted by class (classes that this route lacks are the last)."""
+        """The mix for counts by class. Classes beyond the last one count as the last."""
         found = [0] * len(self.shares)
         unscored = 0
         for number, count in counts.items():
@@ -147,38 +152,42 @@ class QualityRoute:
         return ScoreMix(tuple(n / total for n in found), unscored / total, total)
 
     def fractions(self, cuts: Cuts, mix: ScoreMix) -> tuple[float, ...]:
-        """Each model's part of the requests."""
+        """Each model's share of the requests."""
         upto = [0.0, *accumulate(mix.shares)]
         ends = (0, *cuts, len(self.shares))
         most = len(self.shares)
         parts = [upto[min(ends[i + 1], most)] - upto[min(ends[i], most)] for i in range(self._n)]
-        parts[self.models.index(self.for_unscored)] += mix.unscored
-        return tuple(round(part, 12) for part in parts)  # all of them are 1, not 0.9999999999999998
+        parts[self.models.index(self.unscored_model)] += mix.unscored
+        return tuple(
+            round(part, 12) for part in parts
+        )  # rounded, so that all of them give exactly 1
 
     def mean_quality(self, cuts: Cuts, mix: ScoreMix) -> float:
-        """Of all answers. Requests without a score count as an average request of the sample."""
+        """Mean quality of all answers. A request without a score counts as an average request of
+        the sample."""
         ends = (0, *cuts, len(self.shares))
         found = sum(
             mix.shares[k] * self.quality[k][i]
             for i in range(self._n)
             for k in range(ends[i], min(ends[i + 1], len(self.shares)))
         )
-        default = self.models.index(self.for_unscored)
+        default = self.models.index(self.unscored_model)
         usual = sum(s * q[default] for s, q in zip(self.shares, self.quality, strict=True))
         return found + mix.unscored * usual
 
     def thresholds(self, cuts: Cuts) -> tuple[float, ...]:
-        """`cuts` as scores: a request goes to the first model below whose threshold it is."""
+        """`cuts` as scores: a request goes to the first model whose threshold is above its
+        score."""
         ends = (float("-inf"), *self.edges, float("inf"))
         return tuple(ends[cut] for cut in cuts)
 
     def split(self, cuts: Cuts, mix: ScoreMix) -> ScoreSplit:
-        """What gateways are told."""
+        """The score split that gateways apply."""
         return ScoreSplit(
             self.models,
             self.edges,
             cuts,
-            self.for_unscored,
+            self.unscored_model,
             self.fallback,
             self.source,
             tuple(round(part, 4) for part in self.fractions(cuts, mix)),

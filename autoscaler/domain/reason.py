@@ -1,6 +1,6 @@
-"""Why something is as it is, as a value that programs compare and people read as a sentence.
+"""The reason of a decision or note, as a value that programs compare.
 
-The sentence is made in `autoscaler.explain.text` alone.
+`autoscaler.explain.text` makes the sentence for people.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from topics.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code, and what the sentence names.
+    """A code and the parameters of its sentence.
 
-    subject: the model, pool, node or service that it is about, "*" for the fleet, "" for none.
-    names: further ids. quantities: in the order and units that the sentence of the code reads.
-    quoted: words of an operator, an engine or an error, shown as they are. because: the reasons
-    behind it.
+    subject: the model, pool, node or service concerned; "*" for the fleet, "" for none. names:
+    further ids. quantities: figures in the order and units of the code's sentence. quoted: text of
+    an operator, an engine or an error, shown unchanged. because: the underlying reasons.
     """
 
     code: ReasonCode
@@ -30,22 +29,22 @@ class Reason:
 
     @property
     def kind(self) -> Reason:
-        """The same reason without figures and quoted words: equal whenever it is given again."""
+        """The reason without figures and quoted text; equal for repetitions of the same reason."""
         because = tuple(one.kind for one in self.because)
         return replace(self, quantities=(), quoted="", because=because)
 
     def codes(self) -> Iterator[ReasonCode]:
-        """Its own code, then those of the reasons behind it."""
+        """Its own code, then the codes of the underlying reasons."""
         yield self.code
         for one in self.because:
             yield from one.codes()
 
 
 def codes_of(reasons: Iterable[Reason]) -> tuple[ReasonCode, ...]:
-    """The codes of `reasons` and of what is behind them, each once, in order."""
+    """The codes of `reasons` and of their underlying reasons, each once, in order."""
     return tuple(dict.fromkeys(code for reason in reasons for code in reason.codes()))
 
 
 def about(reasons: Iterable[Reason], subject: str) -> tuple[Reason, ...]:
-    """Those of `reasons` that are about `subject`."""
+    """The reasons with this subject."""
     return tuple(reason for reason in reasons if reason.subject == subject)

@@ -1,7 +1,4 @@
-"""Weekly windows of time, such as "mon-fri 08:00-18:00", in a time zone.
-
-Owns the value, its written form and the question whether a moment is inside. Reads no clock.
-"""
+"""Weekly time windows, such as "mon-fri 08:00-18:00", in a time zone."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _ALLOWED = 'a weekly window such as "mon-fri 08:00-18:00", "sat,sun 10:00-24:00"
 class Weekly:
     """From `from_min` to `to_min` (minutes after midnight) on `days` (0 = Monday) in `zone`.
 
-    Where to_min is not above from_min, it ends on the following day.
+    If to_min is not above from_min, the window ends on the following day.
     """
 
     days: tuple[int, ...]
@@ -33,7 +30,8 @@ class Weekly:
 
     @classmethod
     def parse(cls, text: object, zone: str = "UTC") -> Weekly:
-        """The window that `text` describes; without days: every day. InvalidValue otherwise."""
+        """The window that `text` describes; without days, every day. InvalidValue if it is
+        malformed."""
         match = _FORM.match(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidValue("", text, _ALLOWED)
@@ -43,8 +41,8 @@ class Weekly:
         days = _days(match["days"] or "mon-sun", text)
         return cls(days, from_h * 60 + from_m, to_h * 60 + to_m, _zone(zone).key)
 
-    def holds(self, now_ms: int) -> bool:
-        """Whether `now_ms`, ms since the epoch, is inside."""
+    def contains(self, now_ms: int) -> bool:
+        """Whether `now_ms`, ms since the epoch, is in the window."""
         at = dt.datetime.fromtimestamp(now_ms / 1000.0, tz=_zone(self.zone))
         minute, day = at.hour * 60 + at.minute, at.weekday()
         if self.from_min < self.to_min:
@@ -55,7 +53,7 @@ class Weekly:
         )
 
     def __str__(self) -> str:
-        """As it may be written, with the zone."""
+        """The text that `parse` accepts, followed by the zone."""
         named = ",".join(DAYS[day] for day in self.days)
         days = "" if len(self.days) == len(DAYS) else f"{named} "
         span = f"{self.from_min // 60:02d}:{self.from_min % 60:02d}"

@@ -28,5 +28,5 @@ class NodeSlice:
 
     @property
     def name(self) -> str:
-        """As people write it: "4xH100-SXM"."""
+        """Short text for people: "4xH100-SXM"."""
         return f"{self.gpus}x{self.gpu.name}"

@@ -1,6 +1,6 @@
-"""Widths that tensor parallelism divides, and into what parts.
+"""Widths that tensor parallelism divides, and the allowed parts.
 
-A GPU gets an equal part of every matrix. Quantised weights have scales per block or group, so a
+Each GPU gets an equal part of every matrix. Quantised weights have scales per block or group, so a
 part must be a whole number of them; a server with another part refuses to start.
 """
 
@@ -15,10 +15,10 @@ from autoscaler.domain.validation import whole
 class Split:
     """One width of a model's matrices.
 
-    name: the configuration's key for it. width: in entries. multiple: each GPU's part is a whole
-    number of these. most_parts: beyond that many GPUs the parts are copied (KV heads); 0: never.
-    expert: of routed experts, which expert parallelism keeps whole. why: the key that demands the
-    multiple.
+    name: the configuration's key for it. width: in entries. multiple: each GPU's part is a multiple
+    of this. most_parts: with more GPUs than this, the parts are copied (KV heads); 0: never.
+    expert: belongs to routed experts, which expert parallelism keeps whole. why: the key that
+    requires the multiple.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Split:
             whole(f"split {self.name}: {field}", getattr(self, field), 1, 10**9)
 
     def refusal(self, gpus: int) -> str:
-        """Why `gpus` GPUs cannot share it; "" where they can."""
+        """Why `gpus` GPUs cannot share the width; "" if they can."""
         if gpus == 1:
             return ""
         parts = gpus

@@ -1,8 +1,4 @@
-"""Refusals that name the field, the value and what is allowed.
-
-Owns the one exception of invalid values in the core and the small checks that raise it.
-Knows nothing of where a value came from: files, topics and tests add that context.
-"""
+"""Checks of values, and the error that names the field, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from topics.printable import printable
 
 
 class InvalidValue(ValueError):
-    """A value from outside is not allowed. `field` names it, `allowed` says what would be."""
+    """A value is not allowed. `field` names it; `allowed` describes the allowed values."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(printable(f"{field}: {value!r} is not allowed; allowed: {allowed}"))
@@ -21,7 +17,7 @@ class InvalidValue(ValueError):
         self.allowed = allowed
 
     def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
-        """As it was made: it travels from worker processes."""
+        """Pickle support: worker processes raise it."""
         return type(self), (self.field, self.value, self.allowed)
 
 

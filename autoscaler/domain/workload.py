@@ -1,7 +1,4 @@
-"""What a model is asked to do: phases, lengths of requests, SLOs and demand.
-
-Owns the values. Knows nothing of how demand was observed (scaling) or will be met (planning).
-"""
+"""The workload of a model: phases, request lengths, SLOs and demand."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from topics.checks import MOST_REQ_PER_S
 
 
 class Phase(StrEnum):
-    """What an instance does of a request."""
+    """The part of a request that an instance computes."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -23,21 +20,21 @@ class Phase(StrEnum):
 
 
 WEIGHTS = (0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.075, 0.05, 0.035, 0.02, 0.01, 0.01)
-"""Shares of requests that the points of a spread stand for, shortest requests first."""
+"""Share of requests of each point of a spread, shortest requests first."""
 
 LEVELS = (0.05, 0.175, 0.325, 0.475, 0.625, 0.75, 0.8375, 0.9, 0.9425, 0.97, 0.985, 0.995)
 """Quantile levels of those points: the middle of each share."""
 
 Spread = tuple[float, ...]
-"""Tokens at LEVELS, rising; empty where all requests have the mean length."""
+"""Tokens at LEVELS, rising; empty if all requests have the mean length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long requests are: mean input and output tokens (R_in, R_out), and how they spread.
+    """Request lengths: mean input and output tokens (R_in, R_out), and their spreads.
 
-    inputs, outputs: spreads around the means. together: how far long prompts come with long
-    answers, the correlation of their normal scores; 0: the two are independent.
+    inputs, outputs: spreads around the means. together: correlation of the normal scores of input
+    and output lengths; 0: independent.
     """
 
     input_tokens: float
@@ -61,7 +58,7 @@ class Lengths:
 
     @classmethod
     def expected(cls, input_tokens: float, output_tokens: float, cv: float = 1.0) -> Lengths:
-        """Lengths of which only means are known: lognormal, with standard deviation cv x mean."""
+        """Lengths for given means: lognormal, with standard deviation cv x mean."""
         return cls(
             input_tokens,
             output_tokens,
@@ -73,7 +70,8 @@ class Lengths:
 def lognormal(mean: float, cv: float) -> Spread:
     """The spread of a lognormal distribution: its quantiles at LEVELS, scaled to keep the mean.
 
-    No point is below one token, so the mean of very short ones may be a little above `mean`.
+    Each point is at least one token, so the mean of very short lengths may be a little above
+    `mean`.
     """
     sigma = math.sqrt(math.log(1.0 + cv * cv))
     raw = [math.exp(sigma * NormalDist().inv_cdf(level)) for level in LEVELS]
@@ -111,10 +109,10 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """How requests of a model arrive at all of its instances together.
+    """Arrivals of a model at all of its instances together.
 
-    req_per_s: raw capacity that is to serve them; 0 = not known. cv: coefficient of variation of
-    the gaps between them (1: Poisson).
+    req_per_s: raw capacity that serves them; 0 = unknown. cv: coefficient of variation of the gaps
+    between them (1: Poisson).
     """
 
     req_per_s: float = 0.0
@@ -124,27 +122,28 @@ class Arrivals:
         finite("arrivals.req_per_s", self.req_per_s, 0.0, MOST_REQ_PER_S)
         finite("arrivals.cv", self.cv, 0.01, 100.0)
 
-    def cv_at(self, req_per_s: float) -> float:
-        """The CV of the gaps at one instance that carries `req_per_s` of it.
+    def instance_cv(self, req_per_s: float) -> float:
+        """The CV of the gaps at one instance that serves `req_per_s` of the total.
 
-        Weighted round robin gives it every n-th request, n = all / its own; n gaps in a row vary
-        by cv / sqrt(n). So two instances see smoother arrivals than one, and a burst is shared.
+        Weighted round robin gives the instance every n-th request, n = total / its own rate; n gaps
+        in a row vary by cv / sqrt(n). So two instances have smoother arrivals than one and share a
+        burst.
         """
         if self.req_per_s <= 0.0:
             return self.cv
         return self.cv * math.sqrt(min(1.0, req_per_s / self.req_per_s))
 
 
-ALONE = Arrivals()
-"""Poisson arrivals, all at one instance."""
+POISSON_ARRIVALS = Arrivals()
+"""Poisson arrivals at one single instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand for one model: requests/s to be able to serve, of these lengths.
+    """Demand for one model: requests/s to serve, with these lengths.
 
     arrival_cv: coefficient of variation of the gaps between arrivals (1: Poisson). mix: share of
-    each workload type by name, where it is another one than declared.
+    each workload type by name, if it differs from the declared one.
     """
 
     model: str

@@ -111,7 +111,7 @@ def gpus_left(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]) -> 
     Where one ceiling holds for two markets, the nodes of the other one are taken off.
     """
     nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
-    for other in problem.cluster.together().get((pool.region, pool.name), ()):
+    for other in problem.cluster.pools_by_shared_limit().get((pool.region, pool.name), ()):
         if other.id != pool.id:
             nodes = min(nodes, pool.max_of_both - -(-used.get(other.id, 0) // other.per_node))
     return nodes * pool.per_node - used.get(pool.id, 0)

@@ -193,11 +193,11 @@ def valued(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str
 def _as_used(combo: Combo, rate: float, used: list[tuple[TypedDemand, float]]) -> Combo:
     """`combo` at `rate`, with the latencies and lengths of what it serves."""
     if not used:
-        return replace(combo.at_rate(_NEXT_TO_NOTHING), meets_slo=False)
+        return replace(combo.scaled_to(_NEXT_TO_NOTHING), meets_slo=False)
     evaluated = [typed.combos[combo.id] for typed, _ in used]
     total = sum(part for _, part in used)
     return replace(
-        evaluated[0].at_rate(max(rate, _NEXT_TO_NOTHING)),
+        evaluated[0].scaled_to(max(rate, _NEXT_TO_NOTHING)),
         ttft_ms=max(one.ttft_ms for one in evaluated),
         tpot_ms=max(one.tpot_ms for one in evaluated),
         output_tokens=sum(t.type.lengths.output_tokens * part for t, part in used) / total,

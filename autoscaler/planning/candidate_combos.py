@@ -17,7 +17,7 @@ from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
+from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import name_of, parsed
 from autoscaler.planning.component_cells import cell_named, cells
@@ -46,7 +46,7 @@ def candidate_combos(
     lengths: Lengths,
     profile: Profile,
     keep: int = KEEP_PER_GROUP,
-    arrivals: Arrivals = ALONE,
+    arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Combo, ...]:
     """Combos worth considering for `service` at `lengths`, best cost efficiency first.
 
@@ -83,7 +83,7 @@ def late_combos(
     lengths: Lengths,
     profile: Profile,
     keep: int = KEEP_PER_GROUP,
-    arrivals: Arrivals = ALONE,
+    arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Combo, ...]:
     """The combos that come nearest to an SLO that none meets (meets_slo False)."""
     if service.graph is not None:
@@ -104,7 +104,7 @@ def combo_named(
     service: Service,
     lengths: Lengths,
     profile: Profile,
-    arrivals: Arrivals = ALONE,
+    arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> Combo:
     """The combo called `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 

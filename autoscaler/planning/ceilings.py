@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscaler.domain.cluster import Pool, together
+from autoscaler.domain.cluster import Pool, pools_by_shared_limit
 from autoscaler.optimizer.arrays import Floats
 
 
 def ceilings(pools: Sequence[Pool]) -> tuple[Floats, Floats]:
     """`together` (t, k) and `together_max` (t,) of a `MixProblem` over `pools` (k of them)."""
-    groups = list(together(pools).values())
+    groups = list(pools_by_shared_limit(pools).values())
     members = [[float(pool in group) for pool in pools] for group in groups]
     masks = np.array(members, dtype=np.float64).reshape(len(groups), len(pools))
     return masks, np.array([float(group[0].max_of_both) for group in groups])

@@ -120,7 +120,7 @@ def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[P
             price, count = pool.price_usd_per_h, max(count, stays)
         nodes.append(PlannedNodes(pool.id, count, now, count * price))
     counts = {node.pool: node.count for node in nodes}
-    for (region, name), pools in problem.cluster.together().items():
+    for (region, name), pools in problem.cluster.pools_by_shared_limit().items():
         together = sum(counts[pool.id] for pool in pools)
         stay = sum(problem.standing_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
         most = max(pools[0].max_of_both, stay)

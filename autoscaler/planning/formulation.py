@@ -128,7 +128,7 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
     bill = sum(fixed_nodes[pool.id] * pool.price_usd_per_h for pool in rented)
     budget = problem.cluster.policy.budget_usd_per_h
     ceilings: dict[str, int] = {}
-    for (region, name), members in problem.cluster.together().items():
+    for (region, name), members in problem.cluster.pools_by_shared_limit().items():
         left = members[0].max_of_both - sum(fixed_nodes[pool.id] for pool in members)
         both = builder.resource("nodes", f"{region}/{name}", max(0.0, float(left)))
         ceilings.update({pool.id: both for pool in members})
@@ -169,7 +169,7 @@ def _add_room_beside(
         free = problem.nodes_now(pool) * pool.per_node - taken.get(pool.id, 0)
         rows.beside[pool.id] = builder.resource("GPUs free now", pool.id, max(0.0, float(free)))
         found[pool.id] = {rows.beside[pool.id]: -float(pool.per_node)}
-    for (region, name), members in problem.cluster.together().items():
+    for (region, name), members in problem.cluster.pools_by_shared_limit().items():
         left = members[0].max_of_both - sum(problem.nodes_now(pool) for pool in members)
         both = builder.resource("nodes now", f"{region}/{name}", max(0.0, float(left)))
         for pool in members:
@@ -228,8 +228,8 @@ def _add_combos(
         for combo, count in running:
             same = by_slices.get(frozenset(slices_of(combo).items()), [])
             may = count if limits is None else min(count, limits.get(combo.id, 0))
-            may = may if combo.differs_by_role else 0
-            twins = [c for c in same if c.id != combo.id and c.differs_by_role] if may else []
+            may = may if combo.can_switch_roles else 0
+            twins = [c for c in same if c.id != combo.id and c.can_switch_roles] if may else []
             ties = [builder.resource("running", combo.id, float(count))] if twins else []
             add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), ties, "")
             if len(twins) > 1 and may < count:  # they share the limit

@@ -13,7 +13,7 @@ from functools import lru_cache
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase, Slo
+from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase, Slo
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.intervals import planned_share
 from autoscaler.performance.memory import kv_capacity_tokens
@@ -55,7 +55,7 @@ def instance(
     lengths: Lengths,
     profile: Profile,
     stretch: float = 1.0,
-    arrivals: Arrivals = ALONE,
+    arrivals: Arrivals = POISSON_ARRIVALS,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> Instance:
     """What `service` does on `node` in `phase` at `lengths`, with its SLO times `stretch`.
@@ -135,11 +135,11 @@ def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
     """
     spec, node, phase, _, lengths, profile, _, _, link_gb_s = asked
     most = most_req_per_s(spec, node, phase, lengths, profile, link_gb_s)
-    cv = on_grid(min(1.0, arrivals.cv_at(most)))
+    cv = on_grid(min(1.0, arrivals.instance_cv(most)))
     rate = _rate(*asked, cv)
     tried = []
     for _ in range(_ROUNDS):
-        cv = on_grid(arrivals.cv_at(rate.req_per_s) if rate.req_per_s > 0.0 else arrivals.cv)
+        cv = on_grid(arrivals.instance_cv(rate.req_per_s) if rate.req_per_s > 0.0 else arrivals.cv)
         rate = _rate(*asked, cv)
         tried.append(cv)
     return rate if cv == max(tried) else _rate(*asked, max(tried))

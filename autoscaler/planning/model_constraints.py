@@ -99,7 +99,7 @@ def add_staying_rows(
         runs = sum(rate * count for rate, count in own)
         spare = runs - problem.needed_req_per_s(service.model)
         each = (rate for rate, count in own for _ in range(count))
-        leaves = max(spare, service.leaves_at_a_time(each))
+        leaves = max(spare, service.max_leaving_req_per_s(each))
         if runs - leaves > 1e-9 * runs:
             row = builder.demand(STAYING, service.model, runs - leaves, level)
             rows.staying[service.model] = row

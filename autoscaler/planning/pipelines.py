@@ -14,7 +14,7 @@ from functools import lru_cache
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.domain.workload import ALONE, Arrivals, Lengths, Phase
+from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
@@ -76,7 +76,7 @@ def rate_of(
     lengths: Lengths,
     profile: Profile,
     stretch: float = 1.0,
-    arrivals: Arrivals = ALONE,
+    arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> Pipeline:
     """The pipeline with these stages; req_per_s is 0 where it cannot run or meet the SLO.
 
@@ -112,7 +112,7 @@ def spread(
     lengths: Lengths,
     profile: Profile,
     stretch: float = 1.0,
-    arrivals: Arrivals = ALONE,
+    arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Pipeline, ...]:
     """Aggregated instances over equal nodes: of each of `slices` the two smallest that can serve,
     where these do more than their nodes would one by one."""

@@ -220,7 +220,7 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
     )
     mixes = {demand.model: dict(demand.mix) for demand in request.demands if demand.mix}
     asked_for = tuple(
-        replace(service, graph=service.graph.with_mix(mixes[service.model]))
+        replace(service, graph=service.graph.with_shares(mixes[service.model]))
         if service.graph is not None and service.model in mixes
         else service
         for service in floored

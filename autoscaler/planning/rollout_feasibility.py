@@ -85,7 +85,9 @@ def _sparing(problem: PlanningProblem, strategy: Strategy, room: Room) -> Plan:
 
 def _at_least_cost(problem: PlanningProblem, strategy: Strategy) -> Reached:
     """The cheapest fleet, where all is served already."""
-    limited = problem.cluster.policy.budget_usd_per_h > 0.0 or problem.cluster.together()
+    limited = (
+        problem.cluster.policy.budget_usd_per_h > 0.0 or problem.cluster.pools_by_shared_limit()
+    )
     options = problem.options.within(0.5) if limited else problem.options
     best = strategy.solve(replace(problem, options=options))
     if best.status is PlanStatus.FAILED or problem.options.is_over():
@@ -136,7 +138,7 @@ def _left_at_least(problem: PlanningProblem, plan: Plan, model: str) -> dict[str
     left, moved = {target.combo.id: target.now for target in targets}, True
     while moved:
         each = [t.combo.req_per_s for t in targets for _ in range(left[t.combo.id])]
-        at_a_time, moved = service.leaves_at_a_time(each), False
+        at_a_time, moved = service.max_leaving_req_per_s(each), False
         for target in targets:
             over = max(0, left[target.combo.id] - target.count)
             rate = max(target.combo.req_per_s, _LEAST)
@@ -157,7 +159,7 @@ def _can_be_had(problem: PlanningProblem, gpus: Mapping[str, int], beside: bool)
         return False
     if beside:
         nodes = {pool: max(count, now[pool]) for pool, count in nodes.items()}
-    for both in problem.cluster.together().values():
+    for both in problem.cluster.pools_by_shared_limit().values():
         most = max(both[0].max_of_both, sum(now[pool.id] for pool in both))
         if sum(nodes[pool.id] for pool in both) > most:
             return False
@@ -291,7 +293,7 @@ def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str, of_time: f
         return 0.0
     lost = max(0.0, min(1.0, runs / needed) - min(1.0, (runs - leaves) / needed))
     each = (target.combo.req_per_s for target in targets for _ in range(target.now))
-    a_step = problem.cluster.service(model).leaves_at_a_time(each)
+    a_step = problem.cluster.service(model).max_leaving_req_per_s(each)
     if a_step <= 0.0:
         return math.inf
     return of_time * lost * max(1, math.ceil(leaves / a_step - _LEAST))

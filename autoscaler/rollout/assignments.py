@@ -210,7 +210,7 @@ def changed_routes(
     slo = service.slo
     # Two digits: a prediction that moves by a second is no news to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
-    aliases = (service.other_name,) if service.other_name else ()
+    aliases = (service.hugging_face_name,) if service.hugging_face_name else ()
     asked = service.graph.types if service.graph is not None else ()
     kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in asked)
     if (

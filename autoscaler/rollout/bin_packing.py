@@ -77,7 +77,7 @@ def _left_of_both(cluster: Cluster, pool: Pool, used: Mapping[str, frozenset[int
     """Nodes that the ceiling on `pool` and the same nodes of another market still allows."""
     if not pool.max_of_both:
         return pool.max_nodes
-    pools = cluster.together()[pool.region, pool.name]
+    pools = cluster.pools_by_shared_limit()[pool.region, pool.name]
     return pool.max_of_both - sum(node in used for p in pools for node in node_ids(p))
 
 

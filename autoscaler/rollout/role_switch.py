@@ -37,7 +37,7 @@ from topics.fleet import Assignment, InstanceState
 def switched_to(group: ServingGroup, combo: Combo, name: str, now_ms: int) -> ServingGroup | None:
     """`group` as `combo`, on the same GPUs; None where their slices differ, where more than
     roles tell them apart (stages, components), or where it was tried."""
-    if not _may(group) or not combo.differs_by_role:
+    if not _may(group) or not combo.can_switch_roles:
         return None
     placed = _rephased(group.placed, combo)
     if placed is None:

@@ -69,7 +69,7 @@ def active_controls(
     frozen = reader_lag.frozen(lag_ms, cluster.services)
     services = []
     for service in cluster.services:
-        window = next((window for window in service.freezes if window.holds(now_ms)), None)
+        window = next((window for window in service.freezes if window.contains(now_ms)), None)
         if window is not None:
             model, names = service.model, (str(window),)
             frozen.setdefault(model, Reason(ReasonCode.FREEZE, model, names))
@@ -120,7 +120,7 @@ def _reason(control: Control) -> Reason:
 
 def _with_floor(service: Service, now_ms: int, held: dict[str, Reason]) -> Service:
     """`service` with the highest floor that is scheduled for now."""
-    floors = [(least, window) for window, least in service.floors if window.holds(now_ms)]
+    floors = [(least, window) for window, least in service.floors if window.contains(now_ms)]
     least, window = max(floors, key=lambda floor: floor[0], default=(0, None))
     if least <= service.min_instances:
         return service

@@ -90,7 +90,7 @@ def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityR
     scores = difficulty + rng.normal(0.0, 0.15, n)
     right = np.column_stack([0.93 - 0.28 * difficulty, 0.96 - 0.07 * difficulty])
     quality = 100.0 * (rng.random((n, 2)) < right)
-    return QualityRoute.of_sample("auto", tuple(MODELS), scores, quality, at_least, RATE, steps)
+    return QualityRoute.from_sample("auto", tuple(MODELS), scores, quality, at_least, RATE, steps)
 
 
 class Prices:

@@ -62,5 +62,5 @@ def _cautious(value: object) -> bool:
 
 def _timezone(value: object) -> str:
     name = units.text(value)
-    Weekly((), 0, 0, name).holds(0)
+    Weekly((), 0, 0, name).contains(0)
     return name

@@ -91,7 +91,7 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
 
 def _check_both(root: Section, combo_id: str, cluster: Cluster, left: dict[str, int]) -> None:
     """Refuse a fleet beyond the ceiling that holds for both markets of a pool. left: GPUs."""
-    for (region, name), pools in cluster.together().items():
+    for (region, name), pools in cluster.pools_by_shared_limit().items():
         nodes = sum(p.max_nodes - left[p.id] // p.per_node for p in pools)
         most = pools[0].max_of_both
         if nodes > most:

@@ -100,7 +100,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
         )
     cells = [[_number(file, n, row, c) for c in columns] for n, row in rows]
     try:
-        route = QualityRoute.of_sample(
+        route = QualityRoute.from_sample(
             name,
             models,
             [row[0] for row in cells],

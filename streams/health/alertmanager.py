@@ -45,8 +45,11 @@ def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     Face name (several models may share it), and the name of a service that stands for several."""
     found = {route.name: tuple(route.models) for route in cluster.routes}
     for service in cluster.services:
-        if service.other_name:
-            found[service.other_name] = (*found.get(service.other_name, ()), service.model)
+        if service.hugging_face_name:
+            found[service.hugging_face_name] = (
+                *found.get(service.hugging_face_name, ()),
+                service.model,
+            )
     return found | {service.model: (service.model,) for service in cluster.services}
 
 

@@ -168,7 +168,7 @@ def _rows(
         bill += problem.standing_nodes(pool, taken) * pool.price_usd_per_h
         if pool.id in users:
             model += pulp.lpSum(users[pool.id]) <= max(0, nodes * pool.per_node - taken)
-    for pools in problem.cluster.together().values():
+    for pools in problem.cluster.pools_by_shared_limit().values():
         _add_ceiling_of_both(model, problem, pools, users, standing)
     for service in map(problem.cluster.service, problem.planned_models()):
         if service.max_instances:

@@ -149,7 +149,7 @@ class Shown:
         """The load begins: the title of the run and what it does now."""
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
-        nodes = cluster.most_nodes
+        nodes = cluster.max_total_nodes
         kind = "real node" if self._wishes.real else "simulated node"
         title = (
             f"shoal: {self._wishes.trace.name} at {self._wishes.speed:g}x | "

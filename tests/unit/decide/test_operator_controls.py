@@ -175,15 +175,15 @@ def at(text: str) -> int:
     ],
 )
 def test_weekly_windows(window: str, moment: str, inside: bool) -> None:
-    assert Weekly.parse(window).holds(at(moment)) is inside
+    assert Weekly.parse(window).contains(at(moment)) is inside
 
 
 def test_a_window_follows_the_clocks_of_its_zone() -> None:
     """8 in the morning in Berlin is 7 UTC in winter and 6 UTC in summer."""
     window = Weekly.parse("08:00-09:00", "Europe/Berlin")
-    assert window.holds(at("2026-01-05T07:30+00:00"))
-    assert window.holds(at("2026-07-06T06:30+00:00"))
-    assert not window.holds(at("2026-07-06T07:30+00:00"))
+    assert window.contains(at("2026-01-05T07:30+00:00"))
+    assert window.contains(at("2026-07-06T06:30+00:00"))
+    assert not window.contains(at("2026-07-06T07:30+00:00"))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from topics.routing import Routes
 LEAD_S, SHIFT_S = 200.0, 600.0
 RATE = 8.0  # more than one large instance serves
 SCORES = [(i + 0.5) / 400 for i in range(400)]
-ROUTE = QualityRoute.of_sample(
+ROUTE = QualityRoute.from_sample(
     "auto", ("small", "large"), SCORES, [[100.0 * (1.0 - s), 90.0] for s in SCORES],
     80.0, RATE, 10, fallback=True,
 )  # fmt: skip

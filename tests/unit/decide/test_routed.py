@@ -37,7 +37,7 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 SCORES = [(i + 0.5) / 400 for i in range(400)]
-ROUTE = QualityRoute.of_sample(
+ROUTE = QualityRoute.from_sample(
     "auto", ("small", "large"), SCORES, [[100 * (1 - s), 90.0] for s in SCORES], 80.0, 10.0, 20
 )
 CLUSTER = Cluster(

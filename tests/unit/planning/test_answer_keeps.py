@@ -75,7 +75,7 @@ def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
     """While capacity of both models stays, the best answers cost as little as the others."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
-    route = QualityRoute.of_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
+    route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
     cluster = Cluster((replace(L4, max_nodes=40),), (mini("m"), mini("n")), routes=(route,))
     fleet = {SMALL: 10, f"n:{COMBO}": 10}
     each = 0.8 * capacity(cluster, {SMALL: 1}.items())
@@ -93,7 +93,7 @@ def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
     may not leave yet."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
-    route = QualityRoute.of_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
+    route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
     cluster = Cluster((replace(L4, max_nodes=40),), (mini("m"), mini("n")), routes=(route,))
     took = [0.0]
 

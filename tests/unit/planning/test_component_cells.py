@@ -79,7 +79,7 @@ def test_a_cell_is_found_again_by_its_name_and_others_are_refused(cluster: Clust
 
 def test_the_same_instances_carry_less_of_a_heavier_mix(cluster: Cluster) -> None:
     graph = _graph(cluster)
-    spoken = graph.with_mix({"text": 0.1, "photo": 0.1, "voice": 0.8})
+    spoken = graph.with_shares({"text": 0.1, "photo": 0.1, "voice": 0.8})
     cell = cells(graph, cluster.pools)[0]
     assert cell_named(cell.id, spoken, cluster.pools).req_per_s < 0.8 * cell.req_per_s
 
@@ -103,7 +103,7 @@ def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster:
     spoken = {"text": 0.1, "photo": 0.1, "voice": 0.8}
     shifted = answer(_asked(12.0, spoken, first.counts), cluster, default_profile(), shoal)
     assert shifted.outcome is Outcome.PLANNED
-    heavier = _graph(cluster).with_mix(spoken)
+    heavier = _graph(cluster).with_shares(spoken)
     rates = {i: cell_named(i, heavier, cluster.pools).req_per_s for i, _ in shifted.counts}
     assert sum(rates[i] * n for i, n in shifted.counts) * 0.8 >= 12.0 * (1 - 1e-6)
 

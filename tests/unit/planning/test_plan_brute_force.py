@@ -141,7 +141,7 @@ def _nodes_suffice(
         declared = problem.cluster.pool(name)
         if count > problem.nodes_now(declared) + problem.nodes_to_get(declared):
             return False
-    for shared in problem.cluster.together().values():
+    for shared in problem.cluster.pools_by_shared_limit().values():
         if sum(nodes.get(p.id, 0) for p in shared) > shared[0].max_of_both:
             return False
     settled = fixed + [(s.combo, n) for s, n in chosen if s.kind != "start"]

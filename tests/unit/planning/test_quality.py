@@ -26,7 +26,7 @@ def route(
 ) -> QualityRoute:
     scores, quality = sample(seed, models)
     names = tuple(f"m{i}" for i in range(models))
-    return QualityRoute.of_sample(
+    return QualityRoute.from_sample(
         "auto", names, scores.tolist(), quality.tolist(), at_least, 10.0, steps, **more
     )
 
@@ -110,14 +110,14 @@ def test_what_makes_no_route_is_refused(change: dict[str, Any], said: str) -> No
         "quality": quality.tolist(), "at_least": 0.0, "req_per_s": 1.0,
     }  # fmt: skip
     with pytest.raises(InvalidValue, match=said):
-        QualityRoute.of_sample(**(good | change))
+        QualityRoute.from_sample(**(good | change))
 
 
 def linear() -> QualityRoute:
     """Two models; the small one is right on easy requests only."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - s), 90.0] for s in scores]
-    return QualityRoute.of_sample("auto", ("small", "large"), scores, quality, 80.0, 10.0, 20)
+    return QualityRoute.from_sample("auto", ("small", "large"), scores, quality, 80.0, 10.0, 20)
 
 
 def price_of(split: Split, left: int) -> tuple[str, float, bool]:
@@ -180,7 +180,7 @@ def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
     r = linear()
     found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True))
     assert found.bound_by.code is ReasonCode.QUALITY_POOLS
-    none = QualityRoute.of_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
+    none = QualityRoute.from_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
     reach, _ = choose(none, RouteAsk("auto", 1.0, ScoreMix(none.shares)), price_of)
     assert reach.fractions == (0.0, 1.0)
     assert reach.bound_by.code is ReasonCode.QUALITY_OUT_OF_REACH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
-from autoscaler.domain.workload import ALONE, Lengths, Slo
+from autoscaler.domain.workload import POISSON_ARRIVALS, Lengths, Slo
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.role_variants import best_roles
 from tests.unit.planning.answer_requests import FULL, PROFILE, ask
@@ -21,7 +21,7 @@ MOST_PREFILL, MOST_DECODE = f"m:2p1{AT}+d1{AT}", f"m:p1{AT}+2d1{AT}"
 
 def roles(name: str, lengths: Lengths) -> str:
     running = combo_named(name, CLUSTER, CHAT, lengths, PROFILE)
-    return best_roles(running, CLUSTER, CHAT, lengths, PROFILE, ALONE).id
+    return best_roles(running, CLUSTER, CHAT, lengths, PROFILE, POISSON_ARRIVALS).id
 
 
 def test_the_ratio_follows_lengths_on_the_same_slices() -> None:

@@ -199,7 +199,7 @@ def test_requests_that_are_served_together_miss_together() -> None:
     late together, and six such clumps are chance; where twenty share them, each miss says more."""
     seen = view(misses(0.15))
     (one,) = seen.ready
-    shared = tuple(one.at_rate(one.req_per_s / 20) for _ in range(20))
+    shared = tuple(one.scaled_to(one.req_per_s / 20) for _ in range(20))
     assert capacity_derating.derated(seen).derate == 1.0
     assert capacity_derating.derated(replace(seen, ready=shared)).derate < 1.0
 

@@ -15,7 +15,7 @@ from tests.unit.tools.up.seen import NOW_MS, telemetry
 from topics.records import Routes
 from topics.scoring import EVERY, FELL_BACK
 
-ROUTE = QualityRoute.of_sample(
+ROUTE = QualityRoute.from_sample(
     "auto", ("mini", "chat"), [0.1, 0.3, 0.5, 0.7], [[90, 95], [80, 95], [60, 95], [40, 95]],
     80.0, 4.0, 4,
 )  # fmt: skip
