@@ -1,11 +1,11 @@
-"""Deciding is a fold: (state, observation) -> (state, effects). The heart of the controller.
+"""Deciding is a fold: (state, observation) -> (state, effects).
 
-Owns the order of a tick, readable as a table of contents. Pure: no I/O, no clock, no randomness;
-the same inputs give the same effects byte for byte. The edge calls it once per domain second, and
-whenever an answer of the planner arrives, and carries the effects out.
+The order of a tick, as a table of contents. Pure: the same inputs give the same effects byte for
+byte. The edge calls it once per domain second and whenever a planner answer arrives, and carries
+out the effects.
 
-The rules say when to plan (`triggers`) and for how much (`targets`); what runs is always the
-planner's choice; how the fleet gets there is for `transitions`.
+The rules in `replan` say when to plan, those in `sizing` for how much. The planner chooses the
+instances. `rollout` takes the fleet there.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["ControllerState", "Effect", "ModelState", "Observation", "decide", "
 def decide(
     state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
-    """One tick. `now_ms` is domain time and never falls; `cluster` is as declared now.
+    """One tick. `now_ms` is domain time and never decreases; `cluster` is the present declaration.
 
-    Models in mode recommend get decisions with `applied` False and nothing else; those in mode
-    approve get proposals, and what was approved of them.
+    Models in mode recommend get decisions with `applied` False and nothing else. Models in mode
+    approve get proposals; approved ones are applied.
     """
     announced = (
         [] if state.announce is None else [notice("*", state.announce, now_ms, kind="rebuilt")]
     )
-    # What operators, schedules and this controller's own lag allow.
+    # Pauses, freezes, scheduled floors and the reader's lag restrict this tick.
     guarded = active_controls(cluster, observation.controls, now_ms, observation.lag_ms)
     found = observe(state, observation, guarded, now_ms)
     wanted = size(found)

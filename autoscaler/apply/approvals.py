@@ -1,8 +1,9 @@
-"""Mode approve: a change waits for a person's word, and is carried out, dropped or forgotten.
+"""Mode approve: a proposal waits for a person's approval, and is then applied, dropped or
+forgotten.
 
-Owns the life of a proposal. One of a model is open at a time; a newer one takes its place. What was
-approved is carried out on the fleet as it is by then: additions always, removals only if the fleet
-is still the one that was proposed for and nothing speaks against them at that moment.
+A model has at most one open proposal; a newer one replaces it. An approved proposal is applied to
+the present fleet: additions always, removals only if the fleet has not changed since the proposal
+and no present condition forbids them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CENT = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ResolvedApprovals:
-    """Everything after what people said of proposals. replan: for models to plan anew."""
+    """Fleet, states and decisions after all verdicts. replan: triggers for models to plan again."""
 
     groups: tuple[ServingGroup, ...]
     site: FreeCapacity
@@ -55,14 +56,13 @@ def propose(
     state: ModelState,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """What `decision` would do for `reasons`, as a proposal, unless it is open or was rejected a
-    while ago.
+    """The pending approval for `decision`, unless it is open already or was rejected recently.
 
-    done: the change as it would be carried out now; none of it is.
+    done: the change as it would be applied now; it is not applied.
     """
     if not done.change:
         return [], state
-    # Nothing changes until somebody answers: the planner need not be asked each second meanwhile.
+    # Nothing changes until a person answers, so the planner is not called each second.
     state = replace(
         state,
         unmet_req_per_s=state.target_req_per_s,
@@ -96,7 +96,7 @@ def resolve_approvals(
     leader_token: int,
     scene: ChangeContext,
 ) -> ResolvedApprovals:
-    """Carry out what was approved, drop what was rejected, forget what has expired."""
+    """Apply approved proposals, drop rejected ones, forget expired ones."""
     waiting = [s for s in scene.cluster.services if models[s.model].proposal is not None]
     if not waiting:
         return ResolvedApprovals(groups, site, models)
@@ -163,7 +163,7 @@ def _still_valid(
     view: ModelView,
     scene: ChangeContext,
 ) -> tuple[Change, Reason | None]:
-    """What of an approved proposal can still be done, and why not all of it."""
+    """The part of an approved proposal that is still possible, and the reason why not all of it."""
     change = Counter(dict(proposal.change))
     adds, removes = +change, -change
     if not removes:
@@ -181,7 +181,7 @@ def _decided_controls(
     model: str,
     because: tuple[Reason, ...] = (),
 ) -> Reason:
-    """What an operator said of `proposal`."""
+    """The reason that names the operator's verdict on `proposal`."""
     return Reason(code, model, (verdict.who,), (proposal.number,), verdict.why, because)
 
 
@@ -193,7 +193,8 @@ def _apply_approved(
     state: ModelState,
     scene: ChangeContext,
 ) -> Decision:
-    """The decision, with its cost where it is not the one that was proposed."""
+    """The decision about an approved proposal, with its cost if it differs from the proposed
+    one."""
     delta_usd = done.delta_usd_per_h
     costs = (part.quantities[0] for part in parts if part.code is ReasonCode.COST)
     if abs(delta_usd) > _CENT and all(abs(usd - delta_usd) >= _CENT for usd in costs):

@@ -1,4 +1,4 @@
-"""What an answer of the planner is carried out on. Values only; pure."""
+"""The context in which a plan answer or an approved proposal is applied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class ChangeContext:
-    """What an answer is carried out on; everything here stays as it is meanwhile."""
+    """Cluster, fleet snapshot, combos and views of this moment; they do not change meanwhile."""
 
     cluster: Cluster
     sight: FleetSnapshot
@@ -36,7 +36,7 @@ class ChangeContext:
         over_since_ms: int = 0,
         change: tuple[tuple[str, int], ...] = (),
     ) -> Decision:
-        """What is decided of `model`, for the reasons `why`, at its target and present capacity."""
+        """A decision about `model` for the reasons `why`, at its target and present capacity."""
         why = tuple(why)
         return Decision(
             number=0,

@@ -1,8 +1,8 @@
-"""Moving a group next to others, so that the node that it has to itself can be given back.
+"""Move a group next to others, so that its own node can be released.
 
-A plan says how many of each combo, packed as tightly as can be; where they really stand depends on
-what was free when they were started, and on what has left since. Owns the choice of one such move
-per model; what runs in all stays the same. Pure.
+A plan gives counts, packed as tightly as possible. The real placement depends on the nodes that
+were free at each start, and on later departures. At most one group per model moves; the total
+capacity stays the same.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def defragment(
     state: ModelState,
     scene: ChangeContext,
 ) -> AppliedChange | None:
-    """The move that frees the dearest node, None where no group of the model fits elsewhere on
-    nodes that are paid for. counting: groups of the model that count; groups: of all models."""
+    """The move that frees the most expensive node, None if no group of the model fits on other
+    nodes on the bill. counting: the model's groups that count; groups: of all models."""
     if scene.views[service.model].frozen is not None:
         return None
     tenants = Counter(node for group in groups.values() for node in _nodes(group))
@@ -38,7 +38,7 @@ def defragment(
         usd_per_h = _freed_usd_per_h(group, tenants, scene)
         if usd_per_h <= 0.0 or (best is not None and usd_per_h <= best[0]):
             continue
-        # No node is rented for it, and it does not stay where it is.
+        # The move must not rent a node, and must leave the present one.
         nothing = {pool.id: 0 for pool in site.cluster.pools}
         shut = frozenset(site.shut) | frozenset(_nodes(group))
         inside = replace(site, obtainable=nothing, shut=shut)
@@ -57,7 +57,7 @@ def defragment(
 def _freed_usd_per_h(
     group: ServingGroup, tenants: Mapping[str, int], scene: ChangeContext
 ) -> float:
-    """Price of the nodes that nobody else is on; 0 where the group is not settled there."""
+    """Price of the nodes that the group has to itself; 0 if it is not ready there."""
     view = scene.sight.views[group.name]
     if (
         group.life is not Life.ACTIVE
@@ -68,7 +68,7 @@ def _freed_usd_per_h(
         return 0.0
     rented = {p.id: p.price_usd_per_h for p in scene.cluster.pools if p.market is not Market.OWNED}
     pools = {placed.node: placed.pool for placed in group.placed}
-    # A pool that is declared no longer has no price.
+    # An undeclared pool has no price.
     if any(tenants[node] > 1 or pool not in rented for node, pool in pools.items()):
         return 0.0
     return sum(rented[pool] for pool in pools.values())

@@ -1,6 +1,6 @@
-"""What no plan can give: it is remembered, so that it is not asked for at once again, and said.
+"""Decisions of kind `infeasible`: demand, SLOs and constraints that no plan can meet.
 
-Owns the decisions of kind `infeasible` and how often they are repeated. Pure.
+The state remembers each, so that it is neither requested again at once nor reported too often.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 ASK_AGAIN_MS = 30_000
-_PROMISE_AGAIN_MS = 540_000  # with the second full plan: they come every five minutes
+_PROMISE_AGAIN_MS = 540_000  # with every second periodic full plan
 
 
 def unmet_demand(
@@ -31,11 +31,11 @@ def unmet_demand(
     service: Service,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """Nothing more can be had: remember it, and say so once in a while.
+    """No more capacity can be had: remember it, and report it periodically.
 
-    short, sought: what was left unserved of what the planner was asked for, in requests/s; both
-    hold the derating, which is taken off again. The target may have risen since: for more than
-    was sought the planner is asked at once. runs: combos that are wanted now.
+    short, sought: requested and unserved demand in requests/s; both include the derating, which is
+    removed again. The target may have risen since: a higher one is requested at once. runs: wanted
+    combos now.
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
@@ -68,9 +68,9 @@ def slo_unattainable(
     service: Service,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """Nothing that can be had meets the SLO at the present request lengths: say so now and then.
+    """No available GPU meets the SLO at the present request lengths: report it periodically.
 
-    target: the combos planned for `service`.
+    target: the planned combos of `service`.
     """
     late = any(not scene.combos[i].meets_slo for i in target if i in scene.combos)
     again_ms = state.slo_noticed_ms + NOTICE_INTERVAL_MS
@@ -84,9 +84,9 @@ def slo_unattainable(
 def constraints_violated(
     answer: PlanAnswer, state: ModelState, service: Service, scene: ChangeContext
 ) -> tuple[list[Decision], ModelState]:
-    """A promise beside the demand that the plan does not keep: survival, the limit of spot.
+    """Report a constraint other than demand that the plan violates: survival, the spot limit.
 
-    Said when another one breaks, and now and then while one is broken. Floors: see `unmet`.
+    Reported when another one is violated, and periodically. Floors: see `unmet_demand`.
     """
     broken = [
         promise

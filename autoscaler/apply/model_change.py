@@ -1,8 +1,7 @@
-"""One model's change carried out: what starts where, what retires, what that costs.
+"""Apply one model's change: start, switch and retire groups, and compute the cost.
 
-Owns the step from counts of combos to groups, with its bill, for whoever decided the change (an
-answer of the planner, or a person who approved one). Whether anything may be removed at all is
-asked here too, because that must hold at the moment it begins. Pure.
+It turns counts of combos into groups, for a planner answer and for an approved proposal alike. The
+checks for removals are here, because they must hold at the moment when the removal begins.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 
-NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity is worth less
+NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity was derated
 _MAKE_ROOM_MS = 60_000
 _EXCHANGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Combos of one model to add and to remove, and why not more. makes_room: what is added may
-    be worth that something which serves leaves before it. urgent: made because the model is short,
-    so it is no exchange, however little comes of it."""
+    """Combos of one model to add and to remove, and the reason why not more. makes_room: serving
+    groups may leave before the additions start. urgent: the model is below target, so it is no
+    exchange, however small the gain."""
 
     adds: Counter[str]
     removes: Counter[str]
@@ -51,12 +50,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """A change as it was carried out.
+    """A change after it was applied.
 
-    groups: of all models, as they are now. site: after it. started: groups that were placed;
-    switched: groups that become other ones in place; going: groups that retire, and those that
-    were switched as they were. unplaced: combos that found no room. delta_usd_per_h: of the bill.
-    state: of the model. left_out: why a part is missing.
+    groups: of all models. site: free capacity after it. started: placed groups; switched: groups
+    that change roles in place; going: groups that retire, and the switched ones in their old form.
+    unplaced: combos without room. delta_usd_per_h: of the bill. state: of the model. left_out: why
+    a part is missing.
     """
 
     groups: Mapping[str, ServingGroup]
@@ -78,7 +77,7 @@ class AppliedChange:
 
     @property
     def kind(self) -> str:
-        """The kind of its decision, apart from a replacement."""
+        """The kind of its decision; replacements are decided elsewhere."""
         return kind_of(bool(self.started or self.switched), bool(self.going))
 
 
@@ -92,9 +91,8 @@ def apply_change(
     scene: ChangeContext,
     short: float = 0.0,
 ) -> AppliedChange:
-    """Carry `change` out. counting: groups of the model that count; groups: of all models, by
-    name. short: demand that the plan leaves unserved; what leaves in spite of it leaves for others.
-    """
+    """Apply `change`. counting: the model's groups that count; groups: of all models, by name.
+    short: demand that the plan leaves unserved; removals then make room for other models."""
     if not change.adds and not change.removes:
         return AppliedChange(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
@@ -139,12 +137,12 @@ def apply_switch(
     site: FreeCapacity,
     scene: ChangeContext,
 ) -> tuple[Change, FreeCapacity, tuple[ServingGroup, ...]]:
-    """What of `change` needs no other GPUs: groups that become other combos where they are.
+    """The part of `change` that needs no other GPUs: groups that become other combos in place.
 
-    They serve less meanwhile, so only as many as demand can spare; or, where the plan gives the
-    model more than it has and is under strain, as may leave at a time: that lengths are believed to
-    need other roles is no reason to take from what serves everything. The others are replaced
-    beside."""
+    They serve less meanwhile, so only as many switch as demand can spare. If the plan gives more to
+    a model under strain, as many as the disruption budget allows. The others are replaced by new
+    groups.
+    """
     policy = scene.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
         return change, site, ()
@@ -171,8 +169,8 @@ def room_to_switch(
     sight: FleetSnapshot,
     gains: bool,
 ) -> Room:
-    """What of a model may leave the routes to take other roles, beside what does so already.
-    gains: it is to have more after."""
+    """Capacity that may stop serving for a role switch, in addition to switches in progress. gains:
+    the model is to have more afterwards."""
     known = [group for group in counting if group.combo_id in combos]
     away = [combos[group.combo_id].req_per_s for group in known if group.switch]
     ready = {
@@ -194,23 +192,23 @@ def scale_in_veto(
     """Why nothing of the model may be removed now; None if it may."""
     if view.frozen is not None:
         return scale_in_paused(view.frozen)
-    # The view counts a proposal as carried out; whether it may be is asked of what there is.
+    # The view counts a proposal as applied, but this check needs the real fleet.
     proposal = view.state.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
     raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
     change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
-    # A rise is no surge while what runs can serve it, but what leaves now would be missed.
+    # An increase within capacity is no surge, but the removed capacity would be missed.
     present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:
         return None  # a move, not a removal
     if view.policy.spends_budget:
-        # What one model gives up another gets: no evidence of an excess is needed, only sight.
+        # Another model gets the capacity, so fresh data is enough: no proof of an excess is needed.
         return (
             scale_in_paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
         )
-    # An exchange is no turn, but takes as much evidence.
+    # An exchange is no reversal, but needs as much evidence.
     exchange = adds and is_exchange(change, view)
     return (None if exchange else reversal_veto(view, scene.now_ms)) or insufficient_evidence(
         view, scene.now_ms
@@ -218,12 +216,12 @@ def scale_in_veto(
 
 
 def scale_in_allowed(view: ModelView, now_ms: int) -> bool:
-    """Whether a model may give capacity away now; where not, it may still exchange it."""
+    """Whether a model may give capacity away now. If not, it may still exchange capacity."""
     return not (view.frozen or reversal_veto(view, now_ms) or insufficient_evidence(view, now_ms))
 
 
 def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
-    """Why capacity may not be taken away for the sake of a steady fleet; None if it may."""
+    """Why a removal would be one reversal too many; None if it is allowed."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
         return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
@@ -233,7 +231,7 @@ def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
 
 
 def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
-    """Why what is seen of a model does not prove that less would do; None if it does."""
+    """Why the data does not prove that less capacity is enough; None if it does."""
     why = doubt(view) or slo_pressure(view.demand, view.service)
     if why is not None:
         return scale_in_paused(why)
@@ -255,8 +253,8 @@ def kind_of(adds: bool, removes: bool) -> str:
 def after_change(
     state: ModelState, net_req_per_s: float, both: bool, view: ModelView, *, outward: bool = False
 ) -> ModelState:
-    """Remember a change of the capacity. both: something comes and something goes, which is no move
-    where it leaves about as much. outward: a move out, however little comes of it."""
+    """The state after a change of capacity. both: combos were added and removed; if the capacity
+    stays about the same this is no reversal. outward: an addition, however small."""
     turns, now_ms = state.turns, view.now_ms
     exchange = both and is_exchange(net_req_per_s, view) and not outward
     out = outward or (net_req_per_s > 0.0 and not exchange)
@@ -274,17 +272,17 @@ def after_change(
 
 
 def raw_req_per_s_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
-    """Requests/s that these combos hold."""
+    """Capacity of these combos in requests/s."""
     return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
 
 
 def no_room(unplaced: Iterable[str]) -> Reason:
-    """Why combos are left out of a change."""
+    """The reason that names combos without room."""
     return Reason(ReasonCode.NO_ROOM, names=tuple(sorted(unplaced)))
 
 
 def is_exchange(net_req_per_s: float, view: ModelView) -> bool:
-    """Whether additions and removals leave about as much capacity as there was."""
+    """Whether additions and removals leave about the same capacity."""
     return abs(net_req_per_s) / max(view.raw_req_per_s, RATE_EPSILON) <= _EXCHANGE
 
 
@@ -297,10 +295,10 @@ def _affordable(
     scene: ChangeContext,
     switches: bool,
 ) -> Change:
-    """Removals that capacity allows where some additions found no room.
+    """Removals that capacity allows if some additions found no room.
 
-    Where the plan makes room, as much as may leave at a time does so beforehand, and no more until
-    that room was used. Role switches in place use that budget up.
+    If the plan makes room, the disruption budget leaves first, and no more until that room is used.
+    Role switches in place use the same budget.
     """
     if not unplaced:
         return change

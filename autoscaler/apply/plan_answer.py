@@ -1,8 +1,7 @@
-"""Carrying out what the planner answered: the fleet may have moved on since it was asked.
+"""Apply a planner answer to the present fleet, which may have changed since the request.
 
-Owns which parts of an answer are carried out. A part that no longer fits is left out, not the
-whole answer, and is planned for again. Removals need evidence at the moment they begin; additions
-do not. Pure: groups and states come in and go out.
+A part that no longer fits is left out and planned again; the rest is applied. Removals need
+evidence at the moment when they begin, additions do not.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ from topics.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlan:
-    """What came of an answer. replan: for models of which a part was left out. waits: models that
-    wait for room on nodes that the plan has, in order."""
+    """Fleet, states and decisions after an answer. replan: triggers for models whose part was left
+    out. waits: models that wait for room on the plan's nodes, in order."""
 
     groups: tuple[ServingGroup, ...]
     site: FreeCapacity
@@ -65,11 +64,11 @@ def apply_answer(
     models: Mapping[str, ModelState],
     scene: ChangeContext,
 ) -> AppliedPlan:
-    """Carry `answer` to `pending` out, model by model, those of higher priority first.
+    """Apply `answer` to `pending`, model by model, higher priority first.
 
-    A full plan rents no more nodes than it has for models that are served: what has no place yet
-    waits until what is there has left. Where nothing of what is Shoal's to change moves, they wait
-    for each other, and the first of them for which that helps is placed on further nodes.
+    A full plan rents no more nodes than it lists for models that are served: additions without a
+    place wait for departures. If no managed model moves, they would wait for each other; then the
+    first model that this helps may use further nodes.
     """
     if answer.outcome is Outcome.NONE:
         return AppliedPlan(groups, site, models)
@@ -89,7 +88,7 @@ def apply_answer(
 def _planned_nodes(
     answer: PlanAnswer, pending: Pending, scene: ChangeContext
 ) -> dict[str, int] | None:
-    """Nodes per pool once the answer is carried out; None for an urgent one."""
+    """Nodes per pool after the answer; None for an urgent one."""
     if answer.urgency is Urgency.URGENT:
         return None
     counts = Counter(dict(answer.counts))
@@ -115,8 +114,8 @@ def _apply_to_models(
     planned: Mapping[str, int] | None,
     beyond: str = "",
 ) -> AppliedPlan:
-    """planned: nodes per pool that served models may have, None for as many as can be had; `beyond`
-    is the model that may have more."""
+    """planned: nodes per pool for served models, None for no limit. beyond: the model that may
+    exceed it."""
     states = dict(models)
     waits: list[str] = []
     decisions: list[Decision] = []
@@ -223,10 +222,10 @@ def _change(
     short: float,
     scene: ChangeContext,
 ) -> Change:
-    """What the answer still means for the model as it is now."""
+    """The change that the answer still means for the model in its present state."""
     view = scene.views[service.model]
     if answer.urgency is Urgency.URGENT:
-        # What came meanwhile, by a full plan say, need not be bought twice.
+        # Combos that were added meanwhile, for example by a full plan, are not added twice.
         have = Counter(group.combo_id for group in counting)
         if view.covers and len(counting) >= service.min_instances:
             return Change(Counter(), Counter())
@@ -234,7 +233,7 @@ def _change(
         removes = _counts(answer.replaced).get(service.model, Counter())
         moved_on = have != asked or view.frozen is not None
         if removes and moved_on and len(counting) >= service.min_instances:
-            return Change(Counter(), Counter())  # a replacement of what is not so; asked again
+            return Change(Counter(), Counter())  # the fleet moved on: planned again
         if moved_on or scale_in_veto(view, adds, removes, short, scene):
             removes = Counter()
         return Change(adds, removes if adds else Counter(), urgent=True)
@@ -252,7 +251,7 @@ def _change(
 
 
 def _kind(answer: PlanAnswer, state: ModelState, done: AppliedChange) -> str:
-    # An urgent change is one of capacity, whatever it makes superfluous.
+    # An urgent change adds capacity, even if it makes other combos superfluous.
     outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
     kind = "scale_out" if outward else done.kind
     return "replace" if kind == "scale_out" and state.lost_ms else kind
@@ -266,7 +265,7 @@ def _parts(
     service: Service,
     done: AppliedChange,
 ) -> tuple[Reason, ...]:
-    """Why the change is made, its cost, and when and how it takes effect."""
+    """The reasons of the change, its cost, and when and how it takes effect."""
     why = _reasons(answer, pending, scene.views[service.model], _kind(answer, state, done))
     if done.started and not done.change:
         pools = tuple(sorted({p.pool for group in done.going for p in group.placed}))
@@ -324,7 +323,7 @@ def _recommend(
     scene: ChangeContext,
     state: ModelState,
 ) -> tuple[list[Decision], ModelState]:
-    """Say what would be done. What was recommended is what the next plan starts from."""
+    """Record the recommendation. The next plan starts from it."""
     before = Counter(dict(state.recommended))
     change = Counter(wanted)
     change.subtract(before)

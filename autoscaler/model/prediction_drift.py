@@ -1,8 +1,8 @@
-"""What running shows of predictions: how long instances took to start, and what capacity held.
+"""Measured start times and capacity against their predictions.
 
-Owns the comparison. Where starts are more than a fifth off, the measured time counts; capacity is
-learnt by `targets.slo`. A model of which either is that far off is uncertain, and once it has been
-worse than predicted for a day nothing of it is taken away without a person's word.
+If starts differ by more than a fifth, the measured time counts. `sizing.capacity_derating` measures
+capacity. A model whose start time or capacity is that far off is uncertain. After a day below
+prediction, scale-in needs a person's approval.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ def update_drift(
     cluster: Cluster,
     now_ms: int,
 ) -> ModelState:
-    """`state` with the starts of what runs of the model, and since when it is worse than predicted.
+    """`state` with the measured start times of the model's instances, and since when they are worse
+    than predicted.
 
-    What was learnt is forgotten once something runs, and none of it is of the combos that it was
-    learnt from: it says nothing of the others."""
+    Measurements are dropped once instances run and none has a combo that was measured.
+    """
     took = _measured_start(groups, fleet, combos, cluster)
     learnt = state.drift
     if groups and {*learnt.combos}.isdisjoint(group.combo_id for group in groups):
         learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
     if len(took) >= _LEAST_STARTS:
         measured_s, predicted_s = median(s for _, s, _ in took), median(s for _, _, s in took)
-        # What is heard of a node may be as old as it may be silent.
+        # A status may be as old as a node may be silent.
         little_s = max(_OFF * predicted_s, cluster.policy.node_silent_s)
         apart = abs(measured_s - predicted_s) > little_s
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
@@ -69,10 +70,10 @@ def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> 
 
 
 def expected_s(state: ModelState, predicted_s: float) -> float:
-    """Seconds that an instance takes to start of which `predicted_s` is predicted.
+    """Expected start time in seconds of an instance with prediction `predicted_s`.
 
-    It is as much later or sooner as others were, or by the same share where it is predicted to
-    take less than they were: never nothing, and never later by more than was seen.
+    The measured difference applies, or the measured ratio if the prediction is shorter than the
+    measured ones. The result is never 0, and never later by more than was measured.
     """
     learnt = state.drift
     if learnt.start_s == learnt.predicted_s or predicted_s <= 0.0:
@@ -82,24 +83,25 @@ def expected_s(state: ModelState, predicted_s: float) -> float:
 
 
 def basis(service: Service, cluster: Cluster) -> str:
-    """What predictions of the model rest on: weights, engine, and what is known of engines."""
+    """Basis of the model's predictions: weights, engine and engine profile."""
     known = profile_of(cluster).content_hash
     told = f"{service.architecture} {service.engine} {known}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def uncertainty(state: ModelState) -> tuple[Reason, ...]:
-    """What is far from its prediction; empty where nothing is."""
+    """The measurements that are far from their prediction; empty if none is."""
     return (*_capacity(state.derate), *_starts(state.drift))
 
 
 def drift_veto(
     state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float
 ) -> tuple[Reason, ...]:
-    """Why nothing of the model may be taken away by itself; empty if that is no reason.
+    """Why scale-in needs approval; empty if it does not.
 
-    Nothing is risked where starts are quicker than predicted. At a load that can show nothing of
-    the capacity, a low one is no reason: all that is planned for would stay idle for ever."""
+    Starts that are quicker than predicted are no risk. Low measured capacity counts only under a
+    load that can show it; otherwise the planned surplus would stay idle forever.
+    """
     since_ms = state.drift.worse_since_ms
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
         return ()
@@ -127,17 +129,18 @@ def drift_notices(
 def _measured_start(
     groups: Iterable[ServingGroup], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
 ) -> list[tuple[str, float, float]]:
-    """(combo, measured, predicted) seconds from launch to ready of each instance that serves. Left
-    out: what was started again, and what may have changed roles or came up under another life.
+    """(combo, measured, predicted) seconds from launch to ready of each serving instance. Left out:
+    restarts, and instances that may have changed roles or were taken over.
 
-    Of a rented node nobody says whether the launch waited for it: the nearer prediction counts."""
+    No status tells whether a launch waited for a rented node: the nearer prediction counts.
+    """
     provision_s = {pool.id: pool.provision_s for pool in cluster.pools}
     found = []
     for group in groups:
         combo = combos.get(group.combo_id)
         pools = {placed.pool for placed in group.placed}
         if combo is None or len(pools) != 1:
-            continue  # which of several pools the prediction is of is not known
+            continue  # the prediction may be of any of several pools
         least_s = combo.start_s - provision_s.get(pools.pop(), 0.0)
         longest_s = max(cluster.policy.start_timeout_s, 2.0 * combo.start_s)
         for placed in group.placed:

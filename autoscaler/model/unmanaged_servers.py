@@ -1,8 +1,6 @@
-"""What recommendations start from, for a model that is not Shoal's to change: its own groups, and
-servers that run and that Shoal did not start.
+"""Servers of a model that Shoal may not change: its own groups, and servers that it did not start.
 
-Owns when they are taken in. They are never changed: somebody else starts and stops them, and a
-change of their number is adopted as what runs now.
+Recommendations start from them. Shoal adopts a change of their number and never changes them.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ from topics.reason_codes import ReasonCode
 def adopt_unmanaged(
     state: ModelState, service: Service, seen: int | None, own: Iterable[ServingGroup]
 ) -> ModelState:
-    """`state` with what recommendations start from: `own` groups and `seen` servers (None: not
-    known), at first and where the latter's number is news; nothing where Shoal manages the model.
-    """
+    """`state` with the fleet that recommendations start from: `own` groups and `seen` servers
+    (None: unknown), at first and whenever their number changes; none for a managed model."""
     if service.managed:
-        # Nothing may be what was recommended.
+        # The recommendation may be zero.
         if not state.recommended and not state.recommended_ms and state.unmanaged is None:
             return state
         return replace(state, recommended=(), recommended_ms=0, unmanaged=None)
@@ -45,7 +42,7 @@ def adopt_unmanaged(
 def unmanaged_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], cluster: Cluster, now_ms: int
 ) -> Iterator[Decision]:
-    """A decision for each number that is news."""
+    """A decision for each changed number."""
     for service in cluster.services:
         was, now = before.get(service.model), after[service.model].unmanaged
         earlier = was.unmanaged if was is not None else None

@@ -1,7 +1,6 @@
-"""What a tick knows of each model: its state brought up to date, and the view that rules read.
+"""Update the state of each model, and build the view that sizing rules read.
 
-Owns the way from observations to `ModelState` and `ModelView`, apart from the target itself
-(`autoscaler.sizing`).
+The target itself is set in `autoscaler.sizing`.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _CV_MATTERS = 1.25
 
 @dataclass(frozen=True, slots=True)
 class ModelUpdateInputs:
-    """What views are made from; the same for all models of a tick. left_alone: models of which
-    something runs although they are no longer declared, and Shoal changes nothing of it."""
+    """Inputs of all models' views in a tick. retained_models: undeclared models with groups that
+    Shoal may not change."""
 
     state: ControllerState
     observation: Observation
@@ -57,7 +56,7 @@ class ModelUpdateInputs:
 def update_models(
     inputs: ModelUpdateInputs, faults: Faults, sight: FleetSnapshot
 ) -> dict[str, ModelState]:
-    """The state of every declared model, with measured lengths and capacity lost just now."""
+    """The state of every declared model, with measured lengths and newly lost capacity."""
     gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
     hit = {failure.group.model for failure in faults.failures}
     hit |= {
@@ -88,8 +87,7 @@ def update_models(
 
 
 def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
-    """The shares of the workload types, where plans divide the fleet by them; looked at as often
-    as lengths are."""
+    """Update the shares of the workload types, if plans use them; as often as lengths."""
     kinds: Sequence[WorkloadType | RequestType] = ()
     if service.graph is not None:
         kinds = service.graph.types
@@ -111,7 +109,7 @@ def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) ->
 
 
 def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
-    """Measured lengths and burstiness: they move slowly."""
+    """Update measured lengths and burstiness; they change slowly."""
     if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
@@ -128,7 +126,7 @@ def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs
 def _with_forecast(
     state: ModelState, service: Service, inputs: ModelUpdateInputs, starts: Mapping[str, float]
 ) -> ModelState:
-    """What is expected of the model once an instance that is started now would be ready."""
+    """Expected demand of the model when an instance started now would be ready."""
     if not _is_due(service, inputs):
         return state
     outlook = update_forecast(
@@ -147,8 +145,8 @@ def _stagger_slot(service: Service) -> int:
 
 
 def _is_due(service: Service, inputs: ModelUpdateInputs) -> bool:
-    """Whether this model's second of ten has come since the last tick: models take turns, and
-    ticks may be further apart than a second."""
+    """Whether the model's second of ten has passed since the last tick. Models are staggered, and
+    ticks may be more than a second apart."""
     before_ms = inputs.state.ticked_ms or inputs.state.started_ms
     own_ms = _stagger_slot(service) * 1000
     return (inputs.now_ms + own_ms) // _LENGTHS_EVERY_MS != (
@@ -178,7 +176,7 @@ def refresh_views(
     models: Mapping[str, ModelState],
     sight: FleetSnapshot,
 ) -> dict[str, ModelView]:
-    """The same views where neither groups nor the state of a model changed, else new ones."""
+    """The same views, except those of models whose groups or state changed."""
     if after is before and all(view.state is models[model] for model, view in views_.items()):
         return dict(views_)
     old = {group.name: group for group in before}
@@ -206,7 +204,7 @@ def _view(
     if service.managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)
         if state.proposal is not None and not state.proposal.rejected:
-            # As if it were approved: the planner is asked for what it leaves open.
+            # A proposal counts as approved: the planner is asked for the rest.
             change = [(i, n) for i, n in state.proposal.change if i in combos]
             count += sum(n for _, n in change)
             raw += sum(combos[i].req_per_s * n for i, n in change)
@@ -255,7 +253,7 @@ def with_states(
 
 
 def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:
-    """Mark models whose telemetry stopped; say so once it lasts."""
+    """Mark models whose telemetry stopped, and report it once it lasts."""
     models: dict[str, ModelState] = {}
     said = []
     for model, view in views_.items():
@@ -279,9 +277,9 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
 def evaluated_combos(
     state: ControllerState, observation: Observation, cluster: Cluster
 ) -> tuple[dict[str, Combo], dict[str, Demand]]:
-    """Combos as the planner last valued them, and the demand they are valued at, per model.
+    """Combos with the planner's last evaluation, and the demand of that evaluation, per model.
 
-    Combos that neither run nor stand in an answer are forgotten.
+    Combos that neither run nor appear in an answer are dropped.
     """
     declared = {service.model for service in cluster.services}
     running = {group.combo_id for group in state.groups}

@@ -1,4 +1,5 @@
-"""An alert fires. A resolved one triggers nothing: a dead exporter resolves alerts too."""
+"""Trigger: an alert fires. A resolved alert triggers nothing, because a dead exporter resolves
+alerts too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Additions made the bill grow: what was bought piece by piece is looked at as a whole."""
+"""Trigger: additions raised the cost, so the fleet is planned as a whole."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """The nodes under what counts cost more, by over `policy.ratio`, than those that the last full
-    plan was asked for with or led to. Both at today's prices, which have a trigger of their own."""
+    """The used nodes cost more, by over `policy.ratio`, than at the last full plan. Both sums use
+    the present prices, because price changes have a trigger of their own."""
     planned = news.planned_nodes
     if planned is None or planned == news.nodes:
         return

@@ -1,4 +1,4 @@
-"""Lasting excess lowered a target so far that something may leave."""
+"""Trigger: a lasting excess lowered a target so far that an instance may leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models whose target was lowered while capacity worth an instance lies above it."""
+    """Models whose target was lowered by at least the capacity of an instance."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
         if before is None or view.state.target_req_per_s >= before.target_req_per_s:

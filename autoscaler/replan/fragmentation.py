@@ -1,6 +1,6 @@
-"""Something left, and what stays in its pool stands on more nodes than it fills.
+"""Trigger: after a departure, the groups of a pool use more nodes than they fill.
 
-The next full plan moves groups together and gives nodes back; until then they are paid for.
+The next full plan moves groups together and releases nodes, which are on the bill until then.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """One per rented pool in which a group gave its GPUs back in this tick; for the models there.
-    Asked once per departure: where nothing can be moved, the period asks again."""
+    """One per rented pool in which a group left in this tick, for the models in that pool. Fires
+    once per departure; if no group can move, the periodic plan tries again."""
     stay = {group.name for group in news.groups}
     gone = (group for group in news.state.groups if group.name not in stay)
     left = {placed.pool for group in gone for placed in group.placed}

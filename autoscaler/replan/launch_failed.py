@@ -1,4 +1,4 @@
-"""A launch failed or timed out: its node backs off, so something else must serve."""
+"""Trigger: a launch failed or timed out. Its node backs off, so other capacity must serve."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Requests turned: their prompts became longer and their answers shorter, or the other way round.
+"""Trigger: prompts became longer and answers shorter, or the reverse.
 
-Additions keep the roles of all that runs, so on a full pool only a full plan can answer this.
+Additions keep the roles of all running groups, so on a full pool only a full plan can respond.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _LEAST = 1.1
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models whose lengths moved in opposite directions, by a tenth each, since the last full plan
-    was asked for."""
+    """Models whose lengths moved in opposite directions, by a tenth each, since the last full
+    plan."""
     for model, view in news.views.items():
         was, now = news.state.full.lengths.get(model), view.state.lengths
         if was is None:

@@ -1,4 +1,4 @@
-"""A node was lost, one that is owned or ran something, or such a one is back."""
+"""Trigger: a node was lost or is back, if it is owned or had instances."""
 
 from __future__ import annotations
 

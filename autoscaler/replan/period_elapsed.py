@@ -1,6 +1,6 @@
-"""A period has passed: what has changed a little everywhere may add up.
+"""Trigger: the replan period has passed, because small changes add up.
 
-A re-solve that would change little changes nothing, because transitions are priced.
+Transitions have a price in the objective, so a re-solve with little to gain changes nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Every `policy.replan_every_s`, counted from when a full plan was last asked for: while one
-    is being made, another is not due."""
+    """Every `policy.replan_every_s`, counted from the last request for a full plan."""
     every_s = news.cluster.policy.replan_every_s
     last_ms = max((news.state.started_ms, *news.state.full.asked_ms))
     if news.now_ms - last_ms >= every_s * 1000:

@@ -1,7 +1,6 @@
-"""What the planner is asked in a tick: urgently for models that are short, fully when triggered.
+"""The planner request of a tick: urgent for models below target, full after triggers.
 
-Owns when a request goes out and what stands in it. One request per urgency is under way at a time;
-one that is not answered in time is given up.
+At most one request per urgency is open; one without an answer in time is abandoned.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.state.replan_trigger import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
-"""A backstop: whoever makes plans answers every request, if only to say that none came out."""
+"""A backstop: the planner answers every request, even if it found no plan."""
 
 _RATE_MATTERS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """What requests are made from: the loop's view of everything, after this tick's changes."""
+    """The fleet, states and supply after this tick's changes, from which requests are made."""
 
     cluster: Cluster
     sight: FleetSnapshot
@@ -49,29 +48,29 @@ class PlanningContext:
     routes: tuple[RouteAsk, ...] = ()
 
     def unusable_nodes(self) -> frozenset[str]:
-        """Nodes that get no launch now."""
+        """Nodes that get no launches now."""
         return self.sight.unusable | resting_nodes(self.backoff, self.now_ms)
 
     def closed_pools(self) -> frozenset[str]:
-        """Pools that get no launch now."""
+        """Pools that get no launches now."""
         if not self.backoff:
             return self.sight.shut_pools
         serving = self.sight.serving_pools()
         return self.sight.shut_pools | scarce_pools(self.backoff, serving, self.now_ms)
 
     def obtainable(self) -> dict[str, int]:
-        """Further nodes that can be had, per rented pool that anything is known of."""
+        """Further nodes that can be had, per rented pool with known supply."""
         rented = rented_since_ms(self.groups)
         return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
 
 
 def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -> tuple[str, ...]:
-    """Models that need more at once: below their target or floor, or of unknown capacity.
+    """Models that need more capacity at once: below target or floor, or with unknown capacity.
 
-    Of those that are Shoal's to change, or if all is well with these, of the others. A model that
-    could not be given more waits for a while; it is asked for with the others all the same, so that
-    what became free goes by priority. Of the models that room is being made for or by, a full plan
-    says who gets it. valued: the demand at which the planner last valued each model's combos.
+    Managed models come first; recommended ones only if no managed model is below target. A model
+    that could not get more waits for a while, but is still requested together with others, so that
+    free capacity goes by priority. For models that make room or wait for it, a full plan decides.
+    valued: the demand at which the planner last evaluated each model's combos.
     """
     found: list[str] = []
     waiting: list[str] = []
@@ -80,7 +79,7 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
         view = ground.views[service.model]
         if ground.now_ms < state.preemption_until_ms:
             continue
-        # Where only the floor is unmet, a target that rises asks for nothing more.
+        # If only the floor is unmet, a rising target needs nothing more.
         waits = ground.now_ms < state.unmet_until_ms and (
             view.covers or state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
@@ -100,8 +99,8 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
 
 
 def _is_stale(valued: Demand | None, state: ModelState) -> bool:
-    """Whether combos must be valued again: capacity depends on lengths, on bursts, and on how
-    many instances share the arrivals."""
+    """Whether combos must be evaluated again: capacity depends on lengths, burstiness and the
+    number of instances that share the arrivals."""
     if valued is None:
         return True
     if (valued.lengths, valued.arrival_cv) != (state.lengths, state.arrival_cv):
@@ -121,7 +120,7 @@ def urgent_request(number: int, ground: PlanningContext, scope: tuple[str, ...])
 def full_request(
     number: int, ground: PlanningContext, scope: tuple[str, ...], triggers: Iterable[Trigger]
 ) -> Pending:
-    """A request to plan `scope` anew."""
+    """A request for a full plan of `scope`."""
     triggers = tuple(triggers)
     reasons = tuple(trigger.why for trigger in triggers)
     request = _request(number, Urgency.FULL, ground, scope)
@@ -143,7 +142,8 @@ def _keeps(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
-    """Running combos of the models in `scope` that may take other roles now, with how many."""
+    """Running combos of the models in `scope` that may take other roles now, and how many of
+    each."""
     if not scope or not ground.cluster.policy.switches_roles:
         return ()
     running = by_model(group for group in ground.groups if ground.sight.counts(group))
@@ -161,16 +161,15 @@ def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[s
 
 
 def _fixed(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
-    """Models of `scope` of which nothing leaves, whatever comes beside it: an urgent answer only
-    adds to them."""
+    """Models of `scope` without removals, whatever is added: an urgent answer only adds to them."""
     views = [ground.views[model] for model in scope]
     fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
     return tuple(view.service.model for view in fixed)
 
 
 def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) -> bool:
-    """Whether an exchange of what serves enough is planned again only because it found no room:
-    the same plan would find none either."""
+    """Whether the plan repeats only because an exchange found no room: the same plan would find
+    none again."""
     return all(
         trigger.is_partly_applied
         and trigger.scope
@@ -189,9 +188,9 @@ def within_deadline(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urg
 
 
 def managed_first(scope: Collection[str], ground: PlanningContext, advise: bool) -> tuple[str, ...]:
-    """The models of `scope` that are planned together: those that are Shoal's to change, or with
-    `advise` the others, wherever there are any. Recommendations are made beside what the plan for
-    the former comes to, for what is only recommended must take nothing from what serves."""
+    """The models of `scope` to plan together: the managed ones, or with `advise` the recommended
+    ones, if there are any. Recommendations are planned around the managed models, because they must
+    not take capacity from serving models."""
     asked = [service for service in ground.cluster.services if service.model in scope]
     some = [service for service in asked if service.managed is not advise]
     return tuple(service.model for service in some or asked)
@@ -206,7 +205,7 @@ def _request(
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
         if view.covers:
-            # It may be asked about only to be valued anew: then the same sliver applies.
+            # The request may only be for a new evaluation: the same tolerance applies.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
     return PlanRequest(
@@ -227,8 +226,8 @@ def _request(
 
 
 def _fleet(ground: PlanningContext, scope: tuple[str, ...]) -> Counter[str]:
-    """What a plan for `scope` starts from: what runs, and of models that somebody else changes what
-    was recommended, where it is they that are planned for."""
+    """The fleet that a plan for `scope` starts from: running groups, and for recommended models
+    their last recommendation."""
     others = {s.model: s for s in ground.cluster.services if not s.managed}
     recommended = others.keys() & set(scope)
     fleet = Counter(
@@ -245,13 +244,13 @@ def _fleet(ground: PlanningContext, scope: tuple[str, ...]) -> Counter[str]:
 
 
 def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
-    """Servers that run and that Shoal did not start."""
+    """Running servers that Shoal did not start."""
     return {service.unmanaged: state.unmanaged} if service.unmanaged and state.unmanaged else {}
 
 
 def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Nodes that are paid for, but for those that get no launch and carry nothing that counts; with
-    those of servers that Shoal did not start."""
+    """Nodes on the bill, without those that get no launches and hold no counting group; nodes of
+    unmanaged servers included."""
     shut = ground.unusable_nodes()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
@@ -270,7 +269,7 @@ def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
 
 
 def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """GPUs, on nodes that are usable or carry something that counts, of groups that do not."""
+    """GPUs of leaving groups, on nodes that are usable or hold a counting group."""
     leaving = [group for group in ground.groups if not ground.sight.counts(group)]
     if not leaving:
         return ()
@@ -284,7 +283,7 @@ def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
 
 
 def _unusable(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Declared nodes that get no launch and carry nothing that counts, per pool."""
+    """Declared nodes that get no launches and hold no counting group, per pool."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     shut = ground.unusable_nodes()
     found: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""A price moved by enough to matter."""
+"""Trigger: a price changed enough to matter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """A pool's price changed by more than `policy.ratio`, compared with the last full plan."""
+    """A pool's price changed by more than `policy.ratio` since the last full plan."""
     planned = news.state.full.usd_per_h
     now = news.supply.prices_usd_per_h()
     for pool in news.cluster.pools:

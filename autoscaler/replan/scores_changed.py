@@ -1,4 +1,4 @@
-"""The scores of a service's requests fall otherwise than its thresholds were planned for."""
+"""Trigger: the scores of a service's requests no longer match the planned thresholds."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models of services whose requests moved between score classes since their last plan, or that
-    had none."""
+    """Models of services whose requests moved between score classes since their last plan, or
+    without a plan."""
     if Urgency.FULL in news.state.pending:
-        return  # its answer may know already
+        return  # the answer in progress may cover it
     for route in news.cluster.routes:
         known = news.state.splits.get(route.name)
         if known is None or not known.target_cuts:
             yield Trigger(route.models, Reason(ReasonCode.NO_THRESHOLDS, route.name))
             continue
-        if known.mix is None:  # taken over from routes: the next plan learns what it was for
+        if known.mix is None:  # restored from routes: the next plan sets the mix
             continue
         now = route.mix(news.demand.get(route.name, UNKNOWN_DEMAND).local_lengths.classes)
         window_s = news.cluster.policy.local_window_s

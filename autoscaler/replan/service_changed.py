@@ -1,4 +1,4 @@
-"""A declared service changed, came or went."""
+"""Trigger: a declared service was changed, added or removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """What is declared now against what was declared at the last tick."""
+    """The present declaration against that of the last tick."""
     before = news.state.services
     if not before:
         return
@@ -29,7 +29,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 
 
 def _changed(before: Service, now: Service) -> Reason:
-    """The change, by name where it is the mode or the floor alone."""
+    """The change, by name if it is the mode or the floor alone."""
     # Not by `replace`: an old value may not go with a new one (a floor above a ceiling).
     names = (own.name for own in fields(now))
     changed = {name for name in names if getattr(before, name) != getattr(now, name)}

@@ -1,4 +1,4 @@
-"""SLOs were missed for a while at a load that was planned for: capacity was derated."""
+"""Trigger: SLOs were missed at a planned load, so capacity was derated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model is short, and more of what runs of it may take other roles than when it was last planned:
-it has come up, say, or SLOs are missed by now. Or the switch before it is over.
+"""Trigger: a model is below target, and more of its groups may take other roles than at its last
+plan, or the previous switch is over.
 
-Additions keep the roles of all that runs, so only a full plan can answer this.
+Additions keep the roles of all running groups, so only a full plan can respond.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models of which more combos may switch than at the last full plan that concerned them, or may
-    again after a switch: a plan has no more of them than may go at a time."""
+    """Models with more switchable combos than at their last full plan, or with switchable combos
+    again after a switch."""
     planned = news.state.full.switchable
     switching = {group.name for group in news.groups if group.switch}
     done = {g.model for g in news.state.groups if g.switch and g.name not in switching}
@@ -30,7 +30,8 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 def remember_switchable(
     planned: Mapping[str, int], now: Mapping[str, int], scope: Collection[str]
 ) -> dict[str, int]:
-    """What a full plan for the models in `scope` knew, with what those before it did of others."""
+    """Switchable combos at the last full plan of each model, after one for the models in
+    `scope`."""
     kept = {combo_id: count for combo_id, count in planned.items() if _model(combo_id) not in scope}
     return kept | {combo_id: count for combo_id, count in now.items() if _model(combo_id) in scope}
 

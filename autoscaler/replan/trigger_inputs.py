@@ -1,8 +1,4 @@
-"""What happened since the last tick, as far as it can call for a new plan.
-
-Owns the two values. A trigger reads news and says for which models, and why, all of them should be
-planned anew; how often that happens is for `triggers.limits`.
-"""
+"""The inputs of all triggers: changes since the last tick that may call for a full plan."""
 
 from __future__ import annotations
 
@@ -23,15 +19,15 @@ from topics.alerts import Alert
 
 @dataclass(frozen=True, slots=True)
 class TriggerInputs:
-    """One tick's news.
+    """Inputs of one tick.
 
-    state: as the tick found it. cluster: as declared now. supply: after the latest records.
-    lost: nodes that ran something and are not heard of now. engines: by model, where somebody asked
-    them. failures: launches that were given up in this tick. replan: for models of which a part of
-    an answer was left out. demand: as observed, of services that stand
-    for several models too. nodes: per pool, under what counts; planned_nodes: the same as the last
-    full plan left it (None: none was made). groups: all that stand somewhere after this tick.
-    switchable: combos of models that are short, with how many of each may take other roles now.
+    state: before the tick. cluster: as declared now. supply: after the latest records. lost: silent
+    nodes that had instances. engines: engines' own figures by model, if an alert asked for them.
+    failures: launches abandoned in this tick. replan: triggers for partly applied answers. demand:
+    as observed, also of services that stand for several models. nodes: used nodes per pool;
+    planned_nodes: the same after the last full plan (None: there was none). groups: all groups
+    after this tick. switchable: combos of models below target, and how many of each may take other
+    roles now.
     """
 
     now_ms: int

@@ -1,7 +1,7 @@
-"""All triggers of a full plan, listed once.
+"""All triggers of a full plan, in one list.
 
-A new trigger is one file with a `fire` and one line here. Triggers that come while a plan is made,
-or faster than `limits` allow, wait and are answered together.
+A new trigger is one file with a `fire` and one line here. Triggers that arrive while a plan is
+made, or faster than `rate_limit` allows, wait and are answered together.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ TRIGGERS: tuple[Rule, ...] = (
 )
 
 _MOST_DUE = 50
-_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # in place of those beyond
+_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # stands for the triggers over the limit
 
 
 def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """What waits, and what this tick's news adds to it; each (code, scope) once, with its latest
+    """The waiting triggers and those of this tick; each (code, scope) once, with its latest
     figures."""
     found = {(trigger.why.code, trigger.scope): trigger for trigger in due}
     for rule in TRIGGERS:
@@ -72,13 +72,13 @@ def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...
 
 
 def declared_only(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:
-    """`triggers` without what concerns models that are not among `models` any more."""
+    """`triggers` without models that are no longer in `models`."""
     kept = (replace(t, scope=tuple(m for m in t.scope if m in models)) for t in triggers)
     return tuple(now for t, now in zip(triggers, kept, strict=True) if now.scope or not t.scope)
 
 
 def limited_to(models: Collection[str], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """`triggers` as far as they concern some of `models`."""
+    """`triggers` restricted to `models`."""
     kept = (
         replace(t, scope=tuple(m for m in (t.scope or models) if m in models)) for t in triggers
     )
@@ -86,7 +86,7 @@ def limited_to(models: Collection[str], triggers: tuple[Trigger, ...]) -> tuple[
 
 
 def scope_of(triggers: tuple[Trigger, ...], models: tuple[str, ...]) -> tuple[str, ...]:
-    """The models that `triggers` concern together, in the order of `models`."""
+    """The models that `triggers` concern, in the order of `models`."""
     if any(not trigger.scope for trigger in triggers):
         return models
     named = {model for trigger in triggers for model in trigger.scope}

@@ -1,5 +1,5 @@
-"""A part of the last answer was left out because it no longer fitted, or additions alone were not
-enough: then others have to make room, so all models are planned."""
+"""Trigger: a part of the last answer no longer fitted, or additions alone were not enough, so all
+models are planned."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _AGAIN_MS = 30_000
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """One trigger per part that was left out."""
+    """One trigger per omitted part."""
     yield from news.replan
 
 
 def waits_for_room(
     trigger: Trigger, groups: Iterable[ServingGroup], combos: Mapping[str, Combo]
 ) -> bool:
-    """Whether what was left out can be planned better once those of `groups` that yield are gone:
-    they are of the same models, or in a pool of one of their combos."""
+    """Whether the omitted part can be planned better after the departure of yielding `groups`: they
+    are of the same models, or in a pool of one of their combos."""
     yielding = [group for group in groups if group.yields] if trigger.is_partly_applied else []
     if not yielding or not trigger.scope:
         return bool(yielding)
@@ -38,8 +38,7 @@ def waits_for_room(
 def already_tried(
     trigger: Trigger, memory: FullPlans, groups: Iterable[ServingGroup], now_ms: int
 ) -> bool:
-    """Whether the last plan was asked for because of the same, a moment ago, and nothing has moved
-    since then."""
+    """Whether the last plan had the same reason a moment ago and no group has moved since."""
     if not trigger.is_partly_applied or trigger.why.kind not in memory.already_tried:
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
@@ -48,5 +47,5 @@ def already_tried(
 
 
 def group_positions(groups: Iterable[ServingGroup]) -> frozenset[tuple[str, str]]:
-    """Every group with where it is in its life."""
+    """Every group with its life-cycle state."""
     return frozenset((group.name, group.life) for group in groups)

@@ -1,7 +1,6 @@
-"""What the controller remembers from tick to tick, and what a tick is told.
+"""The state that the controller keeps from tick to tick, and the observation of a tick.
 
-Owns the values. Everything else is read off records. Times are domain ms since the epoch; 0 in a
-field that ends in `_ms` means "not yet".
+Times are domain ms since the epoch; 0 in a field that ends in `_ms` means "not yet".
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from topics.supply import Availability, Price
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a tick is told.
+    """The inputs of one tick.
 
-    demand: per model. statuses: latest per node. availability, prices: latest per pool, as feeds
-    said them. answers: of the planner, each in one observation only. alerts: since the last tick.
-    controls: what operators said last, by key. engines: by model, their own view when an alert that
-    concerns them was taken in. unmanaged: servers that run and that Shoal did not start, per model
-    for which that is known. lag_ms: of each topic on which this controller is behind, the age of
-    the last moment up to which it has read everything; silence since then means nothing.
+    demand: per model. statuses: latest per node. availability, prices: latest per pool, from feeds.
+    answers: of the planner, each in one observation only. alerts: since the last tick. controls:
+    latest of each key. engines: by model, the engines' own figures when an alert about them
+    arrived. unmanaged: servers that Shoal did not start, per model for which the number is known.
+    lag_ms: for each topic that this controller has not read to its end, the age of the last moment
+    up to which it has; silence after that moment means nothing.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -59,16 +58,17 @@ class Observation:
     lag_ms: Mapping[str, int] = field(default_factory=dict)
 
     def read_until_ms(self, topic: str, now_ms: int) -> int:
-        """Everything that was written to `topic` until then is in this observation."""
+        """This observation includes every record written to `topic` until this time."""
         return now_ms - self.lag_ms.get(topic, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
-    """A change that waits for a person's word, in mode approve.
+    """A change that waits for a person's approval, in mode approve.
 
-    number: of its decision. change: combos to add (+) and remove (-), from a fleet of `base`.
-    kind, reasons: of the decision. rejected: it was, and is not made again before expires_ms.
+    number: of its decision. change: combos to add (+) and remove (-), starting from the fleet
+    `base`. kind, reasons: of the decision. rejected: it was rejected and is not proposed again
+    before expires_ms.
     """
 
     number: int
@@ -83,31 +83,27 @@ class PendingApproval:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What is remembered of one model.
+    """The state of one model.
 
-    lengths, arrival_cv: of requests and of the gaps between them, as planned for; clumps: what the
-    latter follows from. mix: shares of the workload types as planned for, ways: where they go
-    (both empty where types are not told apart). target_req_per_s:
-    the demand planned for, raised by evidence and lowered by lasting evidence; target_why: that
-    evidence. derate: measured over predicted
-    capacity where SLOs were missed without a shortage, in (0, 1]; derated_ms: when it last moved.
-    informed: windows have shown the rate, so the declared workload no longer counts. inherited: it
-    ran when the controller started. over_since_ms: since when demand exceeds what is planned;
-    surge_ms: when that was last proven, rose_ms: when it was first, of the rise that is followed.
-    in_flight: (when, requests in flight) at two moments
-    lately. no_data / said_no_data: telemetry stopped, and a decision says so. lost_ms: when
-    capacity was lost that is neither replaced nor back yet. settled_ms: since when everything
-    wanted is ready. last_out_ms, last_in_ms: of the last addition and removal.
-    unmet_req_per_s / unmet_until_ms: what the planner could not add to, and until when it is not
-    asked again for as much; lacks: some demand goes unserved for it. making_room_until_ms:
-    something leaves so that something else finds room, and until then only a full plan says who
-    among the models concerned takes it. told_ms: when it was last said that demand cannot be met;
-    slo_told_ms: that no GPU meets the SLO;
-    promise_told_ms / promise_told: that promises (which ones) cannot be kept. recommended /
-    recommended_ms: counts last recommended, in modes that do not act. proposal: what waits for a
-    person's word.
-    outlook: what is expected when an instance started now would be ready. unmanaged: servers that
-    Shoal did not start, as taken in last; None = not known. learnt: what running showed.
+    lengths, arrival_cv: of requests and of the gaps between them, as planned for; burstiness: sums
+    from which arrival_cv follows. mix: planned shares of the workload types; traffic_split: their
+    routes (both empty without types). target_req_per_s: planned demand, raised by evidence and
+    lowered by lasting evidence; target_why: that evidence. derate: measured over predicted capacity
+    if SLOs were missed without a shortage, in (0, 1]; derated_ms: its last change. rate_observed:
+    windows have shown the rate, so the declared workload no longer counts. restart_hold: the model
+    ran when the controller started. overload_since_ms: demand exceeds planned capacity since then.
+    increase_confirmed_ms, increase_started_ms: last and first proof of the present increase.
+    in_flight: (time, requests in flight) at two recent moments. no_data, no_data_noticed: telemetry
+    stopped, and a decision reports it. lost_ms: capacity was lost then and is not back. settled_ms:
+    all planned instances are ready since then. last_out_ms, last_in_ms: last addition and removal.
+    unmet_req_per_s, unmet_until_ms: demand that the planner could not serve, and the time until
+    which it is not requested again; has_unserved: some demand is unserved because of it.
+    preemption_until_ms: groups leave to make room; until then only a full plan distributes it.
+    shortage_noticed_ms, slo_noticed_ms, violations_noticed_ms, violations_noticed: last notices of
+    a shortage, an unattainable SLO and violated constraints (which). recommended, recommended_ms:
+    last recommended counts. proposal: waits for approval. forecast: expected demand when an
+    instance started now would be ready. unmanaged: last known number of servers that Shoal did not
+    start, None = unknown. drift: measured against predicted start times and capacity.
     """
 
     lengths: Lengths
@@ -150,7 +146,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request the planner has not answered yet, and why it was made."""
+    """A request that the planner has not answered yet, and its triggers."""
 
     request: PlanRequest
     reasons: tuple[Reason, ...]
@@ -160,9 +156,9 @@ class Pending:
 class SplitState:
     """Thresholds of a service that stands for several models.
 
-    cuts: in force at gateways, () = none yet. chosen: what was last planned, at the mix `mix`; its
-    thresholds come into force when the fleet for them is there. changed_ms: when it last changed.
-    planned: requests/s of each of its models in that plan.
+    cuts: in effect at gateways, () = none yet. chosen: last planned, at the mix `mix`; they take
+    effect when their fleet is ready. changed_ms: last change. planned: requests/s of each of its
+    models in that plan.
     """
 
     cuts: Cuts = ()
@@ -173,24 +169,22 @@ class SplitState:
 
     @property
     def target_cuts(self) -> Cuts:
-        """The thresholds planned for."""
+        """The planned thresholds."""
         return self.chosen.cuts if self.chosen is not None else self.cuts
 
 
 @dataclass(frozen=True, slots=True)
 class FullPlans:
-    """What is remembered of full plans.
+    """Memory of full plans.
 
-    due: triggers that wait for the rate limit. asked_ms: when plans
-    were asked for, lately. made_ms: when one last came, gap: how far it is from the best at most
-    (below 0: not known), of those for models that are Shoal's to change; failed_ms: of models for
-    which none has come since one last did not, when that was; told_ms: when it was last said;
-    acted: whether the last one asked for was for models that are Shoal's to change.
-    As the last request found it: usd_per_h: prices of nodes; lengths: of each model, at the last
-    request that concerned it; nodes: per pool under what counted, or once the answer was carried
-    out (None: no request yet); switchable: combos of models that were short, with how many of each
-    could take other roles; tried: kinds of reasons why something had been left out of the plan
-    before it, stood: where all groups were in their lives then.
+    due: triggers that wait for the rate limit. asked_ms: recent requests. made_ms, gap: time and
+    proven gap (below 0: unknown) of the last plan for managed models. failed_ms: by model, the last
+    failure since its last plan. failure_noticed_ms: last notice of a failure. last_was_managed:
+    whether the last request was for managed models. As of the last request: usd_per_h: prices of
+    nodes; lengths: of each model at the last request that concerned it; nodes: used nodes per pool,
+    or after the answer was applied (None: no request yet); switchable: combos of models below
+    target, and how many of each could take other roles; already_tried: reasons for a partly applied
+    plan; group_positions: life-cycle state of all groups.
     """
 
     due: tuple[Trigger, ...] = ()
@@ -212,16 +206,14 @@ class FullPlans:
 class ControllerState:
     """All that the controller remembers.
 
-    assignments and routes: the latest it published; an edge may write them again at any time.
-    silent_nodes: not heard of; lost_nodes: of these, owned nodes and what ran something.
-    combos: what the planner says of combos that run or were chosen; valued: the demand of each
-    model that it valued them at.
-    services: as declared when last looked at. pending: at most one request per urgency. full: what
-    is remembered of full plans. held: pauses, releases, scheduled floors and freezes in force, by
-    scope and kind. strays: instances that run although nobody assigned them. splits: thresholds of
-    services that stand for several models, by name. ticked_ms: of the last tick; listens_since_ms:
-    since when ticks follow each other (a leader that was stopped, or cut off from the broker, heard
-    nothing meanwhile).
+    assignments, routes: last published; an edge may write them again at any time. silent_nodes:
+    nodes without recent statuses; lost_nodes: of these, owned nodes and nodes with instances.
+    combos: capacity and cost of running and chosen combos, from the planner; evaluated_at: the
+    demand at which it computed them. services: as last declared. pending: at most one request per
+    urgency. full: memory of full plans. active_controls: pauses, releases, scheduled floors and
+    freezes in effect, by scope and kind. unassigned: instances that no assignment names. splits:
+    thresholds by service. ticked_ms: last tick; listens_since_ms: begin of the present run of ticks
+    without a long gap (a stopped or disconnected leader hears nothing).
     """
 
     started_ms: int

@@ -1,4 +1,4 @@
-"""Decisions as they are made; their numbers and the leader token come when they are published."""
+"""Decisions before their publication adds a number and the leader token."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.explain.text import joined
 from topics.decisions import Decision
 
-NOTICE_INTERVAL_MS = 600_000  # what lasts is said so often
+NOTICE_INTERVAL_MS = 600_000  # between two notices of a lasting condition
 
 
 def notice(model: str, why: Reason, at_ms: int, *, kind: str = "hold") -> Decision:
-    """Something worth saying that changes nothing. model: a name or "*"."""
+    """A decision that reports a condition and changes nothing. model: a name or "*"."""
     return Decision(
         number=0,
         leader_token=0,

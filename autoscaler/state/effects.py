@@ -1,7 +1,4 @@
-"""What deciding leads to: records to publish, and plans to ask for.
-
-Owns the values. Must not know who carries them out.
-"""
+"""Effects of a tick: records to publish, and plans to request. The edge carries them out."""
 
 from __future__ import annotations
 
@@ -51,10 +48,10 @@ class PublishRates:
 
 @dataclass(frozen=True, slots=True)
 class SolveRequested:
-    """Ask the planner (`planning.answer`); what it says comes back in `Observation.answers`, once.
+    """Request a plan (`planning.planner`). The answer comes in one later `Observation.answers`.
 
-    Urgent requests must not wait for full ones. A request that is answered too late, or never, is
-    given up by the loop and asked anew.
+    Urgent requests must not wait for full ones. The loop abandons a request without an answer in
+    time and requests again.
     """
 
     request: PlanRequest

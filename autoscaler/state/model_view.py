@@ -1,8 +1,4 @@
-"""What a target rule may read of one model, and what it may propose.
-
-Owns these two values. Rules propose rates; whether they are acted upon is for `targets.table`, and
-what runs for them is the planner's choice.
-"""
+"""The view of one model that sizing rules read, and the proposal that they return."""
 
 from __future__ import annotations
 
@@ -16,16 +12,16 @@ from autoscaler.state.controller_state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025
-RATE_EPSILON = 1e-6  # requests/s: less is rounding
-IDLE_RATE = 1e-3  # what is planned for where next to nothing arrives
+RATE_EPSILON = 1e-6  # requests/s; smaller differences are rounding
+IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedTraffic:
-    """Requests that come to a model by way of a service that stands for several. by: its name.
+    """Requests that reach a model through a service that stands for several. by: its name.
 
-    sure_req_per_s: the least that it sends here, beyond doubt. planned_req_per_s: what the model
-    must be able to serve before the service's thresholds change; 0 where they stay.
+    least_req_per_s: lower bound of the present rate. planned_req_per_s: rate that the model must be
+    able to serve before the service's thresholds change; 0 if they do not change.
     """
 
     by: str
@@ -35,13 +31,13 @@ class RoutedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model as it stands now.
+    """One model at this moment.
 
-    groups: how many combos are wanted; raw_req_per_s: what they hold, starting instances included.
-    In modes that do not act: of what was recommended. ready: combos of which every instance is
-    ready. settled: nothing is starting. held: requests that engines hold. frozen: why nothing may
-    be removed now, None if it may. A proposal that waits for a person's word counts as carried out.
-    routed: what comes by way of another service.
+    groups: number of wanted combos; raw_req_per_s: their capacity, starting instances included. In
+    modes that do not act: of the recommendation. ready: combos with all instances ready.
+    nothing_starting: no instance is starting. requests_in_engines: as engines report. frozen: why
+    nothing may be removed now, None if it may. A proposal that waits for approval counts as
+    applied. routed: traffic through another service.
     """
 
     service: Service
@@ -61,33 +57,33 @@ class ModelView:
 
     @property
     def is_surging(self) -> bool:
-        """Whether a rise was proven lately: then the rate is followed without further proof."""
+        """Whether an increase was confirmed recently; the target then follows the rate without new
+        proof."""
         surge_ms = self.state.increase_confirmed_ms
         return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
 
     @property
     def covers(self) -> bool:
-        """Whether what is wanted covers the target, but for a sliver that utilization leaves room
-        for: without it a fleet that fits exactly would change with every change of the target."""
+        """Whether the wanted capacity covers the target, within a small tolerance. Without the
+        tolerance an exactly fitting fleet would change with every change of the target."""
         return self.planned_req_per_s >= self.state.target_req_per_s * (1.0 - SLIVER)
 
     @property
     def planned_req_per_s(self) -> float:
-        """Demand that the wanted capacity is good for: utilization and derating applied."""
+        """Demand that the wanted capacity can serve, after utilization and derating."""
         return self.raw_req_per_s * self.service.utilization * self.state.derate
 
     def raw_for(self, req_per_s: float) -> float:
-        """Capacity that is good for a demand of `req_per_s`: before utilization and derating."""
+        """Capacity needed for a demand of `req_per_s`, before utilization and derating."""
         return req_per_s / (self.service.utilization * self.state.derate)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetProposal:
-    """Plan for this demand. why: its code says which rule asks for it; since_ms: of the evidence,
-    0 = now.
+    """A proposed target. why: its code names the rule; since_ms: begin of the evidence, 0 = now.
 
-    evident: it was proven beyond chance (or is a promise), so it may exceed what is planned.
-    followed: it goes on from an earlier proof.
+    is_proven: beyond chance, or a promise, so it may exceed the planned capacity. continues_proof:
+    it continues an earlier proof.
     """
 
     req_per_s: float

@@ -1,8 +1,7 @@
-"""What operators and schedules allow at this moment: pauses, released models, floors, freezes.
+"""Restrictions in effect now: pauses, releases, scheduled floors and freezes.
 
-Owns the translation into modes, floors and reasons that the rest of a tick understands: a model
-that is paused or released is decided upon as in mode recommend, so everything about it is still
-computed and explained, and nothing is changed.
+A paused or released model is treated as in mode recommend: everything is computed and explained,
+nothing is changed.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ _NO_LAG: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class ActiveControls:
-    """cluster: as it may be acted upon now. frozen: why nothing of a model may be removed now.
-    held: what is in force, by scope and kind ("chat/pause"), to be said when it changes.
-    stopped: scopes that are paused or released. advised: models declared in mode recommend.
-    """
+    """cluster: the declaration with the restrictions applied. frozen: why nothing of a model may be
+    removed. reasons: restrictions in effect, keyed `scope/kind` (`chat/pause`), reported when they
+    change. stopped: paused or released scopes. advised: models declared in mode recommend."""
 
     cluster: Cluster
     frozen: Mapping[str, Reason] = field(default_factory=dict)
@@ -43,7 +41,7 @@ class ActiveControls:
     advised: frozenset[str] = frozenset()
 
     def stops(self, model: str) -> bool:
-        """Whether operators paused or released `model`, declared or not."""
+        """Whether `model`, declared or not, is paused or released."""
         return EVERYTHING in self.stopped or model in self.stopped
 
 
@@ -53,7 +51,7 @@ def active_controls(
     now_ms: int,
     lag_ms: Mapping[str, int] = _NO_LAG,
 ) -> ActiveControls:
-    """What holds at `now_ms`. lag_ms: as in an observation."""
+    """The restrictions at `now_ms`. lag_ms: as in an observation."""
     held: dict[str, Reason] = {}
     behind = reader_lag.behind(lag_ms)
     if behind is not None:
@@ -87,7 +85,8 @@ def active_controls(
 
 
 def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[str, Reason]:
-    """What to say of models that run although they are declared no longer, as `Guards.held`."""
+    """Reasons for models that run although they are no longer declared, keyed as
+    `ActiveControls.reasons`."""
     codes = {
         model: ReasonCode.HELD_RUNNING if guarded.stops(model) else ReasonCode.LEFT_RUNNING
         for model in sorted(models)
@@ -98,7 +97,7 @@ def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[s
 def control_notices(
     before: Mapping[str, Reason], now: Mapping[str, Reason], now_ms: int
 ) -> list[Decision]:
-    """What began and what ended, each once."""
+    """Decisions about restrictions that began or ended, each once."""
     found = []
     for name, why in now.items():
         if before.get(name) != why:

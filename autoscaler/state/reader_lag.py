@@ -1,6 +1,7 @@
-"""What this controller has not read yet is not silence: nothing is removed until it has caught up.
+"""The controller's own lag: unread records are not silence, so nothing is removed until it catches
+up.
 
-Pure. How far it is behind comes with the observation (`Observation.lag_ms`).
+`Observation.lag_ms` says how far the controller is behind.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _FLEET, _TRAFFIC = (STATUS.name,), (TELEMETRY.name, DEMAND.name)
 
 
 def topics_behind(lag_ms: Mapping[str, int]) -> tuple[str, ...]:
-    """Topics whose silence would be taken for news, and on which this controller is behind."""
+    """Topics on which this controller is behind and whose silence would count as evidence."""
     return tuple(name for name in (*_FLEET, *_TRAFFIC) if name in lag_ms)
 
 
 def frozen(lag_ms: Mapping[str, int], services: tuple[Service, ...]) -> dict[str, Reason]:
-    """Why nothing may be removed, by model; empty where the controller has caught up."""
+    """Why nothing may be removed, by model; empty if the controller has caught up."""
     late = topics_behind(lag_ms)
     if not late:
         return {}
@@ -32,7 +33,7 @@ def frozen(lag_ms: Mapping[str, int], services: tuple[Service, ...]) -> dict[str
 
 
 def behind(lag_ms: Mapping[str, int]) -> Reason | None:
-    """That the controller is behind, None where it has caught up. It names no figure, so that it
-    changes only when the topics do."""
+    """The reason that names the topics behind, None if the controller has caught up. It has no
+    figures, so it changes only if the topics do."""
     late = topics_behind(lag_ms)
     return Reason(ReasonCode.READER_BEHIND, "*", late) if late else None

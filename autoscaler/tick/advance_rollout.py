@@ -1,8 +1,4 @@
-"""What moves by itself in a tick: waves of groups on their way out, groups wanted again, groups of
-models that are no longer declared.
-
-Owns nothing but the order of these steps over all models.
-"""
+"""Advance every model's rollout by one step: waves, cancelled removals, undeclared models."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from autoscaler.state.reader_lag import topics_behind
 def retire_undeclared(
     groups: tuple[ServingGroup, ...], inputs: ModelUpdateInputs
 ) -> tuple[ServingGroup, ...]:
-    """Groups of models that are no longer declared leave, unless Shoal must leave them alone."""
+    """Retire the groups of models that are no longer declared, unless Shoal may not change them."""
     stay = {service.model for service in inputs.cluster.services} | inputs.retained_models
     return tuple(
         group
@@ -41,7 +37,7 @@ def advance_waves(
     sight: FleetSnapshot,
     inputs: ModelUpdateInputs,
 ) -> tuple[ServingGroup, ...]:
-    """One step of every model's waves."""
+    """Advance the waves of every model by one step."""
     if all(_is_idle(group) for group in groups):
         return groups
     moved: list[ServingGroup] = []
@@ -68,7 +64,7 @@ def _wave_inputs(
     if view is not None:
         service = view.service
         needed = view.raw_for(view.state.target_req_per_s)
-        # What is wanted may be less than demand: the plan yields to others, or makes room first.
+        # Planned capacity may be below demand: the model yields to others, or makes room first.
         # A group on a node that is taken away would be wanted: it serves on while it can.
         wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
         if not (view.frozen or insufficient_evidence(view, inputs.now_ms)):
@@ -103,7 +99,8 @@ def _wave_inputs(
 def _drain_timeout_ms(
     own: list[ServingGroup], view: ModelView | None, inputs: ModelUpdateInputs
 ) -> int:
-    """Of the model; of one that is no longer declared, as its nodes were told."""
+    """The model's drain time-out in ms; of an undeclared model, the one in its nodes'
+    assignments."""
     if view is not None:
         return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
     nodes = {placed.node for group in own for placed in group.placed}
@@ -117,7 +114,7 @@ def keep_needed(
     sight: FleetSnapshot,
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Where a model is short, pending removals are cancelled: nothing serves sooner."""
+    """Cancel pending removals of models below their target: no other capacity serves sooner."""
     leaving = {g.model for g in groups if g.life in (Life.RETIRING, Life.UNROUTED)}
     short = {
         model

@@ -1,8 +1,4 @@
-"""What people approved and what the planner answered is carried out, one after the other.
-
-Owns the order, and what is remembered of full plans that came or did not. What of an answer is
-carried out is for `answers`.
-"""
+"""Apply approved proposals, then planner answers, in order."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlans:
-    """What came of approvals and answers.
+    """Result of approvals and answers.
 
-    ground: everything as it is now. pending: requests that are not answered yet. again: what asked
-    for a full plan that did not come. replan: for models of which a part was left out.
+    ground: the context after them. pending: requests without an answer yet. again: triggers of a
+    full plan that did not come. replan: triggers for models whose plan was applied in part.
     """
 
     ground: PlanningContext
@@ -46,7 +42,7 @@ class AppliedPlans:
 
 
 def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
-    """Carry out all that may be now."""
+    """Apply all approved proposals and all answers of this observation."""
     inputs, cluster = found.inputs, found.cluster
     state, observation, now_ms = inputs.state, inputs.observation, inputs.now_ms
     priced, combos = inputs.cluster, inputs.combos
@@ -58,7 +54,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
     splits, decisions = advance_splits(state.splits, seen, cluster, now_ms)
     heard = (status for status in sight.fleet.running if status.node not in sight.gone)
     used = used_gpus(groups, heard)
-    # What is lost has to be replaced.
+    # Lost nodes must be replaced, so their price is free again.
     spare = spare_usd_per_h(priced, used.keys() - sight.unpaid(groups))
     site = FreeCapacity(
         priced, used, ground.obtainable(), ground.unusable_nodes(), state.next_serial, spare
@@ -80,7 +76,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
     for answer in observation.answers:
         asked = pending.get(answer.urgency)
         if asked is None or asked.request.number != answer.number:
-            continue  # the answer to a request that was given up
+            continue  # the answer to an abandoned request
         del pending[answer.urgency]
         scene = ChangeContext(priced, sight, combos, seen, now_ms)
         before = carried.groups
@@ -109,7 +105,8 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
 def _with_plan(
     full: FullPlans, answer: PlanAnswer, views: Mapping[str, ModelView], now_ms: int
 ) -> FullPlans:
-    """What is remembered once `answer` came. One that only recommends changes nothing that runs."""
+    """`full` after `answer` came. An answer that only recommends leaves `made_ms` and `gap`
+    unchanged."""
     left = {model: at_ms for model, at_ms in full.failed_ms.items() if model not in answer.scope}
     full = replace(full, failed_ms=left, failure_noticed_ms=full.failure_noticed_ms if left else 0)
     if not any(model in views and views[model].service.managed for model in answer.scope):

@@ -1,7 +1,4 @@
-"""What a tick finds: prices and offers, the fleet as it reports, what broke, what nobody assigned.
-
-Owns the way from records to one value that the rest of the tick reads. Decides nothing.
-"""
+"""Build the tick's snapshot: prices, availability, fleet status, failures, unassigned instances."""
 
 from __future__ import annotations
 
@@ -32,11 +29,12 @@ _LOOK_FOR_STRAYS_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ObservedTick:
-    """What a tick starts from.
+    """The starting point of a tick.
 
-    inputs: of views; their cluster has the prices of this moment, `cluster` those declared. worth:
-    the demand at which the planner last valued each model's combos. listens_since_ms: since when
-    ticks follow each other.
+    inputs: for the model views; their cluster has the present prices, `cluster` the declared ones.
+    evaluated_at: demand at which the planner last evaluated each model's combos. unassigned:
+    instances that no assignment names. listens_since_ms: begin of the present run of ticks without
+    a long gap.
     """
 
     cluster: Cluster
@@ -53,7 +51,7 @@ class ObservedTick:
 def observe(
     state: ControllerState, observation: Observation, guarded: ActiveControls, now_ms: int
 ) -> ObservedTick:
-    """Everything as it is at `now_ms`."""
+    """Build the snapshot at `now_ms`."""
     cluster = guarded.cluster
     supply = fold_supply(
         state.supply, cluster, observation.prices, observation.availability, now_ms
@@ -77,7 +75,7 @@ def observe(
     decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
 
     stray = state.unassigned
-    before_ms = state.ticked_ms or state.started_ms  # ticks may be further apart than a second
+    before_ms = state.ticked_ms or state.started_ms  # ticks may be more than a second apart
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = strays(sight.fleet.running, state.assignments)
         decisions += [
@@ -91,7 +89,7 @@ def observe(
 
 
 def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozenset[str]:
-    """What was removed from the declaration while Shoal might not change it."""
+    """Models that were removed from the declaration while Shoal might not change them."""
     declared = {service.model for service in guarded.cluster.services}
     declared |= {route.name for route in guarded.cluster.routes}
     split = {name for name, routes in state.routes.items() if routes.split}

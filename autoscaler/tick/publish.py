@@ -1,7 +1,4 @@
-"""The end of a tick: records where they say something new, and the state that remembers them.
-
-Owns the projection of a state onto records. Decides nothing.
-"""
+"""The end of a tick: publish new and changed records, and remember them in the state."""
 
 from __future__ import annotations
 
@@ -44,8 +41,8 @@ _RATES_EVERY_MIN = 10  # minutes
 
 @dataclass(frozen=True, slots=True)
 class FrozenRoutes:
-    """Models whose routes stand. advised: declared in mode recommend; left_alone: declared no
-    longer, while Shoal may not change them."""
+    """Models whose routes do not change. advised: declared in mode recommend. retained_models: no
+    longer declared, but Shoal may not change them."""
 
     advised: Collection[str] = ()
     retained_models: Collection[str] = ()
@@ -63,9 +60,9 @@ def publish(
     now_ms: int,
     stands: FrozenRoutes = NOTHING_STANDS,
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
-    """`after` with what is published now, and the effects: decisions, routes, assignments, plan.
+    """`after` with the published records, and the effects: decisions, routes, assignments, plan.
 
-    cluster: with the prices of this moment. stands: models whose routes stand.
+    cluster: with the present prices. stands: models whose routes do not change.
     """
     token = before.leader_token
     numbered = [
@@ -91,11 +88,11 @@ def publish(
                 effects.append(PublishRoutes(routes[service.model]))
             continue
         if service.mode is Mode.APPROVE and not own and last is None:
-            continue  # nothing of it was approved yet: nobody is told anything
+            continue  # no change was approved yet, so no route is published
         lengths = after.models[service.model].lengths
         heard = [group for group in own if not sight.unreachable(group)]
         found = route_groups(heard, sight.views, after.combos, lengths, last)
-        if not found:  # lost nodes may still serve; without any other they are all there is
+        if not found:  # lost nodes may still serve, and there are no others
             found = route_groups(own, sight.views, after.combos, lengths, last)
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
@@ -152,7 +149,7 @@ def publish(
 
 
 def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool:
-    """Whether a model was removed, and declared again before what it has was told to drain."""
+    """Whether a model was removed and declared again before its groups already have to drain."""
     active = any(group.life is Life.ACTIVE for group in groups)
     return routes is not None and not routes.groups and active
 
@@ -160,8 +157,8 @@ def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool
 def _rates(
     before: ControllerState, after: ControllerState, cluster: Cluster, now_ms: int
 ) -> list[PublishRates]:
-    """What was asked of models lately, every ten minutes and whenever something was learnt of one:
-    the controller after this one fills in the minutes since then from its windows."""
+    """Recent request rates per model, every ten minutes and after each measured start: the next
+    controller fills in the later minutes from its windows."""
     found = []
     for service in cluster.services:
         model, state = service.model, after.models[service.model]
@@ -174,7 +171,7 @@ def _rates(
         if history.end_minute:
             last = (history.end_minute - 1) // MINUTES
             first = max(last - 1, (said - 1) // MINUTES, history.first_hour)
-        else:  # nothing was counted, but something was learnt
+        else:  # no requests were counted, but a start was measured
             first = last = now_ms // HOUR_MS
         for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
@@ -191,7 +188,7 @@ def _is_applied(cluster: Cluster, model: str) -> bool:
 def _numbered(
     models: Mapping[str, ModelState], decisions: Iterable[Decision]
 ) -> dict[str, ModelState]:
-    """Proposals learn the numbers of their decisions, by which people know them."""
+    """Give pending approvals the number of their decision, by which people refer to them."""
     found = dict(models)
     for decision in decisions:
         proposal = found[decision.model].proposal if decision.model in found else None
@@ -204,7 +201,8 @@ def _numbered(
 def _with_route_generations(
     groups: Iterable[ServingGroup], told: Mapping[str, int]
 ) -> tuple[ServingGroup, ...]:
-    """Unrouted groups learn which routes are the first without them, by age."""
+    """Note for each unrouted group the first route generation without it, which confirms its
+    drain."""
     kept = []
     for group in groups:
         held = group.switch is not None and not group.switch.asked
@@ -217,8 +215,8 @@ def _with_route_generations(
 
 
 def _may_differ(before: ControllerState, groups: tuple[ServingGroup, ...]) -> frozenset[str] | None:
-    """Nodes whose assignments may have to change: those under groups that did, and all of them
-    (None) under another leader token."""
+    """Nodes whose assignments may change: those of changed groups; None (all) after a new leader
+    token."""
     tokens = {assignment.leader_token for assignment in before.assignments.values()}
     if not tokens <= {before.leader_token} or (groups and not tokens):
         return None

@@ -1,8 +1,8 @@
-"""Services that stand for several models, in the loop: how much they send where, and the life of
-their thresholds.
+"""Thresholds of services that stand for several models: rates, changes and the time they take
+effect.
 
-Thresholds are chosen with the plan (`planning.route_choice`) and come into force when the fleet is
-there: the models that get more of the requests have their capacity first.
+Thresholds are chosen with the plan (`planning.route_choice`). They take effect when the fleet is
+ready: a model that gets more requests gets its capacity first.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def route_requests(
     models: Mapping[str, ModelState],
     now_ms: int,
 ) -> tuple[RouteAsk, ...]:
-    """What a full plan must know of each service.
+    """The input of a full plan for each service.
 
-    Its rate is what the targets of its models hold for it together: then a split that only moves
-    requests asks for as much as the one in force, whatever headroom they have.
+    The rate is the sum that its models' targets hold for it. A split that only moves requests then
+    asks for as much as the present one, whatever the headroom.
     """
     found = []
     for route in cluster.routes:
@@ -66,7 +66,7 @@ def route_requests(
 def _is_unchanged(
     route: QualityRoute, known: SplitState, demand: ModelDemand, policy: Policy, now_ms: int
 ) -> bool:
-    """Whether its thresholds moved too recently to move again for a lower bill."""
+    """Whether the thresholds moved too recently to move again for a lower cost."""
     if not known.target_cuts or not known.changed_ms:
         return False
     now = route.mix(demand.local_lengths.classes)
@@ -77,7 +77,8 @@ def _is_unchanged(
 def _least_own_rate(
     service: Service, state: ModelState, demands: Demands, routed_req_per_s: float, policy: Policy
 ) -> float:
-    """Requests/s that surely come to a model beside those of the service."""
+    """Lower bound of the requests/s that a model gets from clients directly, not through the
+    service."""
     if not state.rate_observed:
         return service.req_per_s
     seen = current_rate(demands.get(service.model, UNKNOWN_DEMAND), policy)
@@ -85,7 +86,7 @@ def _least_own_rate(
 
 
 def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[str, RoutedTraffic]:
-    """By model, what services send it now, and what they shall."""
+    """By model: the rate that services send it now, and the planned one."""
     found = {}
     for route in cluster.routes:
         known = splits.get(route.name)
@@ -104,8 +105,8 @@ def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[s
 def adopt_answer(
     splits: Splits, answer: PlanAnswer, request: PlanRequest, cluster: Cluster, now_ms: int
 ) -> tuple[dict[str, SplitState], list[Decision]]:
-    """`splits` with the thresholds that `answer` chose, and what is worth saying of them. The first
-    are in force at once: gateways learn of the name, and hold its requests until instances come."""
+    """`splits` with the thresholds of `answer`, and the decisions about them. The first thresholds
+    take effect at once: gateways learn the name and hold its requests until instances are ready."""
     found, said = dict(splits), []
     mixes = {ask.name: ask.mix for ask in request.routes}
     for chosen in answer.splits:
@@ -129,8 +130,8 @@ def adopt_answer(
 def advance_splits(
     splits: Splits, views: Mapping[str, ModelView], cluster: Cluster, now_ms: int
 ) -> tuple[Splits, list[Decision]]:
-    """`splits` with thresholds that wait no longer: the capacity they need is ready, or did not
-    come in the time that a start may take (where a person must approve it, they wait on)."""
+    """`splits` after those whose capacity is ready, or is overdue, took effect. A split that needs
+    approval waits for it."""
     found, said = dict(splits), []
     for route in cluster.routes:
         known = found.get(route.name)
@@ -157,7 +158,7 @@ def split_routes(
     leader_token: int,
     now_ms: int,
 ) -> Iterable[Routes]:
-    """New routes of services that stand for several models, where they say something new."""
+    """Changed routes of services that stand for several models."""
     for route in cluster.routes:
         known = splits.get(route.name)
         if known is None or not known.cuts or not is_managed(route, cluster):
@@ -172,8 +173,7 @@ def split_routes(
 def from_routes(
     cluster: Cluster, published: Mapping[str, Routes], now_ms: int
 ) -> dict[str, SplitState]:
-    """What was in force by the last routes, where classes are still the declared ones; as if it had
-    changed when they were issued."""
+    """Thresholds in the last routes whose classes are still declared, dated by the routes."""
     found = {}
     for route in cluster.routes:
         last = published.get(route.name)
@@ -185,7 +185,7 @@ def from_routes(
 
 
 def is_managed(route: QualityRoute, cluster: Cluster) -> bool:
-    """Whether all of its models are Shoal's to change."""
+    """Whether Shoal may change all of its models."""
     return all(s.managed for s in cluster.services if s.model in route.models)
 
 
@@ -206,7 +206,7 @@ def _is_ready(view: ModelView) -> bool:
 
 
 def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:
-    """The present rate; the declared one until a local window of requests was seen."""
+    """The present rate; the declared one until a local window with requests exists."""
     if BLOCK_S * len(since_first_arrival(demand.blocks)) < policy.local_window_s:
         return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
     return current_rate(demand, policy)

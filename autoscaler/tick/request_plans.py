@@ -1,9 +1,5 @@
-"""What the planner is asked at the end of a tick: additions for models that are short, and a full
-plan where something calls for one.
-
-Owns when a request goes out, and what is remembered of full plans that were asked for. What stands
-in a request is for `requests`.
-"""
+"""Request plans at the end of a tick: urgent ones for models below target, full ones after
+triggers."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ _AFTER_FAILURE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PlanRequests:
-    """Requests that go out, at most one per urgency. number: of the last one."""
+    """Requests of this tick, at most one per urgency. number: of the last request."""
 
     requests: tuple[Pending, ...]
     number: int
@@ -50,7 +46,7 @@ class PlanRequests:
 
 
 def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
-    """What is asked now that `done` is done."""
+    """The requests after `done`, and the memory of full plans."""
     ground, number = done.ground, found.inputs.state.request_number
     asks: list[Pending] = []
     needy = models_below_target(ground, found.evaluated_at)
@@ -91,8 +87,8 @@ def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
 def _next_scope(
     concerned: Collection[str], memory: FullPlans, ground: PlanningContext
 ) -> tuple[str, ...]:
-    """The models to be planned now, of those that triggers concern. What is Shoal's to change and
-    what it only recommends take turns where both are due; what a plan failed for rests."""
+    """The models to plan now, of those that triggers concern. If managed and recommended models are
+    both due, they alternate. Models whose last plan failed wait."""
     concerned = [
         model
         for model in concerned
@@ -102,11 +98,11 @@ def _next_scope(
     if not scope or not ground.cluster.policy.spends_budget:
         return scope
     managed = ground.views[scope[0]].service.managed
-    return managed_first(ground.views, ground, advise=not managed)  # they share what it buys
+    return managed_first(ground.views, ground, advise=not managed)  # all models share the budget
 
 
 def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
-    """`memory` without models that were removed: declared again, one is new."""
+    """`memory` without removed models: a model that is declared again counts as new."""
     gone = (memory.lengths.keys() | memory.failed_ms.keys()) - ground.views.keys()
     if not gone:
         return memory
@@ -119,7 +115,7 @@ def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
 def _report_failure(
     found: ObservedTick, memory: FullPlans
 ) -> tuple[FullPlans, tuple[Decision, ...]]:
-    """Say that no plan came, now and then while it lasts."""
+    """Report that no plan came, repeatedly while it lasts."""
     now_ms, told_ms = found.inputs.now_ms, memory.failure_noticed_ms
     failed = now_ms in memory.failed_ms.values()
     if not failed or (told_ms and now_ms - told_ms < NOTICE_INTERVAL_MS):
@@ -136,7 +132,7 @@ def _report_failure(
 
 
 def _trigger_inputs(found: ObservedTick, done: AppliedPlans) -> TriggerInputs:
-    """What may call for a full plan."""
+    """The inputs of all triggers."""
     ground, observation = done.ground, found.inputs.observation
     views, now_ms = ground.views, ground.now_ms
     short = [m for m, view in views.items() if not view.covers and view.service.managed]
@@ -164,7 +160,7 @@ def _trigger_inputs(found: ObservedTick, done: AppliedPlans) -> TriggerInputs:
 def _remember_request(
     memory: FullPlans, news: TriggerInputs, scope: tuple[str, ...], ground: PlanningContext
 ) -> FullPlans:
-    """What is remembered of a full plan that was asked for now, for the models in `scope`."""
+    """`memory` after a request for a full plan of the models in `scope`."""
     now_ms = news.now_ms
     recent = (at_ms for at_ms in memory.asked_ms if now_ms - at_ms < _REMEMBER_MS)
     lengths = {model: ground.views[model].state.lengths for model in scope}

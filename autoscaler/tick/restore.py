@@ -1,6 +1,6 @@
-"""A controller's state from the topics: after a start, a crash or a change of leader.
+"""Restore the controller's state from the topics: after a start, a crash or a change of leader.
 
-Owns reading groups back from assignments. Windows are rebuilt by their owner from telemetry.
+Windows are restored elsewhere, from telemetry.
 """
 
 from __future__ import annotations
@@ -56,14 +56,13 @@ def restore(
     rates: Iterable[RateHour] = (),
     full_ms: tuple[int, ...] = (),
 ) -> ControllerState:
-    """The state from which `decide` goes on. assignments and statuses by node, routes by model.
+    """The state for the next tick. assignments and statuses by node, routes by model.
 
-    What was on its way out and not yet told to drain is wanted again: removals start from new
-    evidence. A role switch that was asked for goes on. Reversals, the last addition and the numbers
-    of decisions go on. What combos hold is learnt from the planner's first answer. plan_number,
-    next_serial: of the last plan. rates: what was asked in past hours, and what was learnt by the
-    last of them over the same predictions. full_ms: when this process last asked for full plans, in
-    a term before. All empty: a first start.
+    A removal that was not yet told to drain is cancelled: removals need new evidence. A role switch
+    continues, as do reversals, the last addition and decision numbers. The planner's first answer
+    gives the capacity of combos. plan_number, next_serial: of the last plan. rates: requests of
+    past hours, and start times measured under the same predictions. full_ms: last request for a
+    full plan, in an earlier term of this process. All empty: a first start.
     """
     assignments = {node: _within_bounds(record) for node, record in assignments.items()}
     routes = {model: _within_bounds(record) for model, record in routes.items()}
@@ -87,13 +86,13 @@ def restore(
     bases = {service.model: basis(service, cluster) for service in cluster.services}
     for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        past = record.hour <= now_ms // HOUR_MS  # or a clock was wrong
+        past = record.hour <= now_ms // HOUR_MS  # otherwise a clock was wrong
         if past and record.basis == bases.get(record.model):
             last[record.model] = record
     models = {
         service.model: ModelState(
             lengths=service.lengths,
-            # The declared rate is for a first start; what runs says more than it does.
+            # The declared rate is for a first start. A running fleet is better evidence.
             rate_observed=service.model in running,
             restart_hold=service.model in running,
             turns=turns.get(service.model, Reversals()),
@@ -125,8 +124,8 @@ def restore(
 
 
 def _within_bounds(record: Told) -> Told:
-    """`record` with a generation that can be counted on from; under the token of a new term it is
-    news, however low it is."""
+    """`record` with a generation that can still be raised. The new leader token makes it newer in
+    any case."""
     if record.generation <= MOST_CONTINUED:
         return record
     return replace(record, generation=MOST_CONTINUED)
@@ -139,9 +138,9 @@ def _groups(
     statuses: Mapping[str, Status],
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Groups as nodes should run them. A group of which a member is missing serves nobody, so it is
-    told to drain: what is planned then replaces it. A drain under way goes on counting against the
-    disruption budget."""
+    """Groups according to the assignments. A group with a missing member serves no requests, so it
+    drains and the next plan replaces it. A drain in progress keeps counting against the disruption
+    budget."""
     served = {
         seen.instance
         for status in statuses.values()
@@ -186,7 +185,7 @@ def _groups(
                 combo_id=combo_id_of(name),
                 engine=first.engine,
                 placed=tuple(placed),
-                # A start that is under way gets its whole time-out again.
+                # A start in progress gets its whole time-out again.
                 created_ms=min(created or now_ms, now_ms),
                 life=Life.DRAINING if draining else Life.ACTIVE,
                 since_ms=now_ms,
@@ -206,10 +205,11 @@ def _placed(instance: DesiredInstance | ObservedInstance, node: str, pool: str) 
 def _switch(
     name: str, model: str, placed: list[Placed], phases: Mapping[str, Phase]
 ) -> Switch | None:
-    """What the group called `name` was before, if some of it serves in another phase than it was
-    told: its executors change that, or roll it back. phases: as they serve, by instance.
+    """The role switch of the group called `name`, if a member serves in another phase than
+    assigned: its executor changes that, or rolls it back. phases: as they serve, by instance.
 
-    None where what serves now is no combo to go back to: part of it has changed already."""
+    None if the present roles form no combo to return to: part of the switch is done.
+    """
     before = tuple(replace(p, phase=phases.get(p.instance, p.phase)) for p in placed)
     serving = {p.phase for p in before}
     apart = serving in ({Phase.PREFILL, Phase.DECODE}, {Phase.AGGREGATED})
@@ -225,8 +225,8 @@ def _switch(
 def _unassigned(
     assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], since_ms: int
 ) -> dict[str, list[Placed]]:
-    """By group, what still runs on nodes whose assignment is lost: a node goes on with the last one
-    it read. Assigned again, it goes on as it is."""
+    """By group: instances on nodes whose assignment is lost. A node continues with the last
+    assignment that it read; assigned again, it goes on unchanged."""
     found: dict[str, list[Placed]] = {}
     for node, status in sorted(statuses.items()):
         if node in assignments or status.at_ms < since_ms:
@@ -238,11 +238,11 @@ def _unassigned(
 
 
 def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
-    """Whether nothing of the group called `name` is missing. Its name says what it is made of."""
+    """Whether the group called `name` has all its members. The name lists them."""
     try:
         _, members = parse_combo_id(combo_id_of(name))
     except InvalidValue:
-        return True  # a name of another making says nothing
+        return True  # a name in another form lists no members
     wanted: Counter[tuple[Phase, int, str]] = Counter()
     for phase, gpus, pool, count in members:
         wanted[phase, gpus, pool] += count

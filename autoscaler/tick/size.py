@@ -1,7 +1,4 @@
-"""How much is wanted of each model; and what is under way moves on towards it.
-
-Owns the order in which states, views and targets follow from each other. Knows no rule.
-"""
+"""Size every model, and advance its rollout by one step."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class SizedTick:
-    """Every model with its target, and the fleet after what was under way has moved on."""
+    """Every model with its target, and the fleet after one step of its rollout."""
 
     groups: tuple[ServingGroup, ...]
     models: Mapping[str, ModelState]
@@ -33,7 +30,7 @@ class SizedTick:
 
 
 def size(found: ObservedTick) -> SizedTick:
-    """Targets of all models, and the next step of what is under way."""
+    """Update all models, set their targets and advance the rollout."""
     inputs, sight = found.inputs, found.sight
     now_ms, before = inputs.now_ms, inputs.state.models
     models = update_models(inputs, found.faults, sight)

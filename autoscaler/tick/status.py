@@ -1,6 +1,6 @@
-"""How every model stands at the end of a tick, for people and dashboards: figures and a word.
+"""The status of every model after a tick, for people and dashboards.
 
-Owns the reading of a state; decides nothing. "Not known" is None here, never 0.
+An unknown figure is None, never 0.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ Desired = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """One model now.
+    """Status of one model.
 
-    mode: as declared. held: why Shoal changes nothing of it, "" where it may; for people, as are
-    target_why, word and uncertain. demand_req_per_s: of
-    the local window; target_req_per_s: planned for, target_why: because of what.
-    wanted_req_per_s: raw capacity of what is wanted; ready_req_per_s: of what serves.
-    ready, wanted: combos; unmanaged: servers that Shoal did not start, None = not known; they are
-    what is ready of a model that is not Shoal's to change. desired: instances by pool and role.
-    p95 latencies and attained (share) are of the local and the long window. telemetry_age_s: of the
-    newest second reported. usd_per_h: price of the GPUs under what stands, what comes and goes
-    included, and what is lost with all its nodes not. proposal: number of the one that waits for
-    approval, 0 for none. short: demand or the floor cannot be met. is_held: an operator paused or
-    released it. planned: a plan was made since the start. word: how it is. uncertain: what is far
-    from its prediction, "" where nothing is.
+    mode: as declared. held: why Shoal changes nothing of it, "" if it may. Text for people: held,
+    target_why, word, uncertain. demand_req_per_s: of the local window. target_req_per_s,
+    target_why: planned demand and its evidence. wanted_req_per_s, ready_req_per_s: raw capacity of
+    planned and of ready combos. ready, wanted: number of combos. unmanaged: servers that Shoal did
+    not start, None = unknown; they count as ready if Shoal may not change the model. desired:
+    instances by pool and role. p95 latencies and attained (share): of the local and the long
+    window. telemetry_age_s: age of the newest reported second. usd_per_h: price of the GPUs of all
+    groups, starting and draining included; groups with all nodes lost excluded. proposal: number of
+    the decision that waits for approval, 0 for none. short: demand or the floor cannot be met.
+    is_held: paused or released by an operator. planned: a plan was made since the start. word:
+    condition in one word. uncertain: measurements far from their prediction, "" if none.
     """
 
     model: str
@@ -77,7 +76,7 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """Everything now. usd_per_h: of billed nodes, as they run."""
+    """Status of the whole fleet. usd_per_h: of nodes on the bill."""
 
     models: tuple[ModelStatus, ...]
     usd_per_h: float
@@ -86,7 +85,7 @@ class FleetStatus:
 def fleet_status(
     state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
 ) -> FleetStatus:
-    """How things stand after a tick at `now_ms` that ended in `state`."""
+    """The status after a tick at `now_ms` that ended in `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
     sight = snapshot(
@@ -161,7 +160,7 @@ def _model_status(
         unmanaged=observation.unmanaged.get(service.model),
         uncertain=", ".join(texts(uncertainty(state))),
     )
-    # A schedule may hold a higher floor than the declared one.
+    # A schedule may set a higher floor than the declared one.
     return _with_condition(made, held, whole.services.get(service.model, service), state)
 
 
@@ -182,12 +181,12 @@ def _active_control(model: str, held: Mapping[str, Reason]) -> Reason | None:
 
 
 def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
-    """Instances by region, pool (with its market) and role."""
+    """Desired instances by region, pool (with its market) and role."""
     found: dict[tuple[str, str, str], int] = {}
     for combo_id, count in wanted.items():
         for phase, _, pool, each in parse_combo_id(combo_id)[1]:
             region, name, market = pool.split("/")
-            # A valid value of a Kubernetes label: spot nodes are a pool of their own there.
+            # The value must be a valid Kubernetes label, where spot nodes are a pool of their own.
             key = region, f"{name}-spot" if market == Market.SPOT else name, phase.value
             found[key] = found.get(key, 0) + count * each
     return tuple((*key, count) for key, count in sorted(found.items()))
