@@ -35,9 +35,9 @@ _LOST_MS = 30_000
 _ENDED = (InstanceState.STOPPED, InstanceState.FAILED)
 
 
-def _ended(place_groups: Placed, fleet: FleetView) -> bool:
-    inputs = fleet.instances.get(place_groups.instance)
-    return inputs is not None and inputs.state in _ENDED
+def _ended(placed: Placed, fleet: FleetView) -> bool:
+    instance = fleet.instances.get(placed.instance)
+    return instance is not None and instance.state in _ENDED
 
 
 class BaselineFleet:
@@ -62,7 +62,7 @@ class BaselineFleet:
         for group in self._groups:
             view = self._views[group.name]
             if group.life is Life.DRAINING:
-                group = without(group, lambda place_groups: _ended(place_groups, fleet))
+                group = without(group, lambda placed: _ended(placed, fleet))
             states = [
                 fleet.instances[p.instance].state
                 for p in group.placed

@@ -16,17 +16,17 @@ _HEARTBEAT_MS = 10_000
 
 
 class IdealFleet:
-    """known: statuses at the start; instances that serve in them continue to serve.
+    """initial: statuses at the start; instances that serve in them continue to serve.
 
     start_s(group): predicted seconds from launch to ready of an instance of this group.
     """
 
-    def __init__(self, known: Mapping[str, Status], start_s: Callable[[str], float]) -> None:
+    def __init__(self, initial: Mapping[str, Status], start_s: Callable[[str], float]) -> None:
         self._start_s = start_s
         self._assignments: dict[str, Assignment] = {}
-        self._statuses = dict(known)
+        self._statuses = dict(initial)
         self._instances = {
-            item.instance: item for status in known.values() for item in status.instances
+            item.instance: item for status in initial.values() for item in status.instances
         }
         self._draining_ms: dict[str, int] = {}
 

@@ -8,15 +8,16 @@ both ways: requests in flight finish, then the same process serves the new phase
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.lifecycle import LifecycleEvent, after
 from autoscaler.simulation.component_stage import AnyEngine, AnySetup
 from autoscaler.simulation.event_queue import EventQueue
+from autoscaler.simulation.simulated_instance import SimInstance
 from autoscaler.simulation.status_copies import copy_with
-from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
 _DRAIN_CHECK_MS = 100.0
@@ -74,35 +75,6 @@ class NodeEnvironment(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class _SimInstance:
-    """One instance.
-
-    process: number of the launch of the running process, 0 = none. engine: of a process that
-    answers. phase: the phase that it serves. process_phase: the phase of its process. failed_phase:
-    a switch to it failed; it is tried again only after another phase was desired. drain_ms: since
-    when it waits to be idle, in order to stop or to switch.
-    """
-
-    desired: DesiredInstance
-    state: InstanceState
-    since_ms: float
-    phase: str
-    process_phase: str = ""
-    failed_phase: str = ""
-    process: int = 0
-    engine: AnyEngine | None = None
-    address: str = ""
-    launched_ms: float | None = None
-    restarts: int = 0
-    failures: int = 0
-    retry_ms: float = 0.0
-    drain_ms: float = 0.0
-    reason: str = ""
-    last_observed_from: tuple[object, ...] = ()  # the inputs of last_observed, without the load
-    last_observed: ObservedInstance | None = None
-
-
 class SimNode:
     """One node of `pool` with `gpus` GPUs."""
 
@@ -113,7 +85,7 @@ class SimNode:
         self.up = True
         self._environment = environment
         self._assignment: Assignment | None = None
-        self._instances: dict[str, _SimInstance] = {}
+        self._instances: dict[str, SimInstance] = {}
         self._launches = 0
         self.due_ms = 0.0  # time of the next heartbeat
         self._drain_check_scheduled = False
@@ -123,8 +95,8 @@ class SimNode:
 
     def accept(self, assignment: Assignment) -> None:
         """Apply `assignment`, unless it is older than the current one or the node is lost."""
-        known = self._assignment
-        if not self.up or (known is not None and _version(assignment) <= _version(known)):
+        current = self._assignment
+        if not self.up or (current is not None and _version(assignment) <= _version(current)):
             return
         self._assignment, self._last_status = assignment, None
         self._reconcile(assignment)
@@ -133,15 +105,15 @@ class SimNode:
         """The machine is lost with everything on it."""
         self.up = False
         self._reclaim_ms = 0
-        held, self._instances = list(self._instances.values()), {}
+        lost_instances, self._instances = list(self._instances.values()), {}
         self._provisioned_ms = None
         self._assignment = self._last_status = None
-        engines = [item.engine for item in held if item.engine is not None]
+        engines = [item.engine for item in lost_instances if item.engine is not None]
         for engine in engines:
             self._environment.engines.pop(engine.address, None)
         for engine in engines:
             engine.die()
-        gangs = (item.desired.gang for item in held if item.process)
+        gangs = (item.desired.gang for item in lost_instances if item.process)
         self._environment.fail_gangs(frozenset(gang.gang for gang in gangs if gang is not None))
 
     def fail_ranks(self, gangs: frozenset[str]) -> None:
@@ -191,20 +163,24 @@ class SimNode:
             if name not in self._instances:
                 state = InstanceState.STOPPED if desired.drain else InstanceState.STARTING
                 now_ms = self._environment.events.now_ms
-                self._instances[name] = _SimInstance(desired, state, now_ms, desired.phase)
+                self._instances[name] = SimInstance(desired, state, now_ms, desired.phase)
         self._launch_ready()
         self._report()
 
-    def _apply_desired(self, item: _SimInstance, desired: DesiredInstance | None) -> None:
-        known, now_ms = item.desired, self._environment.events.now_ms
-        same = desired is not None and known == replace(
-            desired, group=known.group, drain=known.drain, phase=known.phase, gang=known.gang
+    def _apply_desired(self, item: SimInstance, desired: DesiredInstance | None) -> None:
+        current, now_ms = item.desired, self._environment.events.now_ms
+        same = desired is not None and current == replace(
+            desired,
+            group=current.group,
+            drain=current.drain,
+            phase=current.phase,
+            gang=current.gang,
         )
-        if desired is not None and desired.gang is not known.gang:
-            same = same and known.gang is not None and known.gang.same_part(desired.gang)
+        if desired is not None and desired.gang is not current.gang:
+            same = same and current.gang is not None and current.gang.same_part(desired.gang)
         if desired is not None and same and not desired.drain:
             same = self._reach_phase(item, desired.phase)
-        going = desired is None or desired.drain or not same
+        leaving = desired is None or desired.drain or not same
         if desired is not None and same:
             item.desired = desired
         if item.state is InstanceState.STOPPED:
@@ -212,7 +188,7 @@ class SimNode:
                 item.desired, item.phase = desired, desired.phase
                 item.failures, item.retry_ms = 0, now_ms
                 self._transition(item, LifecycleEvent.ASKED_AGAIN)
-        elif going and item.state is not InstanceState.DRAINING:
+        elif leaving and item.state is not InstanceState.DRAINING:
             nothing_runs = item.state is InstanceState.FAILED
             self._transition(item, LifecycleEvent.DRAIN_ASKED, item.reason)
             item.drain_ms = now_ms
@@ -220,13 +196,13 @@ class SimNode:
             if (item.engine is None or broken) and not nothing_runs:
                 self._stop(item)  # it has no requests, or cannot finish them
             self._schedule_drain_check()
-        elif not going and item.state is InstanceState.DRAINING:
+        elif not leaving and item.state is InstanceState.DRAINING:
             self._transition(item, LifecycleEvent.DRAIN_REVOKED)
             self._environment.events.at(
                 now_ms + _DRAIN_CHECK_MS, lambda: self._on_answer(item, item.process)
             )
 
-    def _reach_phase(self, item: _SimInstance, phase: str) -> bool:
+    def _reach_phase(self, item: SimInstance, phase: str) -> bool:
         """Whether `item` serves in `phase`, now or after a switch, without stopping first."""
         if phase == item.failed_phase:
             return True
@@ -248,8 +224,8 @@ class SimNode:
             gpu for item in self._instances.values() if item.process for gpu in item.desired.gpus
         }
         for item in self._instances.values():
-            comes = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
-            if not comes or item.process or now_ms < item.retry_ms:
+            launching = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
+            if not launching or item.process or now_ms < item.retry_ms:
                 continue
             if busy.intersection(item.desired.gpus):
                 item.reason = item.reason or "waiting for its GPUs"
@@ -257,7 +233,7 @@ class SimNode:
             busy.update(item.desired.gpus)
             self._start(item)
 
-    def _start(self, item: _SimInstance) -> None:
+    def _start(self, item: SimInstance) -> None:
         events = self._environment.events
         missing = self._environment.unavailable_reason(self)
         fault = missing or self._environment.launch_fault(self)
@@ -287,7 +263,7 @@ class SimNode:
             ready_ms = max(events.now_ms, self._provisioned_ms) + 1000.0 * wait_s
             events.at(ready_ms, lambda: self._on_answer(item, process, setup))
 
-    def _on_answer(self, item: _SimInstance, process: int, setup: AnySetup | None = None) -> None:
+    def _on_answer(self, item: SimInstance, process: int, setup: AnySetup | None = None) -> None:
         """A process has started, or its drain was revoked: it is ready."""
         if item.process != process or self._instances.get(item.desired.instance) is not item:
             return
@@ -308,7 +284,7 @@ class SimNode:
             return
         self._report()
 
-    def _on_exit(self, item: _SimInstance, process: int, why: str) -> None:
+    def _on_exit(self, item: SimInstance, process: int, why: str) -> None:
         if item.process != process or self._instances.get(item.desired.instance) is not item:
             return
         item.process, item.failures = 0, item.failures + 1
@@ -368,7 +344,7 @@ class SimNode:
         if draining:
             self._schedule_drain_check()
 
-    def _stop(self, item: _SimInstance) -> None:
+    def _stop(self, item: SimInstance) -> None:
         engine, item.engine, item.process, item.address = item.engine, None, 0, ""
         if item.state is InstanceState.SWITCHING:
             self._transition(item, LifecycleEvent.DIED)
@@ -379,7 +355,7 @@ class SimNode:
             del self._environment.engines[engine.address]
             engine.die()
 
-    def _transition(self, item: _SimInstance, event: LifecycleEvent, reason: str = "") -> None:
+    def _transition(self, item: SimInstance, event: LifecycleEvent, reason: str = "") -> None:
         state = after(item.state, event)
         if state is not item.state:
             item.since_ms = self._environment.events.now_ms
@@ -390,7 +366,9 @@ class SimNode:
         every_ms = HEARTBEAT_MS if self._instances else IDLE_HEARTBEAT_MS
         self.due_ms = environment.events.now_ms + every_ms - 1.0
         at_ms = environment.epoch_ms(environment.events.now_ms)
-        instances = tuple([self._observe(item) for item in self._instances.values()])
+        instances = tuple(
+            [item.observed(environment.epoch_ms) for item in self._instances.values()]
+        )
         if self._last_status is not None:
             self._last_status = copy_with(self._last_status, at_ms=at_ms, instances=instances)
         else:
@@ -404,42 +382,6 @@ class SimNode:
                 reclaim_ms=self._reclaim_ms,
             )
         environment.report_status(self._last_status)
-
-    def _observe(self, item: _SimInstance) -> ObservedInstance:
-        epoch_ms = self._environment.epoch_ms
-        engine, gang = item.engine, item.desired.gang
-        in_flight, held_kv = (engine.in_flight, engine.held_kv) if engine else (0, 0)
-        of = (
-            item.desired, item.state, item.phase, item.process, item.address, item.since_ms,
-            item.launched_ms, item.restarts, item.reason,
-        )  # fmt: skip
-        if item.last_observed is not None and item.last_observed_from == of:
-            if (item.last_observed.in_flight, item.last_observed.held_kv) != (in_flight, held_kv):
-                item.last_observed = copy_with(
-                    item.last_observed, in_flight=in_flight, held_kv=held_kv
-                )
-            return item.last_observed
-        item.last_observed_from = of
-        serves = gang is None or gang.leads
-        if gang is not None and gang.leads and item.process:
-            gang = replace(gang, rendezvous=item.address)
-        item.last_observed = ObservedInstance(
-            instance=item.desired.instance,
-            model=item.desired.model,
-            phase=item.phase,
-            group=item.desired.group,
-            state=item.state,
-            gpus=item.desired.gpus,
-            endpoint=item.address if item.process and serves else "",
-            since_ms=epoch_ms(item.since_ms),
-            launched_ms=0 if item.launched_ms is None else epoch_ms(item.launched_ms),
-            restarts=item.restarts,
-            in_flight=in_flight,
-            held_kv=held_kv,
-            reason=item.reason,
-            gang=gang,
-        )
-        return item.last_observed
 
 
 def _version(assignment: Assignment) -> tuple[int, int]:

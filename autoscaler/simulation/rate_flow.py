@@ -253,8 +253,8 @@ class Flow:
         total_req_per_s: float,
     ) -> None:
         room = total_req_per_s * (to_s - from_s)
-        behind = sum(cohort.unsent for cohort in self.waiting) > room
-        rate = total_req_per_s if behind else self.req_per_s
+        overloaded = sum(cohort.unsent for cohort in self.waiting) > room
+        rate = total_req_per_s if overloaded else self.req_per_s
         weights = sum(instance_set.weight for instance_set in instance_sets)
         shares = [
             instance_set.weight / weights if weights else 1.0 / len(instance_sets)
@@ -311,9 +311,9 @@ class Flow:
 def _sketch(values_ms: Floats) -> Sketch:
     places = np.log(np.maximum(values_ms, 1e-3)) / np.float32(math.log(GAMMA))
     buckets = np.clip(np.ceil(places), LOWEST, HIGHEST).astype(np.int64) - LOWEST
-    seen = np.bincount(buckets)
-    at = np.flatnonzero(seen)
-    return at, np.cumsum(seen[at]) / len(values_ms)
+    counts = np.bincount(buckets)
+    at = np.flatnonzero(counts)
+    return at, np.cumsum(counts[at]) / len(values_ms)
 
 
 @compiled

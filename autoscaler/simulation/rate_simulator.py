@@ -22,8 +22,8 @@ from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.arrival_flow import ArrivalFlow
 from autoscaler.simulation.component_stage import AnyEngine, AnySetup
 from autoscaler.simulation.decider import Decider, DeciderOutput
-from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.event_queue import EventQueue
+from autoscaler.simulation.flow_engine import FlowEngine
 from autoscaler.simulation.flow_meter import FlowMeter
 from autoscaler.simulation.gateway_process import GatewayLimits
 from autoscaler.simulation.rate_flow import Cohort, Flow, InstanceSet, instance_speed
@@ -59,35 +59,6 @@ def simulate_rates(
     """Run `scenario` under `decider` with rates instead of requests; `Timeline.flows` holds the
     outcome."""
     return RateSimulator(scenario, decider, plan).run()
-
-
-class FlowEngine(SimEngine):
-    """An engine that knows only how many requests are in it, and until when."""
-
-    def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
-        self.setup = setup
-        self.address = address
-        self._events = events
-        self._load = 0
-        self._until_ms = 0.0
-
-    @property
-    def in_flight(self) -> int:
-        """Requests in the engine."""
-        return self._load if self._events.now_ms < self._until_ms else 0
-
-    @property
-    def held_kv(self) -> int:
-        """Always 0: KV transfers take no time here."""
-        return 0
-
-    def set_load(self, load: int, until_ms: float) -> None:
-        """`load` requests are in it until `until_ms`, or until the next call."""
-        self._load, self._until_ms = load, until_ms
-
-    def die(self) -> None:
-        """End the process; its load is gone."""
-        self._until_ms = 0.0
 
 
 _GroupKind = tuple[EngineSetup, EngineSetup | None, float, float]
@@ -201,12 +172,12 @@ class FlowGateway:
 
     def report(self, end_ms: int, span_ms: int) -> Reported:
         """One record per model with known routes."""
-        output = []
+        reports = []
         for model, routes in self._routes.items():
             self._sequence += 1
-            output.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
+            reports.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
         names = [(model, self.name, "simulated") for model in self._routes]
-        return from_rows(names, [row for row, _ in output], [cells for _, cells in output])
+        return from_rows(names, [row for row, _ in reports], [cells for _, cells in reports])
 
     def load(self, now_s: float) -> None:
         """Tell the engines how many requests they hold at `now_s`; everything up to then has

@@ -155,11 +155,15 @@ def best_instance_kind(
     found = instance_kinds(cluster, service, lengths)
     if not found:
         raise InvalidValue(f"model {service.model}", "no instance fits", "a GPU that holds it")
-    fit = [kind for kind in found if _meets_slo(cluster, service, lengths, kind)]
-    held = [kind for kind in fit if kind.max_count() * kind.req_per_s >= peak]
-    if held:
-        return min(held, key=lambda kind: (_usd_per_h(kind, service, mean_req_per_s), kind.name))
-    return max(fit or found, key=lambda kind: (kind.max_count() * kind.req_per_s, kind.name))
+    meeting_slo = [kind for kind in found if _meets_slo(cluster, service, lengths, kind)]
+    sufficient = [kind for kind in meeting_slo if kind.max_count() * kind.req_per_s >= peak]
+    if sufficient:
+        return min(
+            sufficient, key=lambda kind: (_usd_per_h(kind, service, mean_req_per_s), kind.name)
+        )
+    return max(
+        meeting_slo or found, key=lambda kind: (kind.max_count() * kind.req_per_s, kind.name)
+    )
 
 
 def combo_in_pool(

@@ -16,17 +16,12 @@ from typing import Protocol
 import numpy as np
 
 from autoscaler.domain.node_names import node_ids
-from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.performance.pipeline import PipelineSlices
-from autoscaler.performance.profile_sources import profile_of
-from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.billing import Bill
-from autoscaler.serving.engine_setup import EngineSetup, setup_on
-from autoscaler.simulation.component_stage import AnyEngine, AnySetup, engine_on, stage_setup
+from autoscaler.simulation.component_stage import AnyEngine, AnySetup, engine_on
 from autoscaler.simulation.decider import Decider, DeciderInput, DeciderOutput
+from autoscaler.simulation.engine_setups import EngineSetups
 from autoscaler.simulation.event_queue import EventQueue
 from autoscaler.simulation.gateway_process import GATEWAY_CHECK_MS, SimGateway
 from autoscaler.simulation.node_process import HEARTBEAT_MS, SimNode
@@ -109,7 +104,7 @@ class Simulator:
         self._reclaimed: set[str] = set()
         self._failing_until_s: dict[str, float] = {}
         self._silent_until_s: dict[int, float] = {}
-        self._setups: dict[tuple[object, ...], EngineSetup] = {}
+        self._setups = EngineSetups()
         self._pending = 0
         self._sessions = SessionOrder(scenario.arrivals)
         self._feed_period = -1.0  # number of the last period in which the feeds were refreshed
@@ -174,25 +169,7 @@ class Simulator:
         """The engine for `desired` on `node`; InvalidValue if it cannot run there."""
         if max(desired.gpus) >= node.gpus:
             raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
-        service = self.cluster.service(desired.model)
-        pool = self.cluster.pool(node.pool)
-        if service.graph is not None:
-            return stage_setup(service.graph, service, pool, desired)
-        spec = service.architecture
-        longest = min(service.max_len_tokens, spec.max_position)
-        place: NodeSlice | PipelineSlices = NodeSlice(pool.gpu, len(desired.gpus))
-        if desired.gang is not None:
-            gpus = {pool.gpu.name: pool.gpu for pool in self.cluster.pools}
-            stages = ((NodeSlice(gpus[s.gpu], s.gpus), s.layers) for s in desired.gang.stages)
-            place = PipelineSlices(tuple(stages), longest)
-        over_gb_s = link_gb_s(pool, pool)
-        key = spec, place, desired.phase, longest, over_gb_s
-        found = self._setups.get(key)
-        if found is None:
-            profile = profile_of(self.cluster)
-            found = setup_on(spec, place, Phase(desired.phase), longest, profile)
-            found = self._setups[key] = replace(found, kv_gb_s=over_gb_s)
-        return found
+        return self._setups.setup(self.cluster, self.cluster.pool(node.pool), desired)
 
     def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:
         """Start an engine process that answers at `address`."""
@@ -260,7 +237,7 @@ class Simulator:
             self._feed_period = now_ms // _FEEDS_EVERY_MS
             self._refresh_feeds()
         answers = self.planner.take_answers(now_ms)
-        self.timeline.plan_answers.extend((now_ms / 1000.0, found) for found in answers)
+        self.timeline.plan_answers.extend((now_ms / 1000.0, answer) for answer in answers)
         alerts, self._alerts = tuple(self._alerts), []
         output = self._decider.decide(
             DeciderInput(
@@ -374,8 +351,8 @@ class Simulator:
         can be rented when the pool is below its limit."""
         events = self.events
         self._node_limits[pool] = nodes
-        held = [name for name in self._bill.newest(pool) if name not in self._reclaimed]
-        for name in held[: max(0, len(held) - nodes)]:
+        rented = [name for name in self._bill.newest(pool) if name not in self._reclaimed]
+        for name in rented[: max(0, len(rented) - nodes)]:
             self._reclaimed.add(name)
             taken_ms = events.now_ms + 1000.0 * notice_s
             self.nodes[name].reclaim(taken_ms)

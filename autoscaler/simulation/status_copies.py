@@ -14,16 +14,16 @@ _SLOTS = {
 }
 
 
-def copy_with(told: FleetRecord, **changes: object) -> FleetRecord:
-    """A copy of `told` with `changes`. The fields are not checked: nodes repeat nearly the same
+def copy_with(record: FleetRecord, **changes: object) -> FleetRecord:
+    """A copy of `record` with `changes`. The fields are not checked: nodes repeat nearly the same
     status at each heartbeat, and the checks would take half of the simulation's time."""
-    kind = type(told)
-    found, slots = object.__new__(kind), _SLOTS[kind]
+    kind = type(record)
+    copy, slots = object.__new__(kind), _SLOTS[kind]
     for get, put in slots.values():
-        put(found, get(told))
+        put(copy, get(record))
     for key, value in changes.items():
-        slots[key][1](found, value)
-    return found
+        slots[key][1](copy, value)
+    return copy
 
 
 set_reported_ms: Callable[[Status, int], None] = Status.__dict__["at_ms"].__set__

@@ -56,12 +56,12 @@ class VirtualPlanner:
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
         if now_ms < self.down_until_ms:
-            found = unanswered(request, Reason(ReasonCode.SOLVER_AWAY))
+            plan_answer = unanswered(request, Reason(ReasonCode.SOLVER_AWAY))
         else:
-            found = self._plan_or_repeat(request, cluster)
+            plan_answer = self._plan_or_repeat(request, cluster)
         due_ms = max(now_ms, self._free_at_ms[request.urgency]) + takes_ms
         self._free_at_ms[request.urgency] = due_ms
-        self._pending.append((due_ms, found))
+        self._pending.append((due_ms, plan_answer))
         return due_ms
 
     def _plan_or_repeat(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
@@ -77,6 +77,6 @@ class VirtualPlanner:
 
     def take_answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:
         """Remove and return the answers that are due by `now_ms`."""
-        ready = tuple(found for due_ms, found in self._pending if due_ms <= now_ms)
+        ready = tuple(plan_answer for due_ms, plan_answer in self._pending if due_ms <= now_ms)
         self._pending = [item for item in self._pending if item[0] > now_ms]
         return ready

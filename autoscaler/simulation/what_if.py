@@ -88,7 +88,7 @@ def decide_again(
     All models are in mode act, because a mere recommendation would never run.
     """
     solver = VirtualPlanner(PlanTimes(), plan)
-    found = WhatIf()
+    result = WhatIf()
     fleet: IdealFleet | None = None
     state = replace(state, pending={}, announce=None)
     combos: dict[str, Combo] = dict(state.combos)
@@ -118,20 +118,20 @@ def decide_again(
                 fleet.accept(effect.record)
             elif isinstance(effect, PublishDecision):
                 if tick.counted:
-                    found.decisions.append(effect.record)
+                    result.decisions.append(effect.record)
             elif isinstance(effect, SolveRequested):
                 solver.submit(effect.request, cluster, float(now_ms))
         seconds = 0.0 if before_ms is None else (now_ms - before_ms) / 1000.0
         before_ms = now_ms
         if not tick.counted:
             continue
-        found.ticks += 1
-        found.first_ms, found.last_ms = found.first_ms or now_ms, now_ms
+        result.ticks += 1
+        result.first_ms, result.last_ms = result.first_ms or now_ms, now_ms
         if seconds > _MOST_GAP_S:
-            found.missing_s += seconds
+            result.missing_s += seconds
         else:
-            _account(found, state, observation, cluster, now_ms, seconds)
-    return found
+            _account(result, state, observation, cluster, now_ms, seconds)
+    return result
 
 
 def _in_act_mode(cluster: Cluster) -> Cluster:
@@ -145,17 +145,17 @@ def _with_confirmed_routes(
     demand: Mapping[str, ModelDemand], state: ControllerState
 ) -> dict[str, ModelDemand]:
     """Gateways that reported in the recording confirm the routes of this run."""
-    found = {}
-    for model, seen in demand.items():
+    result = {}
+    for model, observed in demand.items():
         routes = state.routes.get(model)
         generation = routes.generation if routes else 0
-        gateways = tuple(replace(one, route_generation=generation) for one in seen.gateways)
-        found[model] = replace(seen, gateways=gateways)
-    return found
+        gateways = tuple(replace(one, route_generation=generation) for one in observed.gateways)
+        result[model] = replace(observed, gateways=gateways)
+    return result
 
 
 def _account(
-    found: WhatIf,
+    result: WhatIf,
     state: ControllerState,
     observation: Observation,
     cluster: Cluster,
@@ -171,18 +171,18 @@ def _account(
     sight = snapshot(
         state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
     )
-    found.usd += billed_usd_per_h(state.groups, sight, prices) * seconds / 3600.0
+    result.usd += billed_usd_per_h(state.groups, sight, prices) * seconds / 3600.0
     ready: dict[str, float] = {}
     for group in state.groups:
         combo = state.combos.get(group.combo_id)
         if combo is not None:
             rate = ready_req_per_s(combo, sight.views[group.name])
             ready[group.model] = ready.get(group.model, 0.0) + rate
-            outcome = found.models.setdefault(group.model, ModelOutcome())
+            outcome = result.models.setdefault(group.model, ModelOutcome())
             outcome.usd += combo.usd_per_h * seconds / 3600.0
     for service in cluster.services:
         rate = arrival_rate(observation.demand.get(service.model))
-        outcome = found.models.setdefault(service.model, ModelOutcome())
+        outcome = result.models.setdefault(service.model, ModelOutcome())
         outcome.requests += rate * seconds
         short = rate - ready.get(service.model, 0.0)
         if short > 1e-9:

@@ -58,8 +58,8 @@ class CauchyLoop:
         fleet, now_s = self._fleet, now_ms / 1000.0
         fleet.observe(inputs, now_ms)
         self._stable_s = self._stable_s or now_s
-        for found in inputs.answers:
-            self._apply_answer(found, inputs, now_ms)
+        for answer in inputs.answers:
+            self._apply_answer(answer, inputs, now_ms)
         self._retire_replaced(now_ms)
         asks: list[PlanRequest] = []
         if not self._scope_by_request:
@@ -138,27 +138,27 @@ class CauchyLoop:
             self._number, urgency, now_ms, demands, tuple(sorted(fleet.items())), scope=scope
         )
 
-    def _apply_answer(self, found: PlanAnswer, inputs: DeciderInput, now_ms: int) -> None:
-        scope = self._scope_by_request.pop(found.number, ())
+    def _apply_answer(self, answer: PlanAnswer, inputs: DeciderInput, now_ms: int) -> None:
+        scope = self._scope_by_request.pop(answer.number, ())
         for model in scope:
             self._models[model].acted_s = now_ms / 1000.0
-        if found.outcome is Outcome.NONE:
+        if answer.outcome is Outcome.NONE:
             return
-        self._combos.update({combo.id: combo for combo in found.combos})
+        self._combos.update({combo.id: combo for combo in answer.combos})
         added, gone = list[str](), list[str]()
         for model in scope:
             groups = self._fleet.active_groups(model)
-            has = Counter(group.combo_id for group in groups)
-            wants = {c: n for c, n in found.counts if c.startswith(f"{model}:")}
+            running = Counter(group.combo_id for group in groups)
+            planned = {c: n for c, n in answer.counts if c.startswith(f"{model}:")}
             change: Counter[str] = Counter()
-            for combo_id, count in wants.items():
-                for _ in range(count - has[combo_id]):
+            for combo_id, count in planned.items():
+                for _ in range(count - running[combo_id]):
                     if self._fleet.add(self._combos[combo_id], inputs.cluster, inputs, now_ms):
                         change[combo_id] += 1
-            if found.urgency is Urgency.FULL:
-                for combo_id, count in has.items():
+            if answer.urgency is Urgency.FULL:
+                for combo_id, count in running.items():
                     mine = [group for group in groups if group.combo_id == combo_id]
-                    surplus = mine[::-1][: max(0, count - wants.get(combo_id, 0))]
+                    surplus = mine[::-1][: max(0, count - planned.get(combo_id, 0))]
                     gone += [group.name for group in surplus]
                     change[combo_id] -= len(surplus)
             new = {group.name for group in self._fleet.active_groups(model)} - {

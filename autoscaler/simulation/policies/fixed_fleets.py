@@ -25,9 +25,9 @@ def best(context: PolicyContext, target: float) -> PolicyRun:
     for service in scenario.cluster.services:
         if service.model not in context.lengths:
             continue
-        found = search_fleets(scenario, context.lengths, service.model, (target,)).cheapest[target]
-        if found is not None:
-            counts.update(found.counts)
+        fleet = search_fleets(scenario, context.lengths, service.model, (target,)).cheapest[target]
+        if fleet is not None:
+            counts.update(fleet.counts)
             continue
         fallback = fallback if fallback is not None else _planned(context, 1.0)
         counts.update({c: n for c, n in fallback.items() if c.startswith(f"{service.model}:")})
@@ -52,12 +52,12 @@ def _planned(context: PolicyContext, factor: float) -> dict[str, int]:
         for s in cluster.services
     )
     request = PlanRequest(1, Urgency.FULL, 0, demands, scope=tuple(d.model for d in demands))
-    found = plan_in_process(request, cluster)
-    if found.outcome is Outcome.NONE:
+    answer = plan_in_process(request, cluster)
+    if answer.outcome is Outcome.NONE:
         raise InvalidValue(
-            "fixed-peak", "; ".join(map(text_with_subject, found.notes)), "a plan for the peak"
+            "fixed-peak", "; ".join(map(text_with_subject, answer.notes)), "a plan for the peak"
         )
-    return {combo: count for combo, count in found.counts if count}
+    return {combo: count for combo, count in answer.counts if count}
 
 
 BEST = Policy(

@@ -41,15 +41,15 @@ class _Hpa:
             base = current
         else:
             base = signals.ready
-        found = current
+        desired = current
         if abs(ratio - 1.0) > _TOLERANCE:
-            found = max(1, math.ceil(base * ratio - 1e-9))
+            desired = max(1, math.ceil(base * ratio - 1e-9))
             if ratio < 1.0:
-                found = min(found, current)
-        found = min(found, current + max(_MAX_ADDED, current))
-        self._history.append(found)
-        self._desired = max(found, max(self._history)) if found < current else found
-        self._desired = min(self._desired, current) if found < current else self._desired
+                desired = min(desired, current)
+        desired = min(desired, current + max(_MAX_ADDED, current))
+        self._history.append(desired)
+        self._desired = max(desired, max(self._history)) if desired < current else desired
+        self._desired = min(self._desired, current) if desired < current else self._desired
         return self._desired
 
 

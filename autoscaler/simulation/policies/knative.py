@@ -48,12 +48,12 @@ class Knative:
             self._panic_s = signals.now_s
         elif self._panic_s is not None and signals.now_s - self._panic_s > _STABLE_S:
             self._panic_s, self._panic_most = None, 0
-        found = min(max(stable, low), high)
+        desired = min(max(stable, low), high)
         if self._panic_s is not None:
-            self._panic_most = max(self._panic_most, found, min(max(panic, low), high))
-            found = self._panic_most
-        self._desired = found
-        return found
+            self._panic_most = max(self._panic_most, desired, min(max(panic, low), high))
+            desired = self._panic_most
+        self._desired = desired
+        return desired
 
 
 def build(context: PolicyContext, knob: float) -> PolicyRun:

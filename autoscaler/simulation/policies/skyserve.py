@@ -28,11 +28,11 @@ class SkyServe:
         """The adopted target."""
         if signals.now_s % _CHECK_PERIOD_S or signals.req_per_s is None:
             return self._desired
-        found = max(1, math.ceil(signals.req_per_s / self._target - 1e-9))
-        self._up = self._up + 1 if found > self._desired else 0
-        self._down = self._down + 1 if found < self._desired else 0
+        target = max(1, math.ceil(signals.req_per_s / self._target - 1e-9))
+        self._up = self._up + 1 if target > self._desired else 0
+        self._down = self._down + 1 if target < self._desired else 0
         if self._up >= _UP_S // _CHECK_PERIOD_S or self._down >= _DOWN_S // _CHECK_PERIOD_S:
-            self._desired, self._up, self._down = found, 0, 0
+            self._desired, self._up, self._down = target, 0, 0
         return self._desired
 
 

@@ -1,4 +1,4 @@
-"""What holds of every simulated world, whatever arrives and breaks."""
+"""Invariants of every simulation, for any arrivals and faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def test_every_request_ends_once_and_in_order_of_its_events(
     counts: dict[str, int],
     gateways: int,
 ) -> None:
-    """Nothing is lost or invented; arrivals = completions + failures + refused in the windows."""
+    """No request is lost or duplicated; arrivals = completions + failures + refused in the
+    windows."""
     found = [Arrival(at, "mini", read, made) for at, read, made in sorted(drawn)]
     one = simulator(counts, found, 120.0, 100.0, tuple(script), gateways=gateways)
     ends: list[int] = []

@@ -1,4 +1,4 @@
-"""Slow, plain answers to compare the compiled placement search with. Shares no code with it."""
+"""Slow, simple solutions that check the compiled placement search. Shares no code with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def assignments(nodes: Sequence[int], stages: int) -> Iterator[list[list[int]]]:
-    """Every way to put labelled nodes into `stages` non-empty stages (order of stages ignored)."""
+    """Every way to put labelled nodes into `stages` non-empty stages, ignoring the order of
+    stages."""
 
     def place(rest: list[int], parts: list[list[int]]) -> Iterator[list[list[int]]]:
         if not rest:

@@ -1,4 +1,4 @@
-"""A library against brute force: which templates are kept, and with what throughput."""
+"""A library against brute force: the kept templates and their throughput."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def make_request(
 
 
 def brute_force(request: LibraryRequest, table: Floats) -> dict[Multiset, float]:
-    """Throughput of every template that no set of other templates on no more nodes equals."""
+    """Throughput of every template that no set of other templates on at most the same nodes
+    equals."""
     configs = len(request.configs)
     engine = request.engine
     most = 1 if engine.single_node else request.max_nodes
@@ -70,7 +71,7 @@ def brute_force(request: LibraryRequest, table: Floats) -> dict[Multiset, float]
 
 
 def splits(nodes: Multiset) -> Iterator[tuple[Multiset, Multiset]]:
-    """(part, rest) for every non-empty part that is not everything."""
+    """(part, rest) for every non-empty proper part."""
     for mask in range(1, (1 << len(nodes)) - 1):
         yield (
             tuple(c for i, c in enumerate(nodes) if mask >> i & 1),
@@ -135,8 +136,8 @@ def test_every_template_carries_a_placement_that_gives_its_throughput(
             assert len(nodes) == 1
 
 
-def test_equal_worth_is_dominated_and_a_gain_is_kept() -> None:
-    """Two nodes side by side serve the sum of both: no template. A pipeline that gains is one."""
+def test_an_equal_rate_is_dominated_and_a_gain_is_kept() -> None:
+    """Two separate nodes serve the sum of both: no template. A pipeline that serves more is one."""
     request = make_request(2, [10.0], [1], CORAL, 2)
     alone = np.array([[[9.0, 5.0]], [[9.0, 1.0]]])
     assert [t.node_counts for t in build_library(request, alone).templates()] == [(1,)]
@@ -147,7 +148,7 @@ def test_equal_worth_is_dominated_and_a_gain_is_kept() -> None:
 
 @pytest.mark.parametrize(("ratio", "expected"), [(3.9, [1, 2, 3]), (4.0, [1, 2, 3, 4])])
 def test_memory_ratio_bounds_the_multisets(ratio: float, expected: list[int]) -> None:
-    """rho times the model's memory is the most; each node here holds exactly one model."""
+    """The maximum is rho times the model's memory; each node here holds exactly one model."""
     base = make_request(12, [10.0], [1], CORAL, 6)
     request = LibraryRequest(
         base.model, base.phase, base.slo, base.bucket, base.configs, CORAL, "", 6, ratio

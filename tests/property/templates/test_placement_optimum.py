@@ -30,7 +30,8 @@ def cases(draw: st.DrawFn) -> tuple[Floats, list[int]]:
 
 
 def assert_is_placement(found: Placement, table: Floats, nodes: list[int]) -> None:
-    """The stages split the nodes, layers sum to the model's, and the rate is what they give."""
+    """The stages split the nodes, layers add up to the model's, and the rate is that of the
+    placement."""
     if not found.stages:
         assert found.req_per_s == 0.0
         return
@@ -70,7 +71,8 @@ def test_chains_put_one_node_in_each_stage(case: tuple[Floats, list[int]]) -> No
 
 
 def roofline_like(seed: int, configs: int, stages: int, layers: int) -> Floats:
-    """Tables like real ones: speed / layers until memory or the stage's latency budget ends it."""
+    """Realistic tables: speed / layers, up to the limit of memory or of the stage's latency
+    budget."""
     rng = np.random.default_rng(seed)
     speed = rng.uniform(5.0, 500.0, configs)
     fits = rng.integers(1, layers + 1, configs)

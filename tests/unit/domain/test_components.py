@@ -38,12 +38,12 @@ def spelt(kind: RequestType) -> set[str]:
 
 
 def test_a_request_can_go_wherever_its_components_are() -> None:
-    """Text needs the LLM alone, and every deployment that has it will do."""
+    """Text needs only the LLM, so every deployment with the LLM can serve it."""
     assert spelt(TEXT) == {"llm(llm)", "e0+llm(llm)", "e0+e1+llm(llm)"}
 
 
 def test_every_path_does_each_component_once_and_none_before_what_it_needs() -> None:
-    """The paper's own case: the second encoder apart, then the first one with the LLM."""
+    """The case of the paper: the second encoder separately, then the first one with the LLM."""
     found = spelt(BOTH)
     assert "e1(e1) e0+llm(e0+llm)" in found
     assert not any("e0+llm(e0+llm) e1" in path for path in found)
@@ -56,8 +56,8 @@ def test_every_path_does_each_component_once_and_none_before_what_it_needs() -> 
         assert done == {"e0", "e1", "llm"}
 
 
-def test_a_visit_does_all_that_its_instance_can() -> None:
-    """Two encoders on the shared instance are one hop, not two."""
+def test_a_visit_runs_all_components_of_its_instance() -> None:
+    """Two encoders on a shared instance are one hop, not two."""
     assert "e0+e1+llm(e0+e1+llm)" in spelt(BOTH)
     for path in ALL.paths(BOTH):
         names = [hop.deployment.name for hop in path]
@@ -65,7 +65,7 @@ def test_a_visit_does_all_that_its_instance_can() -> None:
 
 
 def test_processing_times_match_the_profiled_mix() -> None:
-    """Algorithm 3: at the mix, each deployment's mean time is the measured one."""
+    """Algorithm 3: at the profiled mix, each deployment's mean time is the measured one."""
     seconds = ALL.seconds("G")
     assert seconds["e0", frozenset({"e0"})] == pytest.approx(1.0 / 20.0 / 0.5)
     assert seconds["e1", frozenset({"e1"})] == pytest.approx(1.0 / 40.0 / 0.2)
@@ -101,7 +101,7 @@ def test_processing_times_match_the_profiled_mix() -> None:
         (lambda: Deployment("d", frozenset({"a"}), 3, {"G": 1.0}), "1, 2, 4 or 8"),
     ],
 )
-def test_what_makes_no_graph_is_refused(make: object, said: str) -> None:
-    """The error names what is allowed."""
+def test_invalid_graphs_are_refused(make: object, said: str) -> None:
+    """The error names the allowed values."""
     with pytest.raises(InvalidValue, match=said):
         make()  # type: ignore[operator]

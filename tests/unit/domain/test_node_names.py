@@ -1,4 +1,4 @@
-"""Names of nodes."""
+"""Node names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.unit.decide.decide_catalogue import pool
 
 
 def test_names_are_made_once_whatever_a_node_costs() -> None:
-    """Prices move all day; a pool of a thousand nodes takes 80 kB each time its names are kept."""
+    """Prices change often; caching the names per price would store those of a thousand nodes each
+    time."""
     cheap = pool("h100", nodes=1000, usd=8.0)
     names = node_ids(cheap)
     assert node_ids(replace(cheap, price_usd_per_h=9.0)) is names

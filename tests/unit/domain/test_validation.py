@@ -1,4 +1,4 @@
-"""Values from outside are refused in words, whatever they are."""
+"""Values from outside are refused with InvalidValue, whatever they are."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def simulator(
     on: Cluster | None = None,
     gateways: int = 1,
 ) -> Simulator:
-    """A world with a fixed fleet."""
+    """A simulator with a fixed fleet."""
     where = on or cluster()
     scenario = Scenario(where, arrivals, duration_s, lead_s, script, gateways)
     lengths = {one.model: LENGTHS for one in where.services}
@@ -66,5 +66,5 @@ def simulator(
 
 
 def run(*args: object, **kwargs: object) -> Timeline:
-    """The same, run to its end."""
+    """The timeline of a full run; arguments as for `simulator`."""
     return simulator(*args, **kwargs).run()  # type: ignore[arg-type]

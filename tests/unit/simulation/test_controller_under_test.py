@@ -1,4 +1,4 @@
-"""The real fold and the real planner in a simulated world."""
+"""The production controller and planner in a simulation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_declared_workload_is_served_from_its_first_request_on() -> None:
 
 
 def test_an_urgent_answer_comes_within_a_tick_and_is_ordered_at_once() -> None:
-    """The first plan is asked for at the first tick."""
+    """The first tick requests the first plan."""
     timeline = live(declared(8.0), [])
     assert timeline.plan_requests[0][0] == 0.0
     first = next(at_s for at_s, found in timeline.plan_answers if found.urgency is Urgency.URGENT)
@@ -58,7 +58,7 @@ def test_an_urgent_answer_comes_within_a_tick_and_is_ordered_at_once() -> None:
     assert timeline.ordered[0].at_s == pytest.approx(0.5)
 
 
-def test_a_lost_node_is_replaced_beside_those_that_serve() -> None:
+def test_a_lost_node_is_replaced_while_the_others_serve() -> None:
     where = declared(8.0)
     first = live(where, [])
     lost = first.nodes[0].node
@@ -68,8 +68,8 @@ def test_a_lost_node_is_replaced_beside_those_that_serve() -> None:
     assert all(span.node != lost for span in after)
 
 
-def test_a_price_that_rises_tenfold_is_planned_with() -> None:
-    """What ran on the dearer nodes is asked about again, in full, at that price."""
+def test_a_tenfold_price_leads_to_a_full_plan_request() -> None:
+    """A full plan request with the new price follows."""
     where = declared(8.0)
     timeline = live(where, evenly(1900, 0.125), PriceChanged(200.0, OD, 20.0))
     asked = [

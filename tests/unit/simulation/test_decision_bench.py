@@ -1,4 +1,4 @@
-"""decision_bench: scenarios, figures that can be recomputed, the sweep of fixed fleets."""
+"""decision_bench: scenarios, figures that can be recomputed, the search of fixed fleets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
 
 
 def test_cost_and_attainment_can_be_recomputed_from_the_timeline(tmp_path: Path) -> None:
-    """From the file alone, with a price that changed on the way and requests that missed."""
+    """From the file alone, with a price change and with requests that missed their SLO."""
     where = cluster()
     arrivals = evenly(40, 1.0) + evenly(860, 1 / 20, first_s=40.0)
     scenario = Scenario(where, arrivals, 85.0, 120.0, (PriceChanged(150.0, OD, 7.7),))
@@ -76,7 +76,7 @@ def test_cost_and_attainment_can_be_recomputed_from_the_timeline(tmp_path: Path)
     model = figures["models"]["mini"]
     assert (figures["cost_usd"], model["slo_attainment"]) == (usd, hits / asked)
     assert model["requests"] == asked == 900
-    assert 0 < hits < asked  # both kinds are there, or this proves little
+    assert 0 < hits < asked  # some requests attain and some miss
     assert late > 0
 
 
@@ -163,8 +163,8 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
     assert capsys.readouterr().err.endswith(f"{said}\n")
 
 
-def test_as_rates_a_run_has_the_figures_of_requests_but_that_of_peaks() -> None:
-    """The same fleet: equal cost, capacity and moves; null where flows do not know."""
+def test_a_run_with_rates_has_all_figures_except_the_peak() -> None:
+    """The same fleet: equal cost, capacity and moves; null for figures that rates cannot give."""
     enough = {"mini:a1@eu-west/l4/on-demand": 12}
     steady = replace(STEP, kind="steady", rates=(5.0,))
     one, flow = (
@@ -179,7 +179,7 @@ def test_as_rates_a_run_has_the_figures_of_requests_but_that_of_peaks() -> None:
     assert flow["cost_usd"] == pytest.approx(one["cost_usd"])
 
 
-def test_the_sweep_of_flows_finds_what_the_sweep_of_requests_finds() -> None:
+def test_fleet_search_with_rates_finds_the_same_fleet_as_with_requests() -> None:
     prepared = prepared_at(20.0)
     found = [
         search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,), fluid).cheapest[
@@ -202,7 +202,7 @@ def test_the_sweep_of_flows_finds_what_the_sweep_of_requests_finds() -> None:
         (["--steady", "1", "--gateways", "2"], "--gateways"),
     ],
 )
-def test_what_rates_cannot_do_is_refused_in_one_line(
+def test_options_that_rates_do_not_support_are_refused(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--fluid", *argv]) == 2
@@ -211,7 +211,7 @@ def test_what_rates_cannot_do_is_refused_in_one_line(
     assert line.count("\n") == 1
 
 
-def test_the_command_runs_a_swing_as_rates_beside_fixed_fleets(
+def test_the_command_compares_a_swing_as_rates_with_fixed_fleets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
@@ -235,8 +235,8 @@ def prepared_at(req_per_s: float) -> Prepared:
     return Prepared(Scenario(where, arrivals, 60.0, 120.0), truth)
 
 
-def test_the_sweep_finds_the_cheapest_fleet_with_its_share_of_spot() -> None:
-    """Against every count of the only kind there is."""
+def test_fleet_search_finds_the_cheapest_fleet_with_its_spot_share() -> None:
+    """Against every count of the only instance kind."""
     prepared = prepared_at(20.0)
     found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
     search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
@@ -249,7 +249,7 @@ def test_the_sweep_finds_the_cheapest_fleet_with_its_share_of_spot() -> None:
     assert found.usd_per_h == pytest.approx(2.0 * (fewest - on_spot) + 0.8 * on_spot)
 
 
-def test_the_sweep_of_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
+def test_fleet_search_over_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
     prepared = prepare(replace(STEP, rates=(6.0, 6.0)), 2)
     few = tuple(replace(pool, max_nodes=3) for pool in prepared.scenario.cluster.pools)
     where = replace(prepared.scenario.cluster, pools=few)
@@ -276,7 +276,7 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
     assert found.usd_per_h == 0.0
 
 
-def test_ours_is_dominated_by_what_attains_as_much_for_less() -> None:
+def test_shoal_is_dominated_by_a_cheaper_fleet_with_equal_attainment() -> None:
     ours = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
     share = ours.models["mini"].slo_attainment
     cheap = SimulatedFleet((), 1.0, ours.cost_usd - 0.01, share)
@@ -287,8 +287,8 @@ def test_ours_is_dominated_by_what_attains_as_much_for_less() -> None:
 
 
 def test_seeds_are_compared_one_by_one_and_together() -> None:
-    """Ours costs 1% more than the fixed fleet in one seed and half as much in another; in the third
-    none attains 97%, and 95% none in any."""
+    """Shoal costs 1% more than the fixed fleet in one seed and half as much in another; no fleet
+    attains 97% in the third, and none attains 95% in any."""
     one = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
     share, usd = one.models["mini"].slo_attainment, one.cost_usd
     cheap, dear = (

@@ -1,4 +1,4 @@
-"""One engine against times computed by hand."""
+"""One engine, compared with times computed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoscaler.simulation.event_queue import EventQueue
 
 
 class FlatTimes:
-    """What `EngineSetup` needs of step times; the steps themselves are in `flat_grid`."""
+    """The part of step times that `EngineSetup` reads; `flat_grid` has the steps themselves."""
 
     first_token_ms = 5.0
 
@@ -38,7 +38,7 @@ def flat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Watch:
-    """A job that notes what it is told."""
+    """A job that records every call."""
 
     first: list[float] = field(default_factory=list)
     end: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ def test_two_requests_share_iterations_as_computed_by_hand() -> None:
     assert one.in_flight == 0
 
 
-def test_an_engine_that_dies_tells_everyone_inside_and_nobody_else() -> None:
+def test_an_ended_engine_breaks_exactly_its_own_requests() -> None:
     events, a, b = EventQueue(), Watch(), Watch()
     one = engine(events)
     one.submit(Work(1, 100, 1), a)
@@ -88,7 +88,7 @@ def test_an_engine_that_dies_tells_everyone_inside_and_nobody_else() -> None:
     assert (b.breaks, b.end) == (1, [])
 
 
-def test_kv_of_a_prefill_is_held_until_it_was_given() -> None:
+def test_kv_of_a_prefill_is_held_until_it_was_transferred() -> None:
     events, job = EventQueue(), Watch()
     one = engine(events)
     one.submit(Work(1, 1000, 1, Part.PREFILL), job)

@@ -1,4 +1,4 @@
-"""A flow is reported by column as records of the same requests would be."""
+"""A flow is reported in columns that equal the records of the same requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAME = [Arrival(0.1, "m", 500, 100), Arrival(0.2, "m", 9000, 10), Arrival(0.3, "
 
 
 def cells(records: Reported) -> dict[int, int]:
-    """Counts by place."""
+    """Counts by bucket."""
     found: dict[int, int] = {}
     for place, count in np.frombuffer(records.cells[0], np.int16).reshape(-1, 2).tolist():
         found[place] = found.get(place, 0) + count
@@ -34,11 +34,11 @@ def by_record(span: Span) -> Reported:
     return reported([span.report("m", "g", "b", 7, 5000, 1000, 2)])
 
 
-def test_columns_say_what_records_of_single_requests_would() -> None:
+def test_columns_equal_the_records_of_single_requests() -> None:
     span, meter = Span(), FlowMeter()
     for one in CAME:
         span.count_arrival(one.input_tokens, one.output_tokens)
-    for one in (CAME[0], CAME[2]):  # the other one fits no engine
+    for one in (CAME[0], CAME[2]):  # the other request fits no engine
         span.count_answer(50.0, 1500.0, one.input_tokens, one.output_tokens, 1e3, 1e3)
     batch = ArrivalFlow(CAME, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
     cohort = Cohort(0.5, batch, 0, served=2, attained=2.0)
@@ -46,7 +46,7 @@ def test_columns_say_what_records_of_single_requests_would() -> None:
         cohort.ttft[bucket - LOWEST] += count
     for bucket, count in span.tpot_ms.items():
         cohort.tpot[bucket - LOWEST] += count
-    # Of the two that were served, which a flow knows only together with those that were not.
+    # For the two served requests; a flow knows only the total with the refused one.
     span.input_tokens = batch.input_tokens
     meter.count_arrivals(batch)
     meter.count_ended(cohort)
@@ -56,11 +56,11 @@ def test_columns_say_what_records_of_single_requests_would() -> None:
     assert one.numbers.tolist() == other.numbers.tolist()
     assert cells(one) == cells(other)
     assert len(cells(one)) > 5
-    # What was reported is not reported again.
+    # Each count is reported once.
     assert not cells(by_column(meter))
 
 
-def test_a_count_beyond_a_cell_is_several() -> None:
+def test_a_count_above_the_cell_limit_takes_several_cells() -> None:
     many = 2 * MOST_IN_CELL + 5
     span, meter = Span(), FlowMeter()
     for _ in range(many):
@@ -71,8 +71,8 @@ def test_a_count_beyond_a_cell_is_several() -> None:
     assert cells(by_column(meter)) == cells(by_record(span))
 
 
-def test_a_gateway_tells_windows_what_its_record_would() -> None:
-    """Requests answered, in flight and sent on by kind; then nothing but zeros."""
+def test_a_gateway_report_equals_its_record() -> None:
+    """Answered requests, requests in flight and requests sent by kind; then only zeros."""
     told, record = GatewayMeter(), Span()
     for meter in (told, record):
         for one in CAME:
@@ -91,8 +91,9 @@ def test_a_gateway_tells_windows_what_its_record_would() -> None:
         assert (told.in_flight, told.arrivals) == (record.in_flight, record.arrivals)
 
 
-def test_few_misses_at_a_time_are_counted_in_the_end() -> None:
-    """Spans of one request that attains by 95%: rounded each by itself, none would miss."""
+def test_rare_misses_are_not_lost_to_rounding() -> None:
+    """Spans of one request with an attainment of 95%: rounding each span alone would lose every
+    miss."""
     meter = FlowMeter()
     for _ in range(100):
         meter.count_ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))

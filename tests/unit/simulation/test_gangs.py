@@ -1,4 +1,4 @@
-"""Instances over several nodes in a simulation: as fast as their lanes, every node billed once."""
+"""Instances over several nodes in a simulation: as fast as their lanes, each node billed once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def joined() -> Cluster:
 
 
 def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
-    """A lone request takes the prompt's pass through both stages; the bill has two spans."""
+    """One single request takes the prompt's pass through both stages; the bill has two spans."""
     one = simulator({GANG: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
     timeline = one.run()
     stages = tuple((NodeSlice(catalog.gpu("L40S"), 1), 32) for _ in range(2))
@@ -53,7 +53,7 @@ def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
 
 @pytest.mark.parametrize("node", ["eu.l40s.on-demand.0", "eu.l40s.on-demand.1"])
 def test_a_lost_node_takes_the_whole_gang_along(node: str) -> None:
-    """Whichever rank it is, nothing is served afterwards by a fleet that replaces nothing."""
+    """For each rank: a fixed fleet replaces nothing, so no request is served afterwards."""
     timeline = simulator(
         {GANG: 1}, evenly(60, 1.0), 100.0, on=joined(), script=(NodeLost(150.0, node),)
     ).run()
@@ -64,7 +64,7 @@ def test_a_lost_node_takes_the_whole_gang_along(node: str) -> None:
 
 
 def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
-    """A node under it is lost: another gang serves, and the bill never counts a node twice."""
+    """One of its nodes is lost: another gang serves, and the bill never counts a node twice."""
     declared = joined()
     kept = replace(
         declared.services[0], req_per_s=1.0, min_instances=1, disaggregate=False, spot_share=0.0
@@ -85,7 +85,7 @@ def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
 
 
 def test_prefill_and_decode_gangs_hand_over() -> None:
-    """Four nodes, two gangs, one request at a time through both; no KV stays behind."""
+    """Four nodes, two gangs, one request at a time through both; no KV cache is left."""
     both = f"mini:p1.32@{OD}>p1.32@{OD}+d1.32@{OD}>d1.32@{OD}"
     one = simulator({both: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
     timeline = one.run()

@@ -1,5 +1,7 @@
-"""Role switches and drains of simulated nodes, as the real executor does them: switches by routing,
-rolled back where the new role does not come up; drains as long as the assignment says."""
+"""Role switches and drains of simulated nodes, as in the real executor.
+
+Switches by routing are rolled back if the new role does not start; the assignment limits drains.
+"""
 
 from __future__ import annotations
 
@@ -16,51 +18,58 @@ NODE = "eu.l40s.on-demand.0"
 
 
 def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> None:
-    """Two tries, then the role of before, with the reason; another wish is another try."""
+    """Two attempts, then the previous role, with the reason; another desired role is another
+    attempt."""
     one = simulator({ONE: 1}, [], 900.0, script=(LaunchesFail(150.0, NODE, 175.0),))
     one.advance(149.0)
     first = one.assignments[NODE]
     node = one.nodes[NODE]
 
-    def seen() -> ObservedInstance:
+    def observed_instance() -> ObservedInstance:
         return one.statuses[NODE].instances[0]
 
-    def wish(phase: str, generation: int) -> None:
+    def request_phase(phase: str, generation: int) -> None:
         wanted = tuple(replace(item, phase=phase) for item in first.instances)
         node.accept(replace(first, instances=wanted, generation=first.generation + generation))
 
     one.advance(151.0)
-    assert seen().state is InstanceState.READY
-    wish("prefill", 1)
-    assert seen().state is InstanceState.SWITCHING
+    assert observed_instance().state is InstanceState.READY
+    request_phase("prefill", 1)
+    assert observed_instance().state is InstanceState.SWITCHING
     one.advance(400.0)
-    assert (seen().state, seen().phase) == (InstanceState.READY, "aggregated")
-    assert seen().reason.startswith("switch to prefill failed: ")
-    launched_ms = seen().launched_ms
-    wish("prefill", 2)
+    assert (observed_instance().state, observed_instance().phase) == (
+        InstanceState.READY,
+        "aggregated",
+    )
+    assert observed_instance().reason.startswith("switch to prefill failed: ")
+    launched_ms = observed_instance().launched_ms
+    request_phase("prefill", 2)
     one.advance(500.0)
-    assert (seen().phase, seen().launched_ms) == ("aggregated", launched_ms)
-    wish("decode", 3)
+    assert (observed_instance().phase, observed_instance().launched_ms) == (
+        "aggregated",
+        launched_ms,
+    )
+    request_phase("decode", 3)
     one.advance(700.0)
-    assert (seen().state, seen().phase) == (InstanceState.READY, "decode")
+    assert (observed_instance().state, observed_instance().phase) == (InstanceState.READY, "decode")
 
 
 def test_a_role_is_switched_without_a_start() -> None:
-    """The process that serves one phase serves the other: nothing is loaded again."""
+    """The same process serves the other phase; nothing is loaded again."""
     one = simulator({ONE: 1}, [], 900.0)
     one.advance(149.0)
     first = one.assignments[NODE]
     wanted = tuple(replace(item, phase="prefill") for item in first.instances)
     one.nodes[NODE].accept(replace(first, instances=wanted, generation=first.generation + 1))
     one.advance(151.0)
-    seen = one.statuses[NODE].instances[0]
-    assert (seen.state, seen.phase) == (InstanceState.READY, "prefill")
+    observed_instance = one.statuses[NODE].instances[0]
+    assert (observed_instance.state, observed_instance.phase) == (InstanceState.READY, "prefill")
 
 
 @pytest.mark.parametrize(("timeout_s", "served"), [(60.0, False), (900.0, True), (0.0, False)])
 def test_a_drain_lasts_as_long_as_the_assignment_says(timeout_s: float, served: bool) -> None:
-    """An answer of several minutes: cut after one minute, or after an executor's own two where the
-    assignment names none; finished within fifteen."""
+    """An answer of several minutes: cut after one minute, or after the executor's default of two if
+    the assignment has no limit; finished within fifteen."""
     one = simulator({ONE: 1}, [Arrival(30.0, "mini", 100, 20_000)], 1800.0)
     one.advance(160.0)
     first = one.assignments[NODE]

@@ -89,7 +89,7 @@ def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
 
 
 class Noting(FixedFleet):
-    """Notes the seconds at which it is asked."""
+    """Records the seconds of its ticks."""
 
     asked: tuple[int, ...] = ()
 
@@ -98,7 +98,7 @@ class Noting(FixedFleet):
         return super().decide(inputs, now_ms)
 
 
-def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does() -> None:
+def test_ticks_are_rare_while_nothing_changes_and_follow_every_change() -> None:
     steps = [Step(0.0, 4.0), Step(1235.0, 40.0)]
     draw = np.random.default_rng(1)
     came = poisson(MODEL, steps, 1400.0, DRAW, draw)
@@ -110,15 +110,15 @@ def test_the_clock_leaps_over_what_changes_nothing_and_stops_where_anything_does
     assert max(b - a for a, b in pairwise(settled)) == MAX_STEP_FEW_S
     assert len(settled) < 630 / 20
     assert 778 in decider.asked
-    # Ten times the rate: seen within the span in which it begins.
+    # Ten times the rate: a tick follows the span in which it begins.
     assert {1230, 1240, 1250} <= set(decider.asked)
 
 
 @pytest.mark.parametrize(("weight", "apart_s"), [(10.0, MAX_STEP_FEW_S), (30.0, MAX_STEP_S)])
-def test_few_requests_are_looked_at_more_often_than_many(
+def test_ticks_are_more_frequent_for_few_requests_than_for_many(
     weight: float, apart_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4 req/s, each for so many."""
+    """4 arrivals per second, each for `weight` requests."""
     came = arrivals(4.0, 900.0)
     scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weight=weight)
     decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
@@ -132,7 +132,7 @@ def test_few_requests_are_looked_at_more_often_than_many(
 @pytest.mark.parametrize(
     ("state", "calls"), [(InstanceState.DRAINING, False), (InstanceState.STOPPED, True)]
 )
-def test_the_clock_stops_where_an_instance_ends_and_not_where_it_drains(
+def test_a_tick_follows_the_end_of_an_instance_but_not_its_drain(
     state: InstanceState, calls: bool
 ) -> None:
     scenario = Scenario(cluster(nodes=4), arrivals(4.0, 600.0), 600.0, 240.0)
@@ -149,8 +149,8 @@ def test_the_clock_stops_where_an_instance_ends_and_not_where_it_drains(
     assert (now_s + 1 in decider.asked) is calls
 
 
-def test_groups_of_a_kind_are_one_way() -> None:
-    """Two instances in one group or in two carry the same flow alike."""
+def test_groups_of_a_kind_form_one_instance_set() -> None:
+    """Two instances in one group or in two serve the same flow equally."""
     scenario = Scenario(cluster(nodes=4), arrivals(6.0, 300.0), 300.0, 240.0)
     lengths = measured_lengths(scenario.arrivals)
     simulator = RateSimulator(scenario, FixedFleet({ONE: 3}, scenario.cluster, lengths))
@@ -159,8 +159,8 @@ def test_groups_of_a_kind_are_one_way() -> None:
     assert [one.req_per_s for one in ways] == pytest.approx([instance_set(3).req_per_s], rel=0.05)
 
 
-def test_nodes_say_how_they_are_at_every_tick() -> None:
-    """Also those that run nothing, and of the others how busy they are by then."""
+def test_nodes_report_their_status_at_every_tick() -> None:
+    """Nodes without instances, too; the others with their current load."""
     lengths = measured_lengths(arrivals(6.0, 10.0))
     busy = []
     for rate in (200.0, 1.0):
@@ -175,7 +175,7 @@ def test_nodes_say_how_they_are_at_every_tick() -> None:
     assert busy[0] > busy[1]
 
 
-def test_a_lost_node_says_nothing_although_nothing_ran_there() -> None:
+def test_a_lost_node_without_instances_stops_reporting() -> None:
     base = cluster(nodes=4)
     scenario = Scenario(base, arrivals(6.0, 300.0), 300.0, 240.0)
     simulator = RateSimulator(
@@ -199,7 +199,7 @@ def test_a_flow_gives_the_same_timeline_twice() -> None:
 
 
 def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
-    """The same seed the same ones; with one request for each arrival their number is no chance."""
+    """The same seed draws the same counts; with one request per arrival nothing is drawn."""
 
     def counts(weight: float, seed: int) -> list[int]:
         few = arrivals(0.2, 60.0)
@@ -224,14 +224,14 @@ def test_an_arrival_can_stand_for_many_requests() -> None:
 
 
 def turned(rate: float, span_s: float) -> list[Arrival]:
-    """Long prompts with short answers in the first half, then the other way round."""
+    """Long prompts with short answers in the first half, the reverse in the second."""
     half_s, random = 0.5 * span_s, np.random.default_rng(1)
     first, then = lognormal_lengths(6000.0, 30.0), lognormal_lengths(300.0, 400.0)
     long = poisson(MODEL, [Step(0.0, rate)], half_s, first, random)
     return long + poisson(MODEL, [Step(half_s, rate)], span_s, then, random)
 
 
-def test_engines_are_reckoned_with_the_lengths_of_the_moment() -> None:
+def test_engines_are_evaluated_at_the_current_lengths() -> None:
     found = ArrivalFlow(turned(4.0, 1200.0), 32_768, 1.0, np.random.default_rng(1))
     before, after = found.lengths(30.0), found.lengths(1150.0)
     assert before is not None
@@ -244,7 +244,8 @@ def test_engines_are_reckoned_with_the_lengths_of_the_moment() -> None:
 
 
 def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> None:
-    """Long prompts with short answers beside the others: what decodes long holds little KV."""
+    """Long prompts with short answers, mixed with the reverse: long answers hold little KV
+    cache."""
     random, kinds = np.random.default_rng(1), [(4000, 10), (100, 900)]
     mixed = [Arrival(a.at_s, MODEL, *kinds[int(random.integers(2))]) for a in arrivals(8.0, 400.0)]
     found = ArrivalFlow(mixed, 8192, 1.0, random).lengths(0.0)
@@ -254,14 +255,14 @@ def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> N
     assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.08)
 
 
-def test_requests_that_no_engine_takes_are_told_apart() -> None:
+def test_requests_that_no_engine_accepts_are_counted_separately() -> None:
     odd = [Arrival(0.5, MODEL, 9000, 10), Arrival(0.6, MODEL, 10, 10)]
     found = ArrivalFlow(odd, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
     assert (found.requests, found.too_long, found.servable) == (2, 1, 1)
     assert found.output_tokens == 10
 
 
-def test_what_exceeds_the_capacity_waits_and_misses() -> None:
+def test_requests_beyond_the_capacity_wait_and_miss() -> None:
     ways, flow = [instance_set()], Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
     rate = 2.0 * ways[0].req_per_s
     attained = served = 0.0
@@ -276,8 +277,8 @@ def test_what_exceeds_the_capacity_waits_and_misses() -> None:
 @pytest.mark.parametrize(("from_s", "to_s", "alike"), [
     (300.0, 590.0, True), (500.0, 700.0, False), (700.0, 710.0, False), (900.0, 1000.0, True),
 ])  # fmt: skip
-def test_lengths_that_change_are_no_quiet_time(from_s: float, to_s: float, alike: bool) -> None:
-    """Nor are the two minutes after it: the decider is to see them come."""
+def test_a_change_of_lengths_is_not_quiet(from_s: float, to_s: float, alike: bool) -> None:
+    """The two minutes after a change are not quiet either: the decider must observe the change."""
     came = [Arrival(float(at), MODEL, 100 if at < 600 else 400, 50) for at in range(1200)]
     assert (
         ArrivalFlow(came, 8192, 1.0, np.random.default_rng(1)).has_same_lengths(from_s, to_s)
@@ -286,7 +287,8 @@ def test_lengths_that_change_are_no_quiet_time(from_s: float, to_s: float, alike
 
 
 def test_chance_counts_once() -> None:
-    """Latencies at a load contain it: counts that scatter around a rate are that rate."""
+    """Latencies at a load contain chance, so counts that scatter around a rate count as that
+    rate."""
     flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
     seen = []
     for at in range(0, 3600, 10):
@@ -298,8 +300,8 @@ def test_chance_counts_once() -> None:
 
 
 def test_misses_come_together() -> None:
-    """A rule that looks at five minutes must see them as it would request by request: their mean is
-    that of the sample, and they scatter by more than if each came by itself."""
+    """A rule over five minutes must see the same misses as request by request: their mean is that
+    of the sample, and they scatter by more than independent misses."""
     slo, one = Slo(2000.0, 100.0), instance_set()
     flow, count = Flow(slo, 30.0, 600.0, 10_000), round(8.0 * one.req_per_s)
     missed = [0.0]
@@ -321,16 +323,18 @@ HALVES = np.minimum(np.arange(1001), 500)
 """Of a sample of 1,000 requests of which the second half misses, as `Looks`."""
 
 
-def test_an_instance_goes_along_the_sample() -> None:
-    """All of it in turn, and all again, as long as no new place is drawn."""
+def test_an_instance_walks_along_the_sample() -> None:
+    """Through all of it and again from its start, as long as no new position is drawn."""
     one = instance_set(1)
     attained = [one.attained(HALVES, 10.0, 0.0) for _ in range(200)]
     assert sum(attained) == pytest.approx(1000.0)
-    assert sum(a != b for a, b in pairwise(attained)) <= 8  # two ends a round, each in a ten
+    assert (
+        sum(a != b for a, b in pairwise(attained)) <= 8
+    )  # two edges per round, each within one step of ten
 
 
-def test_an_instance_is_somewhere_else_in_the_sample_after_about_a_minute() -> None:
-    """Of 1,200 spans of 10 s a sixth begin at a new place, half of these in the other half."""
+def test_an_instance_jumps_in_the_sample_about_once_a_minute() -> None:
+    """A sixth of 1,200 spans of 10 s begins at a new position, half of these in the other half."""
     one = instance_set(1)
     attained = [one.attained(HALVES, 1.0, 10.0) for _ in range(1200)]
     assert 70 < sum(a != b for a, b in pairwise(attained)) < 130
@@ -339,7 +343,7 @@ def test_an_instance_is_somewhere_else_in_the_sample_after_about_a_minute() -> N
 
 @pytest.mark.parametrize("requests", [0.4, 1.0, 2.0, 7.5])
 def test_few_requests_attain_as_many_do(requests: float) -> None:
-    """Fewer than instances, parts of one, and as many at each as there are in the sample."""
+    """Fewer requests than instances, fractions, and as many per instance as the sample holds."""
     one = instance_set(3)
     assert np.mean([one.attained(HALVES, requests, 60.0) for _ in range(4000)]) == pytest.approx(
         0.5 * requests, rel=0.06
@@ -355,7 +359,7 @@ def test_a_step_of_the_rate_is_followed_within_a_minute(before: int) -> None:
     assert flow.req_per_s == pytest.approx(10.0, rel=0.03)
 
 
-def test_where_nothing_serves_requests_are_refused_after_the_hold() -> None:
+def test_without_instances_requests_are_refused_after_the_hold() -> None:
     flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
     assert flow.advance(Batch(7), 0.0, 10.0, []) == []
     ended = [one for at in range(10, 60, 10) for one in flow.advance(Batch(), at, at + 10.0, [])]
@@ -363,7 +367,7 @@ def test_where_nothing_serves_requests_are_refused_after_the_hold() -> None:
     assert flow.in_flight == 0
 
 
-def test_no_more_wait_than_a_gateway_lets() -> None:
+def test_waiting_requests_are_limited_as_in_a_gateway() -> None:
     flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 5)
     ended = flow.advance(Batch(8), 0.0, 10.0, [])
     assert flow.in_flight == 5

@@ -1,4 +1,4 @@
-"""A fleet of replicas does what its rule wants: how many, in which market, without churn."""
+"""A replica fleet follows its rule: the number of replicas, their markets, no churn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.simulation.simulation_builders import LENGTHS, OD, SPOT, cluster
 
 
 class Script:
-    """Wants what stands at the last second that has passed."""
+    """A rule with a fixed number of replicas from each second on."""
 
     def __init__(self, wanted: dict[int, int]) -> None:
         self._wanted = wanted
@@ -25,7 +25,7 @@ class Script:
 
 
 def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
-    """1, then 5, then 2: nine starts would be churn, five are what it takes."""
+    """1, then 5, then 2: five starts are enough; nine would be churn."""
     where = cluster(service(spot_share=0.5))
     (kind,) = instance_kinds(where, where.services[0], LENGTHS)
     rule = Script({0: 1, 100: 5, 400: 2})

@@ -1,4 +1,4 @@
-"""The baselines' rules, second by second, against what their documentation says they do."""
+"""The rules of the baselines, second by second, compared with their documentation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def play(
     start_s: int = 0,
     ready: int | None = None,
 ) -> list[int]:
-    """Wanted replicas per second; load: second -> (req/s, in flight, waiting). Replicas are ready
-    at once unless `ready` says how many are."""
+    """Desired replicas per second. load: second -> (req/s, in flight, waiting). Replicas are ready
+    at once unless `ready` is given."""
     found: list[int] = []
     count = rule.desired_replicas(Signals(start_s - 1, 0, 0, None, 0, 0))
     for now_s in range(start_s, start_s + seconds):
@@ -32,8 +32,8 @@ def play(
 
 
 def test_knative_panics_within_seconds_and_holds_for_the_stable_window() -> None:
-    """Target 7 in flight per replica. 70 at once: panic wants 10 as soon as 6 s say so; no
-    scale-down until the stable window has passed without panic."""
+    """Target 7 in flight per replica, 70 at once: the panic window of 6 s asks for 10 replicas; no
+    scale-down until a stable window has passed without panic."""
     rule = Knative(REPLICA, 0.7, 1)
     calm = play(rule, 60, lambda _: (1.0, 5, 0))
     assert set(calm) == {1}

@@ -1,4 +1,4 @@
-"""The definitions of the figures, on timelines made by hand."""
+"""The definitions of the measures, on timelines made by hand."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def figures_of(timeline: Timeline, rate: float):  # type: ignore[no-untyped-def]
     return model_figures("mini", timeline, cluster(), capacity, truth, (0.0, 100.0))
 
 
-def test_over_provisioning_is_what_is_ordered_of_what_is_asked_for() -> None:
+def test_over_provisioning_is_ordered_capacity_relative_to_demand() -> None:
     one = ComboCapacity(cluster(), {"mini": LENGTHS}).of(ONE)[1]
     timeline = Timeline(ordered=[OrderedFleet(0.0, {ONE: 1}), OrderedFleet(50.0, {ONE: 3})])
     figures = figures_of(timeline, 0.8 * one)  # one instance at 80% is exactly enough
@@ -126,7 +126,7 @@ def test_a_scale_out_that_was_needed_is_not_false() -> None:
     assert figures_of(timeline, 50.0).false_scale_outs == 0
 
 
-def test_what_drains_is_not_ordered() -> None:
+def test_draining_groups_are_not_ordered() -> None:
     stays = DesiredInstance("a", "mini", "aggregated", f"{ONE}:1", (0,))
     goes = DesiredInstance("b", "mini", "aggregated", f"{ONE}:2", (1,), drain=True)
     assert active_group_counts([Assignment("n", "p", 1, 1, 1, (stays, goes))]) == {ONE: 1}

@@ -1,4 +1,4 @@
-"""Turns of a session wait for the answer to the turn before them."""
+"""A turn of a session waits for the answer to the previous turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def talk(*turns: tuple[float, float | None]) -> list[Arrival]:
 
 
 def test_a_turn_comes_its_pause_after_the_answer_whenever_the_record_had_it() -> None:
-    """At 50 s in the record: the answer of a slower server."""
+    """The record has it at 50 s, because its server was slower."""
     first, second = run({ONE: 1}, talk((10.0, None), (50.0, 3.0)), 120.0, lead_s=120.0).requests
     assert first.end_s is not None
     assert second.arrival_s == pytest.approx(first.end_s + 3.0, abs=1e-3)
@@ -22,14 +22,14 @@ def test_a_turn_comes_its_pause_after_the_answer_whenever_the_record_had_it() ->
 
 
 def test_a_turn_without_a_pause_comes_at_its_time_unless_the_answer_is_later() -> None:
-    """An answer of 100 tokens takes longer than 0.1 s, and less than 30 s."""
+    """An answer of 100 tokens takes more than 0.1 s and less than 30 s."""
     arrivals = [*talk((10.0, None), (10.1, None), (40.0, None)), Arrival(60.0, "mini", 10, 10)]
     first, second, third, last = run({ONE: 1}, arrivals, 120.0, lead_s=120.0).requests
     assert second.arrival_s == first.end_s
     assert (third.arrival_s, last.arrival_s) == (160.0, 180.0)
 
 
-def test_turns_whose_answers_come_after_the_end_are_not_asked() -> None:
-    """The third would come at 125 s of 120."""
+def test_turns_after_the_end_of_the_scenario_are_not_sent() -> None:
+    """The third turn would come at 125 s, after the end at 120 s."""
     done = run({ONE: 1}, talk((10.0, None), (50.0, 80.0), (60.0, 80.0)), 120.0, lead_s=120.0)
     assert len(done.requests) == 2

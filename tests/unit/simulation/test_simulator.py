@@ -1,4 +1,4 @@
-"""The way of a request and of a decision through a simulated world."""
+"""Requests and decisions on their way through a simulation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_request_before_the_first_instance_waits_for_start_status_and_routes()
 
 
 def test_an_ample_fleet_attains_everything_and_a_starving_one_does_not() -> None:
-    """One L40S carries some 6 such requests per second, and no 15."""
+    """One L40S serves about 6 such requests per second, but not 15."""
     assert attained(run({ONE: 4}, evenly(600, 0.25), 150.0)) == 1.0
     assert attained(run({ONE: 1}, evenly(1500, 1 / 15), 100.0)) < 0.5
 
@@ -102,14 +102,14 @@ def test_a_lost_node_breaks_its_requests_and_is_billed_no_longer() -> None:
     lost = NodeLost(150.0, "eu.l40s.on-demand.0")
     timeline = run({ONE: 2}, evenly(200, 0.25), 100.0, script=(lost,))
     failed = [row for row in timeline.requests if row.outcome == "failed"]
-    assert 0 < len(failed) < 20  # those whose client had seen a token
+    assert 0 < len(failed) < 20  # those whose client had received a token
     assert all(row.end_s == 150.0 for row in failed)
     assert sum(row.outcome == "served" for row in timeline.requests) == 200 - len(failed)
     ends = {span.node: span.to_s for span in timeline.nodes}
     assert ends == {"eu.l40s.on-demand.0": 150.0, "eu.l40s.on-demand.1": 220.0}
 
 
-def test_a_node_that_is_back_takes_up_its_assignment() -> None:
+def test_a_returned_node_applies_its_assignment() -> None:
     script = NodeLost(150.0, "eu.l40s.on-demand.0"), NodeReturned(160.0, "eu.l40s.on-demand.0")
     one = simulator({ONE: 1}, evenly(100, 0.25, first_s=200.0), 300.0, script=script)
     timeline = one.run()
@@ -132,7 +132,7 @@ def test_launches_succeed_again_when_the_fault_is_over() -> None:
     assert (seen.state, seen.restarts) == (InstanceState.READY, 1)
 
 
-def test_nodes_beyond_what_can_be_had_never_come_and_are_not_billed() -> None:
+def test_nodes_beyond_the_limit_never_start_and_are_not_billed() -> None:
     timeline = run({ONE: 3}, [], 100.0, script=(AvailabilityChanged(0.0, OD, 2),))
     assert {span.node for span in timeline.nodes} == {"eu.l40s.on-demand.0", "eu.l40s.on-demand.1"}
 
@@ -145,7 +145,7 @@ def test_a_change_of_price_begins_a_new_span() -> None:
     ]
 
 
-def test_a_silent_gateway_serves_and_is_not_heard() -> None:
+def test_a_silent_gateway_serves_without_reporting() -> None:
     script = (GatewaySilent(130.0, 1, 1000.0),)
     one = simulator({ONE: 2}, evenly(200, 0.5), 100.0, script=script, gateways=2)
     timeline = one.run()
@@ -156,7 +156,7 @@ def test_a_silent_gateway_serves_and_is_not_heard() -> None:
     assert attained(timeline) == 1.0
 
 
-def test_telemetry_carries_what_arrived_and_how_long_it_was() -> None:
+def test_telemetry_carries_arrivals_and_their_lengths() -> None:
     one = simulator({ONE: 2}, evenly(400, 0.25), 100.0)
     one.run()
     found = one.windows.stats("mini", one.epoch_ms(220_000.0), 60)
@@ -166,7 +166,7 @@ def test_telemetry_carries_what_arrived_and_how_long_it_was() -> None:
     assert (found.mean_input_tokens, found.mean_output_tokens) == (1000.0, 100.0)
 
 
-def test_a_changed_service_is_seen_by_the_decider() -> None:
+def test_the_decider_gets_a_changed_service() -> None:
     changed = replace(service(), min_instances=7)
     one = simulator({ONE: 1}, [], 50.0, script=(ServiceChanged(30.0, changed),))
     one.run()

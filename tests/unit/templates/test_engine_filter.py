@@ -1,4 +1,4 @@
-"""What each engine can run decides which templates exist, on a real model's table."""
+"""The engine's capabilities determine which templates exist, on the table of a real model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def request_for(model: str, phase: Phase, engine: str) -> LibraryRequest:
 
 
 def test_phi4_is_not_split_over_four_gpus_by_vllm() -> None:
-    """Its 10 KV heads do not divide by 4 and 4 does not divide by 10; 2 GPUs are fine."""
+    """Its 10 KV heads do not divide by 4, nor 4 by 10; 2 GPUs are allowed."""
     model = catalog.model("microsoft/phi-4")
     assert model.kv_heads == 10
     assert VLLM.runs(model, NodeSlice(catalog.gpu("L4"), 2))
@@ -51,8 +51,8 @@ def test_phi4_is_not_split_over_four_gpus_by_vllm() -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_the_default_library_is_what_single_nodes_sustain(phase: Phase) -> None:
-    """Its rates are those of the instance model, queueing and both limits included."""
+def test_the_default_library_has_the_rates_of_single_nodes(phase: Phase) -> None:
+    """Its rates are those of the instance model, with queueing and both limits."""
     request = request_for("Qwen/Qwen3-32B", phase, "vllm")
     profile = default_profile()
     library = build_library(request, throughput_table(request, profile))
@@ -68,7 +68,7 @@ def test_the_default_library_is_what_single_nodes_sustain(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
 def test_one_node_serves_the_same_in_every_library(phase: Phase) -> None:
-    """An engine with pipelines gains templates; those of one node keep their rates."""
+    """An engine with pipelines adds templates; templates of one node keep their rates."""
     profile = default_profile()
     single = request_for("Qwen/Qwen3-32B", phase, "vllm")
     pipelines = request_for("Qwen/Qwen3-32B", phase, "pipeline")
@@ -81,7 +81,7 @@ def test_one_node_serves_the_same_in_every_library(phase: Phase) -> None:
 
 
 def test_waiting_shortens_the_prefill_budget_of_a_stage() -> None:
-    """At a load of 0.8 two stages have half of the budget each that they have without waiting."""
+    """At a load of 0.8, each of two stages has half of its budget without waiting."""
     profile = default_profile()
     request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
     plain = throughput_table(replace(request, utilisation=0.0), profile)
@@ -112,7 +112,7 @@ def test_richer_engines_serve_no_less_on_the_same_nodes() -> None:
 
 
 def test_a_library_of_real_size_agrees_with_single_solves() -> None:
-    """Kept templates have the optimum of a solve of their own; dropped ones beat no split."""
+    """Kept templates have the optimum of a separate solve; dropped ones beat no split."""
     request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
     table = throughput_table(request, default_profile())
     library = build_library(request, table)
@@ -141,7 +141,7 @@ def test_a_library_of_real_size_agrees_with_single_solves() -> None:
 
 
 def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
-    """The most that templates of the library serve together on no more than `counts` nodes."""
+    """Highest total rate of templates of the library on at most `counts` nodes."""
     rows = library.node_counts  # type: ignore[attr-defined]
     rates = library.throughput_req_per_s  # type: ignore[attr-defined]
     fits = np.flatnonzero((rows <= np.array(counts)).all(axis=1))
@@ -153,7 +153,7 @@ def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
 
 
 def test_templates_on_uncertain_configurations_are_marked() -> None:
-    """Exactly those that use a marked configuration; the marks are the profile's."""
+    """Exactly those with an uncertain configuration; the profile marks configurations."""
     request = request_for("microsoft/phi-4", Phase.DECODE, "coral")
     profile = default_profile()
     assert list(uncertain_configs(request, profile)) == [

@@ -1,4 +1,4 @@
-"""Libraries on disk: built once, loaded after, and never a reason to fail."""
+"""Libraries on disk: built once, loaded later, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streams.files.library_store import SUFFIX, cache_folder, load_or_build
 
 
 @pytest.fixture
-def wanted() -> list[LibraryRequest]:
+def requests() -> list[LibraryRequest]:
     configs = tuple(NodeSlice(catalog.gpu("L4"), n) for n in (1, 2, 4))
     prefill = LibraryRequest(
         catalog.model("microsoft/phi-4"),
@@ -38,9 +38,9 @@ def wanted() -> list[LibraryRequest]:
     return [prefill, replace(prefill, phase=Phase.DECODE)]
 
 
-def test_the_second_time_nothing_is_built(wanted: list[LibraryRequest], tmp_path: Path) -> None:
-    first = load_or_build(wanted, default_profile(), tmp_path)
-    second = load_or_build(wanted, default_profile(), tmp_path)
+def test_the_second_time_nothing_is_built(requests: list[LibraryRequest], tmp_path: Path) -> None:
+    first = load_or_build(requests, default_profile(), tmp_path)
+    second = load_or_build(requests, default_profile(), tmp_path)
     assert (first.built, second.built) == (2, 0)
     assert first.notices == second.notices == ()
     for built, loaded in zip(first.libraries, second.libraries, strict=True):
@@ -48,65 +48,67 @@ def test_the_second_time_nothing_is_built(wanted: list[LibraryRequest], tmp_path
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_another_slo_is_another_library(wanted: list[LibraryRequest], tmp_path: Path) -> None:
-    load_or_build(wanted[:1], default_profile(), tmp_path)
-    other = replace(wanted[0], slo=Slo(700.0, 60.0))
+def test_another_slo_is_another_library(requests: list[LibraryRequest], tmp_path: Path) -> None:
+    load_or_build(requests[:1], default_profile(), tmp_path)
+    other = replace(requests[0], slo=Slo(700.0, 60.0))
     assert load_or_build([other], default_profile(), tmp_path).built == 1
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_damaged_file_is_built_again_and_said(
-    wanted: list[LibraryRequest], tmp_path: Path
+def test_a_damaged_file_is_rebuilt_with_a_notice(
+    requests: list[LibraryRequest], tmp_path: Path
 ) -> None:
-    good = load_or_build(wanted, default_profile(), tmp_path).libraries
+    good = load_or_build(requests, default_profile(), tmp_path).libraries
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    again = load_or_build(wanted, default_profile(), tmp_path)
+    again = load_or_build(requests, default_profile(), tmp_path)
     assert again.built == 2
     assert len(again.notices) == 2
     assert "built again" in again.notices[0]
     assert [len(library) for library in again.libraries] == [len(library) for library in good]
-    assert load_or_build(wanted, default_profile(), tmp_path).built == 0
+    assert load_or_build(requests, default_profile(), tmp_path).built == 0
 
 
 def test_a_folder_that_cannot_be_made_is_only_a_notice(
-    wanted: list[LibraryRequest], tmp_path: Path
+    requests: list[LibraryRequest], tmp_path: Path
 ) -> None:
-    """A file stands where the cache should be: the libraries come all the same."""
+    """A file has the name of the cache folder: the libraries are built all the same."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    found = load_or_build(wanted, default_profile(), blocked / "cache")
+    found = load_or_build(requests, default_profile(), blocked / "cache")
     assert len(found.libraries) == 2
     assert any("not kept" in notice for notice in found.notices)
 
 
-def test_a_file_of_another_request_is_refused(wanted: list[LibraryRequest], tmp_path: Path) -> None:
-    load_or_build(wanted[:1], default_profile(), tmp_path)
+def test_a_file_of_another_request_is_refused(
+    requests: list[LibraryRequest], tmp_path: Path
+) -> None:
+    load_or_build(requests[:1], default_profile(), tmp_path)
     (path,) = tmp_path.iterdir()
-    other = replace(wanted[0], slo=Slo(1100.0, 60.0))
+    other = replace(requests[0], slo=Slo(1100.0, 60.0))
     data, profile = path.read_bytes(), default_profile()
-    own, another = (content_hash(r, throughput_table(r, profile)) for r in (wanted[0], other))
-    assert len(decode(data, wanted[0], own)) > 0
+    own, another = (content_hash(r, throughput_table(r, profile)) for r in (requests[0], other))
+    assert len(decode(data, requests[0], own)) > 0
     with pytest.raises(InvalidValue, match=r"slo\.ttft_ms"):
         decode(data, other, another)
 
 
 def test_the_cache_forgets_the_least_recently_used(
-    wanted: list[LibraryRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requests: list[LibraryRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for age, name in ((300, "old"), (200, "older-but-used"), (100, "new")):
         path = tmp_path / f"{name}{SUFFIX}"
         path.write_bytes(b"x" * 4000)
         os.utime(path, (1_000_000 - age, 1_000_000 - age))
     monkeypatch.setattr(library_store, "MOST_BYTES", 12_000)
-    load_or_build(wanted[:1], default_profile(), tmp_path)
+    load_or_build(requests[:1], default_profile(), tmp_path)
     names = {path.name.removesuffix(SUFFIX) for path in tmp_path.iterdir()}
     assert "old" not in names
     assert {"older-but-used", "new"} < names
 
 
 def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG: the variable counts when it is absolute, else ~/.cache."""
+    """XDG: the variable counts if it is absolute, else ~/.cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "shoal" / "libraries"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")

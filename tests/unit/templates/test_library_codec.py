@@ -1,4 +1,4 @@
-"""The bytes of a library: round trip, what is refused, and what the hash covers."""
+"""The bytes of a library: round trip, refusals, and the inputs of the hash."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def library(request_: LibraryRequest) -> Library:
 
 
 def test_a_library_comes_back_as_it_was(request_: LibraryRequest, library: Library) -> None:
-    """Every template, its placement included; and the same library gives the same bytes."""
+    """Every template with its placement; the same library gives the same bytes."""
     data = encode(library)
     loaded = decode(data, request_, library.content_hash)
     assert len(loaded) > 5
@@ -55,7 +55,7 @@ def test_a_library_comes_back_as_it_was(request_: LibraryRequest, library: Libra
     assert encode(loaded) == data
 
 
-def test_the_header_says_what_it_was_built_from(library: Library) -> None:
+def test_the_header_holds_the_request(library: Library) -> None:
     header = read_header(encode(library))
     assert header.templates == len(library)
     assert header.content_hash == library.content_hash
@@ -68,9 +68,9 @@ def test_a_library_built_from_something_else_is_refused(
 ) -> None:
     """The message names the field that differs."""
     other = replace(request_, slo=Slo(1200.0, 50.0))
-    wanted = content_hash(other, throughput_table(other, default_profile()))
+    requests = content_hash(other, throughput_table(other, default_profile()))
     with pytest.raises(InvalidValue, match=r"slo\.tpot_ms"):
-        decode(encode(library), other, wanted)
+        decode(encode(library), other, requests)
 
 
 def test_a_library_from_another_performance_model_is_refused(
@@ -97,13 +97,13 @@ def test_a_library_from_another_performance_model_is_refused(
     ],
 )
 def test_the_hash_covers_every_input(request_: LibraryRequest, change: dict[str, object]) -> None:
-    """With the table held fixed, each field alone changes the hash."""
+    """With the table fixed, each field alone changes the hash."""
     table = np.ones((1, 1, 1))
     assert content_hash(replace(request_, **change), table) != content_hash(request_, table)
 
 
 def test_damaged_bytes_are_refused_by_name(request_: LibraryRequest, library: Library) -> None:
-    """Cut short, not an archive, or flipped bits: InvalidValue, never another exception."""
+    """Truncated, not an archive, or flipped bits: InvalidValue, never another exception."""
     data = encode(library)
     for broken in (b"", b"hello", data[: len(data) // 2], data[:200] + data[260:]):
         with pytest.raises(InvalidValue, match="library file"):
@@ -114,11 +114,11 @@ def test_damaged_bytes_are_refused_by_name(request_: LibraryRequest, library: Li
             loaded = decode(flipped, request_, library.content_hash)
         except InvalidValue:
             continue
-        assert list(loaded.templates()) == list(library.templates())  # a bit that means nothing
+        assert list(loaded.templates()) == list(library.templates())  # a bit without meaning
 
 
 def test_an_array_out_of_range_is_refused(request_: LibraryRequest, library: Library) -> None:
-    """A file that is whole but wrong (layers that do not sum to the model's) is named."""
+    """The error names a template whose layers do not add up to the model's."""
     with np.load(io.BytesIO(encode(library))) as archive:
         arrays = {name: archive[name].copy() for name in archive.files}
     arrays["layers"][3, 0] += 1

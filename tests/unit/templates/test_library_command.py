@@ -1,4 +1,4 @@
-"""`shoal library`: what it prints and how it refuses."""
+"""`shoal library`: its output and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement benchmark: its output form, its verdict on known optima, its refusals."""
+"""The placement benchmark: its output, its verdict on known optima, its errors."""
 
 from __future__ import annotations
 

@@ -1,0 +1,36 @@
+"""An engine process of the rate simulator: it knows only its load."""
+
+from __future__ import annotations
+
+from autoscaler.serving.engine_setup import EngineSetup
+from autoscaler.simulation.engine_process import SimEngine
+from autoscaler.simulation.event_queue import EventQueue
+
+
+class FlowEngine(SimEngine):
+    """An engine that knows only how many requests are in it, and until when."""
+
+    def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
+        self.setup = setup
+        self.address = address
+        self._events = events
+        self._load = 0
+        self._until_ms = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in the engine."""
+        return self._load if self._events.now_ms < self._until_ms else 0
+
+    @property
+    def held_kv(self) -> int:
+        """Always 0: KV transfers take no time here."""
+        return 0
+
+    def set_load(self, load: int, until_ms: float) -> None:
+        """`load` requests are in it until `until_ms`, or until the next call."""
+        self._load, self._until_ms = load, until_ms
+
+    def die(self) -> None:
+        """End the process; its load is gone."""
+        self._until_ms = 0.0
