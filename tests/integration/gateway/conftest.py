@@ -1,4 +1,4 @@
-"""A gateway in this process, with engines and a broker that tests control."""
+"""A gateway in the test's process, with engines and a broker that tests control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topics.time_base import TimeBase
 
 @pytest.fixture
 async def bench() -> AsyncIterator[MakeBench]:
-    """Call it with Settings fields and `speed`."""
+    """A function that makes a bench from GatewaySettings fields and `speed`."""
     async with AsyncExitStack() as stack:
 
         async def make(

@@ -1,4 +1,4 @@
-"""Tiny engines that behave or misbehave on demand, and a gateway in front of them."""
+"""Fake engines that fail in chosen ways, and a gateway in front of them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from topics.records import Endpoint, RouteGroup, Routes, Telemetry
 
 
 class FakeEngine:
-    """An engine of `tokens` tokens. mode: what it does with the next requests.
+    """An engine that answers with `tokens` tokens. mode: how it answers the next requests:
 
-    ok; status:N; lost-kv (500 to whoever brings KV); lost-kv-event (an error event instead); cut
-    (connection reset before a byte);
-    cut-after:N (after N tokens);
-    cut-kept (connection reset on a kept one, answered on a fresh one);
+    ok; status:N; lost-kv (500 for requests that bring KV); lost-kv-event (an error event instead);
+    cut (connection reset before a byte); cut-after:N (after N tokens);
+    cut-kept (connection reset on a reused connection, an answer on a new one);
     error-after:N (error event and [DONE]); refuse-after:N (the same, with code 400);
-    cut-at-end (after [DONE], the answer left open);
-    hang-at-end (the same, the connection stays); hang (nothing ever comes); gate (waits for
-    `gate`).
+    cut-at-end (connection reset after [DONE]);
+    hang-at-end (the connection stays open after [DONE]); hang (no answer); gate (waits for `gate`).
     """
 
     def __init__(self, name: str, model: str = "chat", tokens: int = 5) -> None:
         self.name, self.model, self.tokens = name, model, tokens
         self.mode = "ok"
-        self.only_for = ""  # the mode holds for prompts with this text
+        self.only_for = ""  # the mode applies to prompts that contain this
         self.healthy = True
         self.progresses = False
         self._tokens_made = 0
@@ -123,7 +121,7 @@ class FakeEngine:
 
         for index in range(self.tokens):
             if kind.endswith("-after") and index == int(number) > 0:
-                await asyncio.sleep(0.05)  # what went before has reached the client by now
+                await asyncio.sleep(0.05)  # earlier events reach the client first
             if kind == "cut-after" and index == int(number):
                 assert request.transport is not None
                 request.transport.close()
@@ -138,7 +136,7 @@ class FakeEngine:
             await event({"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
         if kind.endswith("-at-end"):
-            await asyncio.sleep(0.05)  # the end has reached the gateway by now
+            await asyncio.sleep(0.05)  # the end reaches the gateway first
             assert request.transport is not None
             if kind.startswith("cut"):
                 request.transport.abort()
@@ -148,7 +146,7 @@ class FakeEngine:
 
 
 class FakeLink:
-    """Takes records, or refuses them while `away`."""
+    """Stores records, or refuses them while `away`."""
 
     def __init__(self) -> None:
         self.away = False
@@ -192,7 +190,7 @@ class Bench:
             return answer.status, await answer.text()
 
     async def metric(self, name: str) -> float:
-        """The sum of a metric's series."""
+        """The sum of all series of a metric."""
         async with self.http.get(self.gateway.url + "/metrics") as answer:
             lines = (await answer.text()).splitlines()
         return sum(
@@ -206,7 +204,7 @@ MakeBench = Callable[..., Awaitable[Bench]]
 
 
 async def until(condition: Callable[[], bool], real_s: float = 5.0) -> None:
-    """Give the loop its turns until `condition` holds; fails after `real_s`."""
+    """Wait until `condition` holds; TimeoutError after `real_s`."""
     async with asyncio.timeout(real_s):
         while not condition():
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The gateway in front of engines that work: what clients ask and what they are answered."""
+"""The gateway in front of working engines: requests, answers, models, waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topics.records import Endpoint, RouteGroup, Routes
 
 
 async def test_a_stream_passes_through_and_usage_stays_inside(bench: MakeBench) -> None:
-    """The gateway asks for usage; a client that did not ask does not see it."""
+    """The gateway requests usage from engines; a client that did not request it does not get it."""
     b = await bench()
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -99,7 +99,7 @@ async def test_unknown_model_is_404(bench: MakeBench) -> None:
 
 
 async def test_a_request_waits_for_a_model_that_wakes_up(bench: MakeBench) -> None:
-    """The wait is part of its TTFT."""
+    """The wait counts in its TTFT."""
     b = await bench()
     engine = await b.engine("e")
     b.route()
@@ -113,7 +113,7 @@ async def test_a_request_waits_for_a_model_that_wakes_up(bench: MakeBench) -> No
     assert total(b.link.records, "refused") == 0
 
 
-async def test_no_instance_in_time_is_503_and_refused(bench: MakeBench) -> None:
+async def test_no_instance_in_time_is_503_and_counts_as_refused(bench: MakeBench) -> None:
     b = await bench(speed=50.0, hold_s=2.0)
     b.route()
     status, text = await b.post()
@@ -171,8 +171,8 @@ async def test_models_are_found_by_any_of_their_names(bench: MakeBench) -> None:
         assert answer.status == 404
 
 
-async def test_a_withdrawn_model_is_gone(bench: MakeBench) -> None:
-    """What runs is finished; what waits and what comes is told that there is no such model."""
+async def test_a_withdrawn_model_is_not_served_any_more(bench: MakeBench) -> None:
+    """Running requests finish; waiting and new ones get an error that the model does not exist."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = "gate"
@@ -191,10 +191,10 @@ async def test_a_withdrawn_model_is_gone(bench: MakeBench) -> None:
     assert (await b.post())[0] == 404
 
 
-async def test_a_cold_start_is_waited_for_and_a_no_says_when_to_come_back(
+async def test_requests_wait_for_a_cold_start_and_refusals_have_retry_after(
     bench: MakeBench,
 ) -> None:
-    """As long as an instance takes to start, whatever hold_s says."""
+    """They wait as long as an instance takes to start, even if hold_s is shorter."""
     b = await bench(speed=50.0, hold_s=1.0)
     b.gateway.table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0, start_s=20.0))
     b.gateway.table.apply(Routes("fast", 1, 1, 0, 2000.0, 60.0))
@@ -208,7 +208,7 @@ async def test_a_cold_start_is_waited_for_and_a_no_says_when_to_come_back(
 
 
 async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
-    """Left before its limit has passed: no failure of ours."""
+    """It leaves before the TTFT limit, so it does not count as a failure."""
     b = await bench(speed=1.0)
     engine = await b.engine("e")
     engine.mode = "gate"

@@ -1,4 +1,4 @@
-"""Clients that mean harm, or know no better: they get a clear answer, and others are served."""
+"""Hostile or faulty clients get a clear error and do not disturb others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, total, until
 from topics.records import RouteGroup
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 async def ready(bench: MakeBench, **options: object) -> Bench:
@@ -30,7 +30,7 @@ async def raw(b: Bench, data: bytes) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and all of what follows, until the connection ends."""
+    """Status and the bytes that follow until the connection ends."""
     text = await asyncio.wait_for(reader.read(), 10.0)
     return int(text.split(b" ", 2)[1]), text
 
@@ -45,7 +45,7 @@ async def test_half_a_head_times_out(bench: MakeBench) -> None:
     writer.close()
 
 
-async def test_a_head_without_end_is_431(bench: MakeBench) -> None:
+async def test_an_endless_head_is_431(bench: MakeBench) -> None:
     b = await ready(bench)
     reader, writer = await raw(b, HEAD + b"X: " + b"a" * 100_000)
     assert (await answered(reader))[0] == 431
@@ -55,7 +55,7 @@ async def test_a_head_without_end_is_431(bench: MakeBench) -> None:
     writer.close()
 
 
-async def test_half_a_body_times_out_and_gives_its_memory_back(bench: MakeBench) -> None:
+async def test_half_a_body_times_out_and_releases_its_memory(bench: MakeBench) -> None:
     b = await ready(bench, body_real_s=0.4)
     lines = [await raw(b, HEAD + b"Content-Length: 900000\r\n\r\n" + b"a" * 500_000) for _ in "abc"]
     budget = b.gateway._server.body_memory
@@ -67,10 +67,10 @@ async def test_half_a_body_times_out_and_gives_its_memory_back(bench: MakeBench)
     assert b.gateway._server.requests_timed_out == 3
 
 
-async def test_unfinished_bodies_have_one_budget_and_small_requests_pass(
+async def test_incomplete_bodies_share_one_limit_and_small_requests_pass(
     bench: MakeBench,
 ) -> None:
-    """The largest is refused, not the newcomer."""
+    """The largest body is refused, not the newest."""
     b = await ready(bench, body_budget_bytes=3_000_000)
     size = b"Content-Length: 1500000\r\n\r\n"
     lines = [await raw(b, HEAD + size + b"a" * 1_000_000) for _ in range(8)]
@@ -122,15 +122,15 @@ async def test_compressed_bodies_are_refused_unread(bench: MakeBench, coding: st
         b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
     ],
 )
-async def test_what_is_not_http_as_we_speak_it_is_400(bench: MakeBench, data: bytes) -> None:
+async def test_invalid_http_is_400(bench: MakeBench, data: bytes) -> None:
     b = await ready(bench)
     reader, writer = await raw(b, data)
     assert (await answered(reader))[0] == 400
     writer.close()
 
 
-async def test_what_a_client_does_wrong_is_no_miss(bench: MakeBench) -> None:
-    """Such a miss could drive a scale-out."""
+async def test_client_errors_do_not_count_against_the_slo(bench: MakeBench) -> None:
+    """A miss could cause a scale-out."""
     b = await ready(bench)
     url = b.gateway.url + "/v1/completions"
     for body in (
@@ -147,7 +147,7 @@ async def test_what_a_client_does_wrong_is_no_miss(bench: MakeBench) -> None:
     assert total(b.link.records, "failures") + total(b.link.records, "refused") == 0
 
 
-async def test_heavy_bodies_are_parsed_elsewhere_and_nobody_waits_for_them(
+async def test_heavy_bodies_are_parsed_in_another_process_without_delaying_others(
     bench: MakeBench,
 ) -> None:
     """A body of 30,000 messages takes many milliseconds to parse."""
@@ -163,14 +163,14 @@ async def test_heavy_bodies_are_parsed_elsewhere_and_nobody_waits_for_them(
 
     assert await attack() == 200
     process = b.gateway._app.parser.process
-    assert process is not None  # this process parsed nothing heavy
+    assert process is not None  # heavy bodies were parsed in it
     assert (await b.post(prompt=["a"] * 30_000, n=1000))[0] == 400  # and says so, too
     process.kill()
     await process.wait()
-    assert await attack() == 200  # in a new one
+    assert await attack() == 200  # in a new process
 
 
-async def test_requests_for_unknown_models_before_any_routes_wait_in_bounds(
+async def test_few_requests_may_wait_before_any_routes_arrive(
     bench: MakeBench,
 ) -> None:
     b = await bench(speed=1.0, max_unknown=3, hold_s=30.0)
@@ -188,8 +188,8 @@ async def test_requests_for_unknown_models_before_any_routes_wait_in_bounds(
 
 async def test_pipelined_requests_are_answered_in_order(bench: MakeBench) -> None:
     b = await ready(bench)
-    one = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
-    two = b"GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    two = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     reader, writer = await raw(b, one + one + two)
     _, text = await answered(reader)
     assert text.count(b"HTTP/1.1 200") == 3
@@ -209,11 +209,11 @@ async def test_an_old_client_gets_a_stream_that_ends_with_the_connection(bench: 
     writer.close()
 
 
-async def test_requests_piled_up_ahead_of_their_answers_are_bounded(bench: MakeBench) -> None:
+async def test_pipelined_requests_are_limited(bench: MakeBench) -> None:
     b = await ready(bench)
     body = orjson.dumps(b.body())
     first = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    reader, writer = await raw(b, first + b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n" * 5000)
+    reader, writer = await raw(b, first + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
     await until(lambda: b.gateway._server.requests_over_limit == 1)
     text = await asyncio.wait_for(reader.read(), 5.0)
     assert text.startswith(b"HTTP/1.1 200")

@@ -1,4 +1,4 @@
-"""The gateway process on the embedded broker: routes in, telemetry out, a broker that dies."""
+"""The gateway process with the embedded broker: routes, telemetry, and a broker that dies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Spawn = Callable[..., Any]
 
 @pytest.fixture
 async def spawn() -> AsyncIterator[Spawn]:
-    """Start a module; gives (process, its first line)."""
+    """A function that starts a module and returns (process, its first line)."""
     async with AsyncExitStack() as stack:
 
         async def begin(module: str, *options: str) -> tuple[Process, dict[str, Any]]:
@@ -48,7 +48,8 @@ async def spawn() -> AsyncIterator[Spawn]:
 async def test_routes_in_telemetry_out_and_serving_without_the_broker(
     spawn: Spawn, tmp_path: Path
 ) -> None:
-    """A stale leader's routes change nothing, nor do an invented one's; a dead broker neither."""
+    """Routes of a stale leader or of an invented one change nothing. Serving continues without a
+    broker."""
     broker, hello = await spawn("streams.broker")
     base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     engine, other = await FakeEngine("e").start(), await FakeEngine("other").start()
@@ -74,12 +75,12 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
                 return await answer.text()
 
         await route(engine, 4, 2)
-        assert "e0" in await ask()  # held until the routes had come
+        assert "e0" in await ask()  # waited for the routes
         await until(lambda: sum(record.completions for record in seen) == 1, 20.0)
         assert {record.gateway for record in seen} == {"gateway-7"}
         assert seen[-1].route_generation == 4
         await route(other, 9, 1)
-        await route(other, 1, 10**12)  # a leader that nobody knows
+        await route(other, 1, 10**12)  # a leader token that no claim gave
         await route(engine, 5, 2)
         await until(lambda: seen[-1].route_generation == 5, 20.0)
         assert "e0" in await ask()

@@ -1,4 +1,4 @@
-"""A request that engines fail at, though they answer others, is its client's fault."""
+"""A request is at fault if engines fail at it that answer other requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BAD = "a bad one"
 async def failing(
     bench: MakeBench, count: int, mode: str = "status:500"
 ) -> tuple[Bench, list[FakeEngine]]:
-    """Engines that answer one prompt with an error of their own, and all others well."""
+    """Engines that fail at one prompt and answer all others."""
     made = await bench(verify_real_s=0.02)
     engines = [await made.engine(f"e{n}") for n in range(count)]
     for engine in engines:
@@ -24,31 +24,31 @@ async def failing(
     return made, engines
 
 
-def seen(engines: list[FakeEngine]) -> int:
+def bad_requests(engines: list[FakeEngine]) -> int:
     return sum(body.get("prompt") == BAD for engine in engines for body in engine.seen)
 
 
 @pytest.mark.parametrize("mode", ["status:500", "error-after:0"])
 @pytest.mark.parametrize("count", [1, 2, 4])
-async def test_what_two_attempts_answer_with_500_is_the_clients_fault(
+async def test_a_request_that_two_attempts_answer_with_500_is_at_fault(
     bench: MakeBench, count: int, mode: str
 ) -> None:
-    """Two attempts and no third, no miss of an SLO, nobody ejected, however often it comes."""
+    """It gets two attempts each time, ejects no engine and does not count as an SLO miss."""
     b, engines = await failing(bench, count, mode)
     for _ in range(5):
         status, text = await b.post(prompt=BAD)
         assert (status, json.loads(text)["error"]["type"]) == (400, "invalid_request_error")
-        assert "fail at this request" in json.loads(text)["error"]["message"]
+        assert "fail at this one" in json.loads(text)["error"]["message"]
         assert (await b.post())[0] == 200
-    assert seen(engines) == 10
+    assert bad_requests(engines) == 10
     assert await b.metric("ejections_total") == 0
     await until(lambda: total(b.link.records, "completions") == 5)
     assert total(b.link.records, "withdrawn") == 5
     assert total(b.link.records, "failures") == total(b.link.records, "refused") == 0
 
 
-async def test_engines_that_fail_at_everything_are_not_excused(bench: MakeBench) -> None:
-    """They still say that they are healthy; only a token shows that the request was at fault."""
+async def test_engines_that_fail_at_every_request_are_at_fault(bench: MakeBench) -> None:
+    """Their health checks pass, so only a token probe shows that the request is not at fault."""
     b, engines = await failing(bench, 2)
     for engine in engines:
         engine.only_for = ""
@@ -64,12 +64,14 @@ async def test_one_instance_that_fails_where_another_answers_is_at_fault(bench: 
     assert b.gateway.table.routers["chat"].ejected() == {engines[0].endpoint}
 
 
-async def test_a_refusal_in_the_first_event_of_a_stream_is_a_refusal(bench: MakeBench) -> None:
-    """The status line said 200 before the engine had looked; nobody else is asked."""
+async def test_a_4xx_error_in_the_first_event_of_a_stream_rejects_the_request(
+    bench: MakeBench,
+) -> None:
+    """The status line was 200 already. No other engine is tried."""
     b, engines = await failing(bench, 2, "refuse-after:0")
     status, text = await b.post(prompt=BAD)
     assert (status, json.loads(text)["error"]["code"]) == (400, 400)
-    assert seen(engines) == 1
+    assert bad_requests(engines) == 1
     await until(lambda: total(b.link.records, "withdrawn") == 1)
 
 
@@ -120,12 +122,15 @@ async def test_urls_are_refused_unless_their_host_is_declared(bench: MakeBench, 
         ("https:///media.example/", 400),
     ],
 )
-async def test_only_declared_hosts_are_fetched_from(
+async def test_engines_fetch_media_only_from_declared_hosts(
     bench: MakeBench, url: str, status: int
 ) -> None:
     b = await bench(media_domains=frozenset({"media.example"}))
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
     assert (await b.post(CHAT, messages=showing(url)))[0] == status
-    heavy = [*showing(url), {"role": "user", "content": "a" * 600_000}]  # parsed in a process apart
+    heavy = [
+        *showing(url),
+        {"role": "user", "content": "a" * 600_000},
+    ]  # parsed in the parser process
     assert (await b.post(CHAT, messages=heavy))[0] == status

@@ -1,4 +1,4 @@
-"""The gateway drives requests through stages of a model of components, in front of real stages."""
+"""The gateway sends requests through the real stages of a model of components."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def hops(*steps: tuple[str, str]) -> tuple[Hop, ...]:
 
 
 def route(bench: Bench, generation: int = 1, **stages: tuple[Here, ...]) -> None:
-    """Text goes to `llm`; three of four photos by `image`, `llm`, the fourth to `all`."""
+    """Text goes to `llm`; three of four photos go through `image` and `llm`, the fourth to
+    `all`."""
     group = RouteGroup(
         "cell",
         1.0,
@@ -138,7 +139,7 @@ async def test_the_last_stage_streams_and_names_itself(bench: MakeBench) -> None
     assert '"content":" a a a a a"' in text
 
 
-async def test_media_that_no_kind_has_are_refused_in_one_line(bench: MakeBench) -> None:
+async def test_media_of_no_request_kind_are_refused_in_one_line(bench: MakeBench) -> None:
     b = await bench(speed=SPEED)
     here = await fleet(b)
     route(b, **{name: (one,) for name, one in here.items()})
@@ -149,8 +150,8 @@ async def test_media_that_no_kind_has_are_refused_in_one_line(bench: MakeBench) 
     assert json.loads(text)["error"]["message"] == "omni does not accept video"
 
 
-async def test_a_failed_hop_says_which_and_holds_nothing(bench: MakeBench) -> None:
-    """The stage that is gone was the second hop: what the first one did is not kept anywhere."""
+async def test_a_failed_hop_is_named_and_releases_its_slots(bench: MakeBench) -> None:
+    """The second hop has no instance; the first hop's slot is released."""
     b = await bench(speed=SPEED, hold_s=0.5, attempts=2)
     here = await fleet(b)
     here.pop("all")

@@ -1,4 +1,4 @@
-"""The gateway in front of real simulated engine processes: hand-over, kills, ends."""
+"""The gateway in front of simulated engine processes: hand-over, kills, SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StartEngine = Callable[[Bench, str, str], Awaitable[tuple[Endpoint, Process]]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[StartEngine]:
-    """Start one engine of `phase`; back when it answers."""
+    """A function that starts an engine of `phase` and returns when it answers."""
     async with AsyncExitStack() as stack:
 
         async def begin(bench: Bench, name: str, phase: str) -> tuple[Endpoint, Process]:
@@ -62,7 +62,7 @@ async def engine_metric(bench: Bench, endpoint: Endpoint, name: str) -> float:
 async def test_prefill_on_one_engine_decode_on_another(
     bench: MakeBench, start: StartEngine
 ) -> None:
-    """The decode engine gets the KV over the wire and computes no prompt itself."""
+    """The decode engine gets the KV over the network and computes no prompt itself."""
     b = await bench(speed=SPEED)
     (prefill, _), (decode, _) = await asyncio.gather(
         start(b, "p", "prefill"), start(b, "d", "decode")
@@ -80,10 +80,11 @@ async def test_prefill_on_one_engine_decode_on_another(
     assert json.loads(text)["usage"]["completion_tokens"] == 20
 
 
-async def test_an_engine_killed_under_load_loses_only_what_it_had_begun(
+async def test_an_engine_killed_under_load_loses_only_started_requests(
     bench: MakeBench, start: StartEngine
 ) -> None:
-    """SIGKILL after their first tokens: they end visibly, and what comes later goes elsewhere."""
+    """After SIGKILL, streams that had tokens end with an error; later requests go to the other
+    engine."""
     b = await bench(speed=SPEED)
     (one, victim), (two, _) = await asyncio.gather(
         start(b, "one", "aggregated"), start(b, "two", "aggregated")
@@ -114,7 +115,7 @@ async def test_an_engine_killed_under_load_loses_only_what_it_had_begun(
     assert b.gateway.table.routers["chat"].ejected() == {one}
 
 
-async def test_an_engine_that_is_told_to_stop_ends_its_requests_visibly(
+async def test_an_engine_that_gets_sigterm_ends_its_requests_visibly(
     bench: MakeBench, start: StartEngine
 ) -> None:
     b = await bench(speed=SPEED)

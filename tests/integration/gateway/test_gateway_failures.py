@@ -1,4 +1,4 @@
-"""The gateway in front of engines that fail, hang and vanish."""
+"""The gateway in front of engines that fail, hang or die."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_dead_engine_is_ejected_and_comes_back_by_a_probe(bench: MakeBen
     await dead.stop()
     answers = [await b.post() for _ in range(4)]
     assert [status for status, _ in answers] == [200] * 4
-    assert await b.metric("retries_total") == 1  # only the first one found out
+    assert await b.metric("retries_total") == 1  # only the first request met the dead engine
     await dead.start(port)
     router = b.gateway.table.routers["chat"]
     await until(lambda: not router.ejected())
@@ -50,7 +50,7 @@ async def test_an_unhealthy_engine_stays_out(bench: MakeBench) -> None:
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
     status, _ = await b.post()
     assert status == 503
-    assert len(engine.seen) == 1  # held after its first try, and never sent there again
+    assert len(engine.seen) == 1  # the request waits and is not sent there again
 
 
 async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) -> None:
@@ -64,7 +64,7 @@ async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) ->
     assert "e1" in text
     assert json.loads(events[-3].removeprefix("data: "))["error"]["type"] == "engine_lost"
     assert events[-2] == "data: [DONE]"
-    assert not other.seen  # half an answer is never continued elsewhere
+    assert not other.seen  # another instance never continues an answer
     await until(lambda: total(b.link.records, "failures") == 1)
     assert await b.metric("broken_streams_total") == 1
     assert await b.metric("ejections_total") == 1
@@ -83,10 +83,10 @@ async def test_an_engines_own_error_event_is_a_failure(bench: MakeBench) -> None
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_that_an_engine_died_of_goes_to_no_other(
+async def test_a_request_is_not_resent_if_its_connection_broke(
     bench: MakeBench, stream: bool
 ) -> None:
-    """The connection broke after the request was sent: it may be the cause."""
+    """The request may be the cause."""
     b = await bench()
     engines = [await b.engine(f"e{n}") for n in range(3)]
     for engine in engines:
@@ -100,10 +100,10 @@ async def test_a_request_that_an_engine_died_of_goes_to_no_other(
     assert await b.metric("ejections_total") == 1
 
 
-async def test_an_engine_that_says_500_and_dies_had_the_request_that_killed_it(
+async def test_a_request_is_not_resent_if_its_engine_crashed_after_a_500(
     bench: MakeBench,
 ) -> None:
-    """vLLM's API server answers 500 when its core has died, and ends afterwards."""
+    """vLLM's API server answers 500 when its core has crashed, and ends afterwards."""
     b = await bench(verify_real_s=0.05)
     dying, other = await b.engine("dying"), await b.engine("other")
     dying.mode, dying.healthy = "status:500", False
@@ -114,8 +114,8 @@ async def test_an_engine_that_says_500_and_dies_had_the_request_that_killed_it(
     assert b.gateway.table.routers["chat"].ejected() == {dying.endpoint}
 
 
-async def test_a_request_that_is_always_answered_500_ejects_nobody(bench: MakeBench) -> None:
-    """Nobody else could answer it either, so it says nothing about an engine."""
+async def test_a_request_that_always_gets_500_ejects_no_engine(bench: MakeBench) -> None:
+    """No other engine answers it either, so no engine is at fault."""
     b = await bench(verify_real_s=0.02)
     engines = [await b.engine(f"e{n}") for n in range(3)]
     b.route(RouteGroup("g", 1.0, tuple(engine.endpoint for engine in engines)))
@@ -130,7 +130,7 @@ async def test_a_request_that_is_always_answered_500_ejects_nobody(bench: MakeBe
 
 
 async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBench) -> None:
-    """Three different requests in a row; it says that it is healthy all the while."""
+    """It fails three different requests in a row while its health checks pass."""
     b = await bench(verify_real_s=0.02)
     bad, good = await b.engine("bad"), await b.engine("good")
     bad.mode = "status:500"
@@ -141,8 +141,10 @@ async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBen
     assert b.gateway.table.routers["chat"].ejected() == {bad.endpoint}
 
 
-async def test_a_kept_connection_that_the_engine_closed_is_no_loss(bench: MakeBench) -> None:
-    """Idle connections end; that says nothing about the engine, which is asked once more."""
+async def test_a_request_on_an_idle_connection_that_the_engine_closed_is_resent(
+    bench: MakeBench,
+) -> None:
+    """Idle connections end, which is no fault of the engine."""
     b = await bench()
     engine, other = await b.engine("e"), await b.engine("other")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -154,8 +156,8 @@ async def test_a_kept_connection_that_the_engine_closed_is_no_loss(bench: MakeBe
     assert not other.seen
 
 
-async def test_unreachable_instances_are_tried_up_to_the_bound(bench: MakeBench) -> None:
-    """Nobody got the request, so asking the next one harms nobody."""
+async def test_unreachable_instances_are_tried_up_to_the_limit(bench: MakeBench) -> None:
+    """No engine got the request, so trying the next one is harmless."""
     b = await bench()
     engines = [await b.engine(f"e{n}") for n in range(4)]
     for engine in engines[:2]:
@@ -165,9 +167,9 @@ async def test_unreachable_instances_are_tried_up_to_the_bound(bench: MakeBench)
     assert await b.metric("ejections_total") == 2
 
 
-async def test_a_hung_engine_is_given_up_and_ejected(bench: MakeBench) -> None:
-    """It says that it is healthy all the while, so only making a token brings it back. What it
-    held may be what stopped it and goes nowhere else."""
+async def test_a_hung_engine_is_ejected_and_its_requests_end(bench: MakeBench) -> None:
+    """Its health checks pass, so only a token probe readmits it. Its requests may be the cause and
+    are not sent to another engine."""
     b = await bench(speed=100.0, stall_s=1.0)
     hung, good = await b.engine("hung"), await b.engine("good")
     hung.mode = "hang"
@@ -178,15 +180,15 @@ async def test_a_hung_engine_is_given_up_and_ejected(bench: MakeBench) -> None:
     router = b.gateway.table.routers["chat"]
     assert router.ejected() == {hung.endpoint}
     asked = len(hung.seen)
-    await until(lambda: len(hung.seen) > asked)  # a probe asked it for a token
+    await until(lambda: len(hung.seen) > asked)  # a token probe
     assert router.ejected() == {hung.endpoint}
     assert (await b.post())[0] == 200
     hung.mode = "ok"
 
 
 @pytest.mark.parametrize("sign", ["a token for a probe", "progress in its metrics"])
-async def test_long_silent_answers_make_no_engine_hang(bench: MakeBench, sign: str) -> None:
-    """Answers that are not streamed say nothing until they are done, however healthy it is."""
+async def test_long_answers_without_streaming_are_not_a_hang(bench: MakeBench, sign: str) -> None:
+    """A healthy engine sends nothing until an answer without streaming is complete."""
     b = await bench(speed=100.0, stall_s=1.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -197,15 +199,17 @@ async def test_long_silent_answers_make_no_engine_hang(bench: MakeBench, sign: s
         engine.mode = "ok"
     else:
         engine.progresses = True
-    await asyncio.sleep(2.5)  # the limit is 1 real s at the least
+    await asyncio.sleep(2.5)  # the limit is at least 1 real s
     assert not waiting.done()
     assert not b.gateway.table.routers["chat"].ejected()
     engine.gate.set()
     assert (await waiting)[0] == 200
 
 
-async def test_a_request_that_waits_long_on_a_busy_engine_is_left_alone(bench: MakeBench) -> None:
-    """Silence on one request is overload; only silence on all of them is a hang."""
+async def test_a_request_that_waits_long_at_a_busy_engine_is_not_cancelled(
+    bench: MakeBench,
+) -> None:
+    """Silence for one request is overload; only silence for all of them is a hang."""
     b = await bench(speed=100.0, stall_s=1.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -214,7 +218,7 @@ async def test_a_request_that_waits_long_on_a_busy_engine_is_left_alone(bench: M
     await until(lambda: len(engine.seen) == 1)
     engine.mode = "ok"
     began = asyncio.get_running_loop().time()
-    while asyncio.get_running_loop().time() < began + 1.3:  # the limit is 1 real s at the least
+    while asyncio.get_running_loop().time() < began + 1.3:  # the limit is at least 1 real s
         await b.post()
     assert not waiting.done()
     assert not b.gateway.table.routers["chat"].ejected()
@@ -231,6 +235,6 @@ async def test_400_and_429_of_an_engine_are_passed_on(bench: MakeBench) -> None:
         status, text = await b.post()
         assert (status, json.loads(text)["error"]["message"]) == (code, "as told")
     await until(lambda: total(b.link.records, "refused") == 1)
-    await until(lambda: total(b.link.records, "withdrawn") == 1)  # its request, not our service
+    await until(lambda: total(b.link.records, "withdrawn") == 1)  # the client's fault
     assert total(b.link.records, "failures") == 0
     assert await b.metric("ejections_total") == 0

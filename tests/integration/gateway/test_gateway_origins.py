@@ -1,4 +1,4 @@
-"""A gateway on loopback is no door for the pages that a browser of the same machine shows."""
+"""Pages in a browser of the same machine cannot use a gateway on loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ask(bench: Bench, method: str, path: str, **headers: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics"])
-async def test_a_name_that_a_stranger_points_at_loopback_is_refused(
+async def test_an_undeclared_host_name_that_resolves_to_loopback_is_refused(
     bench: MakeBench, path: str
 ) -> None:
     made = await bench(host_names=frozenset({"gateway.example"}))
@@ -35,17 +35,19 @@ async def test_a_name_that_a_stranger_points_at_loopback_is_refused(
 
 @pytest.mark.parametrize("header", [{"Origin": "https://attacker.example"}, {"Origin": "null"},
                                     {"Sec_Fetch_Site": "cross-site"}])  # fmt: skip
-async def test_a_page_of_another_site_uses_nothing_up(
+async def test_a_page_of_another_site_cannot_send_requests(
     bench: MakeBench, header: dict[str, str]
 ) -> None:
     made = await bench(hold_s=0.1)
     assert await ask(made, "POST", "/v1/chat/completions", **header) == 403
     own = {"Origin": made.gateway.url, "Sec_Fetch_Site": "same-origin"}
-    assert await ask(made, "POST", "/v1/chat/completions", **own) == 503  # it has no routes
+    assert await ask(made, "POST", "/v1/chat/completions", **own) == 503  # the model has no routes
     assert await ask(made, "POST", "/v1/chat/completions") == 503
 
 
-async def test_with_api_keys_a_key_is_what_counts(bench: MakeBench, tmp_path: Path) -> None:
+async def test_with_api_keys_pages_of_other_sites_may_send_requests(
+    bench: MakeBench, tmp_path: Path
+) -> None:
     keys = tmp_path / "keys.yaml"
     digest = hashlib.sha256(b"key").hexdigest()
     keys.write_text(f"keys: [{{name: web, sha256: {digest}, models: ['*']}}]")
@@ -58,6 +60,6 @@ async def test_with_api_keys_a_key_is_what_counts(bench: MakeBench, tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["a:80", "http://a", "a b", "a\nb", "*", "ä"])
-def test_what_is_no_host_name_cannot_be_declared(text: str) -> None:
+def test_an_invalid_host_name_cannot_be_declared(text: str) -> None:
     with pytest.raises(InvalidRecord, match="--allowed-hosts"):
         host_names("--allowed-hosts", f"good.example,{text}")

@@ -1,4 +1,4 @@
-"""The gateway as a process of its own: without a broker, restarted, ended, on its leash."""
+"""The gateway as a process: without a broker, restarts, shutdown, supervision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Start a gateway process; gives (process, its first line)."""
+    """A function that starts a gateway process and returns (process, its first line)."""
     async with AsyncExitStack() as stack:
 
         async def begin(
@@ -81,7 +81,7 @@ async def ask(url: str) -> tuple[int, str]:
 async def test_serves_by_the_last_routes_without_a_broker(
     start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    """Fail static, across its own restart after SIGKILL."""
+    """Also after SIGKILL and a restart of the gateway."""
     (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
     for _ in range(2):
         process, ready = await start()
@@ -96,7 +96,7 @@ async def test_serves_by_the_last_routes_without_a_broker(
 
 
 async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -> Any:
-    """A gateway with one request in an engine that waits; (process, its url, the request)."""
+    """A gateway whose engine holds one request: (process, its url, the request)."""
     (folder / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
     process, ready = await start(*more)
     engine.mode = "gate"
@@ -108,7 +108,7 @@ async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -
 
 
 async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    """It accepts no more, finishes what it has, and ends at once when that is done."""
+    """It accepts no more requests, finishes the current ones, and ends."""
     process, url, asking = await hold_one(start, engine, tmp_path)
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(1.0)
@@ -125,7 +125,7 @@ async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_pa
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_drain_ends_at_its_deadline_or_when_told_twice(
+async def test_a_drain_ends_at_its_deadline_or_at_a_second_signal(
     start: Start, engine: FakeEngine, tmp_path: Path, again: bool
 ) -> None:
     limit = "60" if again else "0.7"
@@ -141,8 +141,7 @@ async def test_a_drain_ends_at_its_deadline_or_when_told_twice(
     await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_without_a_state_folder_it_serves_on(start: Start) -> None:
-    """Nothing to keep is no reason to end."""
+async def test_it_serves_without_a_state_folder(start: Start) -> None:
     process, ready = await start(state=False)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(process.wait(), 1.0)
@@ -153,8 +152,8 @@ async def test_without_a_state_folder_it_serves_on(start: Start) -> None:
     assert process.returncode == 0
 
 
-async def test_routes_that_could_not_be_saved_are_saved_once_they_can_be(tmp_path: Path) -> None:
-    """Otherwise a restart after a full disk would serve by routes of long ago."""
+async def test_saving_routes_is_retried_until_it_succeeds(tmp_path: Path) -> None:
+    """Otherwise a restart after a full disk would use outdated routes."""
     folder = tmp_path / "state"
     folder.mkdir()
     full = folder / "routes.new"
@@ -183,7 +182,7 @@ async def test_it_ends_when_its_supervisor_is_gone(start: Start) -> None:
     assert process.returncode == 0
 
 
-async def test_a_state_folder_that_cannot_be_used_is_reported_and_serving_goes_on(
+async def test_an_unusable_state_folder_is_reported_and_serving_continues(
     start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "routes.jsonl").write_bytes(b"broken\n")
@@ -226,10 +225,10 @@ async def test_a_port_in_use_is_one_line(start: Start, engine: FakeEngine) -> No
     assert "Traceback" not in error.decode()
 
 
-async def test_several_workers_share_a_port_and_a_dead_one_comes_back(
+async def test_workers_share_a_port_and_a_dead_one_restarts(
     start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    """Each with metrics of its own; SIGTERM ends them all in order."""
+    """Each worker has its own metrics; SIGTERM ends all of them."""
     for worker in ("w1", "w2"):
         (tmp_path / worker).mkdir()
         (tmp_path / worker / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")

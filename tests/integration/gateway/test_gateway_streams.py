@@ -1,4 +1,4 @@
-"""Ends and edges of streams: none in them, cut behind their end, read slowly."""
+"""Streams without tokens, errors after their end, and clients that read slowly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topics.records import Endpoint, RouteGroup
 
 
 async def test_a_stream_without_a_token_ends_as_one(bench: MakeBench) -> None:
-    """Nothing generated is an answer, too."""
+    """A stream without tokens is a valid answer."""
     b = await bench()
     engine = await b.engine("e", tokens=0)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -21,10 +21,9 @@ async def test_a_stream_without_a_token_ends_as_one(bench: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cut-at-end", "hang-at-end"])
-async def test_what_happens_behind_the_end_harms_no_served_request(
-    bench: MakeBench, mode: str
-) -> None:
-    """The client has all of it: completed, its place given back, nobody blamed."""
+async def test_an_error_after_the_end_of_a_stream_is_ignored(bench: MakeBench, mode: str) -> None:
+    """The client has the whole answer: it is completed, its slot is released and no engine is
+    ejected."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = mode
@@ -38,9 +37,10 @@ async def test_what_happens_behind_the_end_harms_no_served_request(
     engine.gate.set()
 
 
-async def test_a_client_that_reads_slowly_makes_no_engine_hang(bench: MakeBench) -> None:
-    """While the client is waited for, nobody listens to the engine, and nothing piles up here."""
-    b = await bench(speed=0.1)  # no look by itself while this lasts
+async def test_a_client_that_reads_slowly_is_not_an_engine_hang(bench: MakeBench) -> None:
+    """While the gateway waits for the client it does not read from the engine and buffers
+    nothing."""
+    b = await bench(speed=0.1)  # too slow for a periodic check
     detector = b.gateway.proxy.hang_detector = HangDetector(0.0)
     engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -58,7 +58,8 @@ async def test_a_client_that_reads_slowly_makes_no_engine_hang(bench: MakeBench)
 
 
 async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
-    """After the declared time; its slot at the engine is free again, and it was no miss of ours."""
+    """After the configured time its slot at the engine is released. It does not count as a
+    failure."""
     b = await bench(speed=1.0, write_real_s=0.5)
     engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -69,8 +70,8 @@ async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
     assert sum(record.failures for record in b.link.records) == 0
 
 
-async def test_silence_counts_again_once_the_engine_is_listened_to() -> None:
-    """Only the time elsewhere is left out."""
+async def test_silence_counts_again_once_the_engine_is_read_again() -> None:
+    """Only the time without reading is excluded."""
     engine, stalls = Endpoint("e", "h:1"), HangDetector(0.0)
     async with stalls.attempt(engine) as scope:
         stalls.pause_attempt(engine, scope)

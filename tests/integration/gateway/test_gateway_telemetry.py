@@ -1,4 +1,4 @@
-"""What the gateway says of the requests that went through it."""
+"""Telemetry of the requests that a gateway served."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import RouteGroup, Routes
 
 
-async def test_telemetry_says_zero_and_adds_up(bench: MakeBench) -> None:
-    """Every model of the routes each second; arrivals = ends + in flight."""
+async def test_telemetry_states_zero_and_adds_up(bench: MakeBench) -> None:
+    """A record for every model each second; arrivals = ends + requests in flight."""
     b = await bench(speed=50.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)), generation=7)
@@ -40,14 +40,14 @@ async def test_telemetry_says_zero_and_adds_up(bench: MakeBench) -> None:
     assert chat[-1].route_generation == 7
     sequences = [record.sequence for record in b.link.records]
     assert len(set(sequences)) == len(sequences)
-    for before, after in itertools.pairwise(chat):  # spans lie side by side
+    for before, after in itertools.pairwise(chat):  # spans adjoin each other
         assert after.end_ms - after.span_ms == before.end_ms
     engine.gate.set()
     await waiting
 
 
 async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> None:
-    """In order, complete, and with an age that says when it was."""
+    """It arrives in order and complete, with ages that give the right times."""
     b = await bench(speed=50.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -61,7 +61,7 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
     sequences = [record.sequence for record in b.link.records]
     assert sequences == list(range(1, len(sequences) + 1))
     assert total(b.link.records, "arrivals") == total(b.link.records, "completions") == 1
-    # The first one goes alone, to find out whether the broker is back; the others go together.
+    # The first record is sent alone, to check whether the broker is back; the others follow.
     second, last = b.link.records[1], b.link.records[19]
     assert second.age_ms - last.age_ms == last.end_ms - second.end_ms
 
@@ -69,7 +69,7 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
 async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
     bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On disk in the meantime, sent by the next life, under the names of the first."""
+    """The restarted gateway sends the records on disk, with the boot id of the first one."""
     monkeypatch.setattr(telemetry_reporter, "_SPOOL_THRESHOLD", 10)
     b = await bench(speed=100.0, state_dir=tmp_path)
     b.route()
@@ -88,7 +88,7 @@ async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
     await until(lambda: not list(tmp_path.glob("telemetry-*")))
 
 
-def test_the_spool_is_bounded_and_drops_the_oldest(tmp_path: Path) -> None:
+def test_the_spool_has_a_size_limit_and_drops_the_oldest(tmp_path: Path) -> None:
     spool = TelemetrySpool(tmp_path, limit_bytes=40_000)
     meter = ModelMeter()
     for number in range(1, 401):
@@ -103,9 +103,8 @@ def test_the_spool_is_bounded_and_drops_the_oldest(tmp_path: Path) -> None:
     assert spool.dropped == 400 - len(seen)
 
 
-def test_half_a_record_at_the_end_of_the_spool_costs_only_itself(tmp_path: Path) -> None:
-    """A gateway that is killed in the middle of a write, or a disk that was full: what is kept
-    afterwards is whole."""
+def test_an_incomplete_record_in_the_spool_is_skipped(tmp_path: Path) -> None:
+    """A killed gateway or a full disk can leave one. Records written afterwards are whole."""
     spool = TelemetrySpool(tmp_path)
     spool.append([ModelMeter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
     with (tmp_path / "telemetry-000000001.jsonl").open("ab") as file:
@@ -118,7 +117,7 @@ def test_half_a_record_at_the_end_of_the_spool_costs_only_itself(tmp_path: Path)
 
 
 async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> None:
-    """The last record of each model says so, and no record before it; a crash says nothing."""
+    """The last record of each model is marked as leaving, and no earlier one."""
     b = await bench(speed=50.0)
     b.route()
     b.route(model="mini", generation=3)
@@ -130,7 +129,7 @@ async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> N
 
 
 async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBench) -> None:
-    """It will be started again: its silence is a loss of telemetry until then."""
+    """It will restart, and its silence until then is a loss of telemetry."""
     b = await bench(speed=50.0)
     b.route()
     await until(lambda: len(b.link.records) >= 2)
@@ -138,7 +137,7 @@ async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBenc
     assert not any(record.leaving for record in b.link.records)
 
 
-async def test_a_full_buffer_drops_the_oldest_and_says_so(
+async def test_a_full_buffer_drops_the_oldest_and_counts_it(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry_reporter, "_MAX_BUFFERED", 5)
@@ -169,7 +168,7 @@ async def test_overhead_is_measured(bench: MakeBench) -> None:
 
 
 async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
-    """A loop that woke up a little early ends its second all the same."""
+    """A loop that wakes up slightly early still ends its second."""
     b = await bench(speed=1.0)
     b.route()
     telemetry_reporter = b.gateway.reporter
@@ -181,8 +180,8 @@ async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
 async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
     bench: MakeBench,
 ) -> None:
-    """A plan is made of them: lost, nothing would be started; booked when routes come, they would
-    look like one burst. Only declared names are reported, by whichever name they are asked."""
+    """Plans are made from arrivals. Without these no instance would start; counted later they would
+    look like one burst. Only declared names are reported, for any alias."""
     b = await bench(
         speed=20.0, hold_s=600.0, declared_models={"chat": "chat", "org/chat-8b": "chat"}
     )
@@ -207,7 +206,7 @@ async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
     assert total(records[early:], "arrivals") == 0
     assert records[-1].in_flight == 0
     assert records[-1].route_generation == 4
-    for before, after in itertools.pairwise(records):  # spans lie side by side
+    for before, after in itertools.pairwise(records):  # spans adjoin each other
         assert after.end_ms - after.span_ms == before.end_ms
     waiting[5].cancel()
 
@@ -215,8 +214,8 @@ async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
 async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     bench: MakeBench,
 ) -> None:
-    """Silence would be no telemetry, on which nothing that was recommended is ever taken back. What
-    was never asked for here may be served elsewhere, and is no zero."""
+    """Without records a recommendation would never be withdrawn. A model without requests here is
+    not reported, because another gateway may serve it."""
     declared = {"chat": "chat", "mini": "mini"}
     b = await bench(speed=200.0, recommend_only=frozenset(declared), declared_models=declared)
     assert (await b.post())[0] == 503
@@ -224,5 +223,5 @@ async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     await until(lambda: total(records, "refused") == 1)
     await until(lambda: records[-1].end_ms - records[0].end_ms >= 90_000)
     assert {record.model for record in records} == {"chat"}
-    for before, after in itertools.pairwise(records):  # spans lie side by side
+    for before, after in itertools.pairwise(records):  # spans adjoin each other
         assert after.end_ms - after.span_ms == before.end_ms

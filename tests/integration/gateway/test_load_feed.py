@@ -1,4 +1,4 @@
-"""The load feed: an executor's publisher and a gateway's subscriber over real sockets."""
+"""Load feed: an executor's publisher and a gateway's subscriber over real sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ END = Endpoint("i", AT, 4)
 
 
 class Engines:
-    """A kind of engine that tells a load and counts how often it was asked."""
+    """An engine kind that reports a load and counts the queries."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -36,7 +36,7 @@ class Engines:
         return Load(self.running, 0)
 
 
-def held(state: InstanceState = InstanceState.READY) -> list[InstanceRecord]:
+def instances(state: InstanceState = InstanceState.READY) -> list[InstanceRecord]:
     desired = DesiredInstance("i", "chat", "aggregated", "g", (0,), "default")
     return [InstanceRecord(desired, state, 0, endpoint=AT, ports=(4001,))]
 
@@ -65,7 +65,7 @@ def fed(
         engines = Engines()
         kinds = cast(Any, {"default": engines})
         async with aiohttp.ClientSession() as client:
-            publisher = LoadPublisher(kinds, client, "127.0.0.1", lambda: held(state))
+            publisher = LoadPublisher(kinds, client, "127.0.0.1", lambda: instances(state))
             feed = publisher.open("127.0.0.1", "127.0.0.1")
             running = asyncio.create_task(publisher.run())
             try:
@@ -78,7 +78,7 @@ def fed(
     asyncio.run(run())
 
 
-def test_a_gateway_hears_what_engines_hold_and_forgets_it_when_nobody_says_it_again() -> None:
+def test_a_gateway_receives_loads_and_forgets_old_ones() -> None:
     async def scenario(engines: Engines, publisher: LoadPublisher, feed: str) -> None:
         table, listener = subscriber(feed)
         router = table.routers["chat"]
@@ -100,7 +100,7 @@ def test_a_gateway_hears_what_engines_hold_and_forgets_it_when_nobody_says_it_ag
     fed(scenario)
 
 
-def test_engines_are_not_asked_while_nobody_listens() -> None:
+def test_engines_are_not_queried_without_subscribers() -> None:
     async def scenario(engines: Engines, _publisher: LoadPublisher, feed: str) -> None:
         await asyncio.sleep(0.6)
         assert engines.asked == 0
@@ -117,7 +117,7 @@ def test_engines_are_not_asked_while_nobody_listens() -> None:
     fed(scenario)
 
 
-def test_a_stranger_without_the_key_hears_nothing() -> None:
+def test_a_subscriber_without_the_key_receives_nothing() -> None:
     async def scenario(engines: Engines, _publisher: LoadPublisher, feed: str) -> None:
         other, _ = zmq.curve_keypair()
         address = feed.split(" ")[0]
@@ -131,7 +131,7 @@ def test_a_stranger_without_the_key_hears_nothing() -> None:
     fed(scenario)
 
 
-def test_starting_engines_are_not_asked() -> None:
+def test_starting_engines_are_not_queried() -> None:
     async def scenario(engines: Engines, _publisher: LoadPublisher, feed: str) -> None:
         _, listener = subscriber(feed)
         listening = asyncio.create_task(listener.run())
@@ -143,7 +143,7 @@ def test_starting_engines_are_not_asked() -> None:
     fed(scenario, InstanceState.STARTING)
 
 
-def test_messages_come_back_as_they_were_and_anything_else_is_refused() -> None:
+def test_messages_round_trip_and_others_are_refused() -> None:
     loads = [EngineLoad(AT, 1, 2, 3)]
     assert decode(encode(loads)) == loads
     for broken in (
@@ -155,7 +155,7 @@ def test_messages_come_back_as_they_were_and_anything_else_is_refused() -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.3", "node-7.internal", "fd00::3"])
-def test_an_address_is_read_as_it_was_written(host: str) -> None:
+def test_a_feed_address_round_trips(host: str) -> None:
     public, _ = zmq.curve_keypair()
     shown = f"[{host}]" if ":" in host else host
     assert parse_feed(feed_text(host, 5711, public)) == Feed(f"tcp://{shown}:5711", public)

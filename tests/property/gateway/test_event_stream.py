@@ -1,4 +1,4 @@
-"""However a stream is cut into blocks, the client sees the same bytes and counts agree."""
+"""Clients get the same bytes, and counts agree, however a stream is divided into blocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(texts, st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=20), st.booleans())
-def test_blocks_do_not_matter(
+def test_the_division_into_blocks_does_not_matter(
     generated: list[str], count: int, places: list[int], strip: bool
 ) -> None:
     tokens = b"".join(map(token, generated))
@@ -50,7 +50,7 @@ def test_blocks_do_not_matter(
 
 
 @given(texts, st.lists(st.integers(0, 10**6), max_size=20))
-def test_an_error_event_is_seen_and_passed_on(generated: list[str], places: list[int]) -> None:
+def test_an_error_event_is_detected_and_forwarded(generated: list[str], places: list[int]) -> None:
     data = b"".join(map(token, generated)) + event({"error": {"message": "lost"}}) + DONE
     stream = EventStream(strip_usage=True)
     assert b"".join(stream.feed(block) for block in cut(data, places)) == data
@@ -59,8 +59,8 @@ def test_an_error_event_is_seen_and_passed_on(generated: list[str], places: list
 
 
 @given(texts, st.lists(st.integers(0, 10**6), max_size=20))
-def test_half_an_event_is_never_passed_on(generated: list[str], places: list[int]) -> None:
-    """A stream that breaks off leaves the client with whole events only."""
+def test_half_an_event_is_never_forwarded(generated: list[str], places: list[int]) -> None:
+    """If a stream breaks off, the client has only whole events."""
     data = b"".join(map(token, generated)) + token("the last")[:-3]
     stream = EventStream(strip_usage=True)
     seen = b"".join(stream.feed(block) for block in cut(data, places))
@@ -79,7 +79,7 @@ def test_usage_in_every_chunk_stays_and_the_last_counts() -> None:
     assert stream.events == 3
 
 
-def test_a_line_without_end_is_refused() -> None:
+def test_an_endless_line_is_refused() -> None:
     stream = EventStream(strip_usage=True)
     with pytest.raises(InvalidEventStream):
         for _ in range(100):

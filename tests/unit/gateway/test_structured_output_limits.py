@@ -1,4 +1,4 @@
-"""What one request may ask of an engine's grammar compiler."""
+"""Limits on the structured output that one request may ask for."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ TOO_MUCH: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("schema", "bound"), TOO_MUCH)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_schema_beyond_a_bound_is_refused_by_field_and_bound(
+def test_a_schema_over_a_limit_is_refused_with_field_and_limit(
     place: str, schema: dict[str, Any], bound: str
 ) -> None:
     nested = {"type": "array", "items": {"properties": {"deep": schema}}}
@@ -109,14 +109,14 @@ def test_a_schema_nested_too_deep_is_refused(place: str) -> None:
         ("structural_tag", "x" * (MAX_BYTES + 1), "bytes"),
     ],
 )  # fmt: skip
-def test_other_structured_outputs_are_bounded_too(field: str, value: object, bound: str) -> None:
+def test_other_structured_outputs_are_limited_too(field: str, value: object, bound: str) -> None:
     body = {"model": "m", "prompt": "a", "structured_outputs": {field: value}}
     with pytest.raises(BadRequest, match=bound) as refused:
         parse_call(COMPLETIONS, orjson.dumps(body))
     assert refused.value.field == f"structured_outputs.{field}"
 
 
-def test_the_bounds_are_of_all_parts_of_a_request_together() -> None:
+def test_the_limits_apply_to_the_sum_of_all_parts_of_a_request() -> None:
     half = strings(MAX_PROPERTIES // 2 + 1)
     parse(structured_outputs={"json": half})
     with pytest.raises(BadRequest, match=r"^tools\[0\].function.parameters: .*properties"):
@@ -130,7 +130,7 @@ def test_fields_of_earlier_versions_reach_no_engine() -> None:
             parse(**{field: "a"})
 
 
-def test_what_people_write_is_accepted() -> None:
+def test_usual_schemas_are_accepted() -> None:
     order = {
         "type": "object",
         "properties": {
@@ -160,7 +160,7 @@ def test_counted_repetitions_are_counted_as_if_written_out(pattern: str, extra: 
     assert repetition_cost(pattern) == extra
 
 
-def test_counting_takes_no_longer_than_the_text_is() -> None:
+def test_counting_takes_linear_time() -> None:
     text = "(" * 100 + "[" * 100 + "a{9}" * 78
     begun = time.process_time()
     for _ in range(100):

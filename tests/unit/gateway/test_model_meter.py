@@ -1,4 +1,4 @@
-"""What is counted of a request, and what attains."""
+"""Counts of requests and of answers that attain the SLO."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def served(first_ms: float | None, last_ms: float, output_tokens: int = 11) -> O
 @pytest.mark.parametrize(
     ("outcome", "attained"),
     [
-        (served(100.0, 200.0), 1),  # TPOT 10: both limits just kept
+        (served(100.0, 200.0), 1),  # TPOT 10: exactly at both limits
         (served(100.1, 200.0), 0),
         (served(100.0, 200.2), 0),
         (served(100.0, 9999.0, 1), 1),  # one token has no time between tokens
-        (served(None, 200.0), 1),  # not streamed: 100 + 10 x 10 in all
+        (served(None, 200.0), 1),  # not streamed: 100 + 10 x 10 in total
         (served(None, 200.1), 0),
         (Outcome(Ending.FAILED), 0),
         (Outcome(Ending.REFUSED), 0),
     ],
 )
-def test_attained_within_both_limits(outcome: Outcome, attained: int) -> None:
+def test_an_answer_within_both_limits_attains(outcome: Outcome, attained: int) -> None:
     meter = ModelMeter()
     meter.record_arrival(7)
     meter.record_end(outcome, 7, 100.0, 10.0)
@@ -52,19 +52,19 @@ def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
     second = report(meter)
     assert (second.arrivals, second.completions, second.in_flight) == (0, 0, 1)
     assert second.ttft_ms == {}
-    assert sum(first.ttft_ms.values()) == 1  # the record that left does not change any more
+    assert sum(first.ttft_ms.values()) == 1  # a record does not change afterwards
 
 
 @pytest.mark.parametrize(
     ("outcome", "failures"),
     [
-        (Outcome(Ending.WITHDRAWN), 0),  # asked for what nobody serves
+        (Outcome(Ending.WITHDRAWN), 0),  # its model is not served
         (Outcome(Ending.WITHDRAWN, 100.0), 0),
-        (Outcome(Ending.WITHDRAWN, 100.1), 1),  # no token within the limit: it gave us up
-        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # it had its tokens and enough of them
+        (Outcome(Ending.WITHDRAWN, 100.1), 1),  # no token within the limit
+        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # it had received tokens
     ],
 )
-def test_who_leaves_is_no_miss_unless_it_waited_beyond_the_limit(
+def test_a_client_that_leaves_is_a_failure_only_after_the_ttft_limit(
     outcome: Outcome, failures: int
 ) -> None:
     meter = ModelMeter()
@@ -76,8 +76,8 @@ def test_who_leaves_is_no_miss_unless_it_waited_beyond_the_limit(
     assert report(meter).withdrawn == 0
 
 
-def test_guesses_of_prompt_tokens_learn_from_what_engines_count() -> None:
-    """Prompts guessed at 100 tokens that are 150: the sum of arrivals converges to the truth."""
+def test_estimates_of_prompt_tokens_follow_the_counts_of_engines() -> None:
+    """Prompts estimated at 100 tokens have 150: the sum over arrivals converges to the true sum."""
     meter = ModelMeter()
     for _ in range(80):
         meter.record_arrival(100)
@@ -87,8 +87,8 @@ def test_guesses_of_prompt_tokens_learn_from_what_engines_count() -> None:
     assert report(meter).input_tokens_arrived == 150
 
 
-def test_lengths_are_counted_where_they_become_known() -> None:
-    """Input as it arrives, scaled like the sum of tokens; output as it completes; then afresh."""
+def test_lengths_are_counted_in_the_span_in_which_they_become_known() -> None:
+    """Input counts on arrival, scaled like the sum of tokens; output counts on completion."""
     meter = ModelMeter()
     meter.tokens_per_estimate = 1.5
     meter.record_arrival(100)
@@ -104,8 +104,8 @@ def test_lengths_are_counted_where_they_become_known() -> None:
     assert sum(record.input_lengths.values()) == record.arrivals
 
 
-def test_the_expected_output_is_what_was_asked_for_or_what_is_usual() -> None:
-    """Learnt from answers: the first counts whole, then their mean."""
+def test_the_expected_output_is_the_requested_limit_or_the_mean() -> None:
+    """The first answer counts fully, later ones in their mean."""
     meter = ModelMeter()
     assert meter.record_arrival(100, 40) == (100.0, 40)
     for tokens in (50, 150):
@@ -114,11 +114,11 @@ def test_the_expected_output_is_what_was_asked_for_or_what_is_usual() -> None:
     assert sum(report(meter).shapes.values()) == 2
 
 
-def test_where_each_kind_went_is_told_once() -> None:
+def test_destinations_by_kind_are_reported_once() -> None:
     meter = ModelMeter()
     meter.count_sent("long", "g1")
     meter.count_sent("long", "g1")
-    meter.count_sent("", "g1")  # kinds are not told apart
-    meter.count_sent("long", "")  # nothing took it
+    meter.count_sent("", "g1")  # without a kind
+    meter.count_sent("long", "")  # without a destination
     assert report(meter).sent == {"long": {"g1": 2}}
     assert report(meter).sent == {}

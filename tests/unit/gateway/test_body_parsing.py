@@ -1,4 +1,4 @@
-"""Heavy bodies are parsed one after the other, however many come at once."""
+"""The parser process parses heavy bodies one after the other, however many come at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from executors.gateway.body_parsing import BodyParser
 from executors.gateway.openai_format import EMBEDDINGS, is_heavy
 
 
-async def test_many_prompts_of_token_ids_at_once_are_all_parsed() -> None:
+async def test_many_concurrent_heavy_bodies_are_all_parsed() -> None:
     body = orjson.dumps({"model": "embed", "input": list(range(1000, 16_000))})
     assert is_heavy((body,))
     parser = BodyParser()

@@ -1,4 +1,4 @@
-"""Prefill-decode through the gateway: what is handed over, and what is computed again."""
+"""Prefill and decode through the gateway: KV hand-over, and prompts computed again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from topics.records import RouteGroup
 
 
 async def test_prefill_then_decode(bench: MakeBench) -> None:
-    """The prefill instance makes one token; its parameters go unchanged to the decode instance."""
+    """The prefill instance generates one token; its KV parameters go unchanged to the decode
+    instance."""
     b = await bench()
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
@@ -38,10 +39,10 @@ async def test_prefill_then_decode(bench: MakeBench) -> None:
         {"use_beam_search": True, "n": 3},
     ],
 )
-async def test_what_cannot_be_handed_over_is_served_in_place(
+async def test_a_request_that_cannot_be_handed_over_is_served_by_one_instance(
     bench: MakeBench, more: dict[str, object]
 ) -> None:
-    """One kv_transfer_params describes one prompt: with it, a second answer would be wrong."""
+    """kv_transfer_params describes one prompt, so a second answer would be wrong."""
     b = await bench()
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
@@ -71,7 +72,7 @@ async def test_an_idle_decode_instance_serves_whole_while_prefill_is_busy(
     assert b.gateway.table.routers["chat"].in_flight(decode.endpoint) == 0
 
 
-async def test_decode_that_lost_the_kv_makes_the_whole_flow_start_again(bench: MakeBench) -> None:
+async def test_a_decode_instance_without_the_kv_restarts_the_prefill(bench: MakeBench) -> None:
     b = await bench(verify_real_s=0.05)
     prefill = await b.engine("p")
     bad, good = await b.engine("bad"), await b.engine("good")
@@ -84,8 +85,8 @@ async def test_decode_that_lost_the_kv_makes_the_whole_flow_start_again(bench: M
     assert len(prefill.seen) == 2
 
 
-async def test_where_kv_cannot_be_had_the_prompt_is_computed_again(bench: MakeBench) -> None:
-    """By the decode instance itself, whose fault it is not; the prefill instance is left alone."""
+async def test_a_prompt_is_computed_again_if_its_kv_is_not_available(bench: MakeBench) -> None:
+    """The decode instance computes it. Neither instance is at fault."""
     b = await bench(verify_real_s=0.02)
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
@@ -112,7 +113,7 @@ async def test_a_stream_that_begins_with_an_error_is_computed_again(bench: MakeB
 
 
 async def test_an_instance_never_hands_its_kv_over_to_itself(bench: MakeBench) -> None:
-    """Roles change between prefill and decode: it has the KV in its prefix cache."""
+    """Roles change between prefill and decode, so it has the KV in its prefix cache."""
     b = await bench()
     one, other = await b.engine("one"), await b.engine("other")
     one.mode = "gate"

@@ -1,4 +1,4 @@
-"""Bodies that go to engines."""
+"""Request bodies: which are accepted, and the bodies written for engines."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def call(path: str = COMPLETIONS, **body: object) -> bytes:
     return orjson.dumps({"model": "chat", **body})
 
 
-def test_what_an_engine_gets_says_the_same_as_what_the_client_sent() -> None:
-    """Written anew from what was checked, so that nobody can read it differently."""
+def test_an_engine_body_equals_the_client_body() -> None:
+    """It is written from the checked values."""
     body = {"model": "chat", "stream": True, "stream_options": {"include_usage": True}, "n": 1}
     assert orjson.loads(b"".join(engine_body(parse_call(COMPLETIONS, orjson.dumps(body))))) == body
     plain = {"model": "chat", "prompt": "a", "max_tokens": 7}
@@ -36,15 +36,15 @@ def test_what_an_engine_gets_says_the_same_as_what_the_client_sent() -> None:
     )
 
 
-def test_usage_is_asked_for_and_other_options_stay() -> None:
+def test_usage_is_requested_and_other_options_stay() -> None:
     raw = call(stream=True, stream_options={"include_obfuscation": False}, temperature=0.5)
     sent = orjson.loads(b"".join(engine_body(parse_call(COMPLETIONS, raw))))
     assert sent["stream_options"] == {"include_obfuscation": False, "include_usage": True}
     assert sent["temperature"] == 0.5
 
 
-def test_continuous_usage_alone_brings_no_usage_that_nobody_asked_for() -> None:
-    """Without include_usage an engine ignores it; with ours it would fill every chunk."""
+def test_continuous_usage_alone_adds_no_usage_to_chunks() -> None:
+    """Engines ignore it without include_usage, which the gateway adds for itself."""
     raw = call(stream=True, stream_options={"continuous_usage_stats": True})
     sent = orjson.loads(b"".join(engine_body(parse_call(COMPLETIONS, raw))))
     assert sent["stream_options"] == {"include_usage": True}
@@ -92,7 +92,7 @@ def test_continuous_usage_alone_brings_no_usage_that_nobody_asked_for() -> None:
 def test_a_field_outside_of_the_allow_list_is_refused_by_name(
     path: str, field: str, value: object
 ) -> None:
-    """At every depth: what is not known to be harmless reaches no engine."""
+    """At every depth: only fields known to be harmless reach an engine."""
     top = field.partition(".")[0].partition("[")[0]
     with pytest.raises(BadRequest, match=r"\A" + re.escape(field)) as refused:
         parse_call(path, call(**{top: value}))
@@ -113,11 +113,13 @@ def test_a_field_outside_of_the_allow_list_is_refused_by_name(
         ({"prompt": "a", "use_beam_search": True}, False),
     ],
 )
-def test_only_one_prompt_with_one_answer_is_single(body: dict[str, object], single: bool) -> None:
+def test_only_one_prompt_with_one_answer_is_a_single_sequence(
+    body: dict[str, object], single: bool
+) -> None:
     assert parse_call(COMPLETIONS, call(**body)).is_single_sequence is single
 
 
-def test_everything_that_official_clients_send_passes() -> None:
+def test_all_fields_of_official_clients_are_accepted() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     body = {
@@ -137,7 +139,7 @@ def test_everything_that_official_clients_send_passes() -> None:
     assert parse_call(CHAT, call(**body)).is_single_sequence
 
 
-def test_other_names_of_a_model_become_the_one_that_engines_know() -> None:
+def test_an_alias_becomes_the_name_that_engines_know() -> None:
     made = parse_call(
         COMPLETIONS, b'{"model":"org/Full-Name","prompt":"a"}', {"org/Full-Name": "m"}
     )
@@ -145,7 +147,7 @@ def test_other_names_of_a_model_become_the_one_that_engines_know() -> None:
     assert orjson.loads(b"".join(engine_body(made)))["model"] == "m"
 
 
-def test_chat_prefill_bounds_the_field_that_the_client_used() -> None:
+def test_chat_prefill_limits_the_field_that_the_client_used() -> None:
     raw = call(messages=[], max_completion_tokens=50, stream=True, stream_options={}, min_tokens=9)
     sent = orjson.loads(b"".join(prefill_body(parse_call(CHAT, raw))))
     assert sent["max_completion_tokens"] == 1
@@ -166,19 +168,19 @@ def test_chat_prefill_bounds_the_field_that_the_client_used() -> None:
         (CHAT, {"messages": [{"content": None}]}, 0),
     ],
 )
-def test_guesses_of_prompt_tokens(path: str, body: dict[str, object], tokens: int) -> None:
+def test_estimates_of_prompt_tokens(path: str, body: dict[str, object], tokens: int) -> None:
     assert parse_call(path, call(**body)).prompt_tokens_estimate == tokens
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"kv_transfer_params": 3}', b"x"])
-def test_an_answer_without_hand_over_is_none(raw: bytes) -> None:
+def test_an_answer_without_kv_transfer_params_gives_none(raw: bytes) -> None:
     assert kv_transfer_params_of(raw) is None
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":-1}}', b'{"usage":{}}']
 )
-def test_no_usage_is_none(raw: bytes) -> None:
+def test_an_answer_without_usage_gives_none(raw: bytes) -> None:
     assert usage_of(raw) is None
 
 
@@ -191,8 +193,8 @@ def test_no_usage_is_none(raw: bytes) -> None:
         b'{"model":"chat","structured_outputs":{"json":' + b"[" * 300 + b"]" * 300 + b"}}",
     ],
 )  # fmt: skip
-def test_json_nested_beyond_sense_is_a_bad_request(raw: bytes) -> None:
-    """And no error of ours, which would count as a miss of the model's SLO."""
+def test_deeply_nested_json_is_a_bad_request(raw: bytes) -> None:
+    """An internal error would count as an SLO miss of the model."""
     with pytest.raises(BadRequest):
         parse_call(COMPLETIONS, raw)
 
@@ -205,10 +207,10 @@ def test_a_body_of_millions_of_small_values_is_refused_before_it_is_parsed(piece
     began = time.process_time()
     with pytest.raises(BadRequest, match="more than"):
         parse_call(COMPLETIONS, raw)
-    assert time.process_time() - began < 0.1  # parsing them takes several times as long
+    assert time.process_time() - began < 0.1  # parsing takes several times as long
 
 
-def test_a_prompt_of_a_million_token_ids_is_no_attack() -> None:
+def test_a_prompt_of_a_million_token_ids_is_accepted() -> None:
     raw = b'{"model":"chat","prompt":[' + b",".join([b"151643"] * 1_000_000) + b"]}"
     assert is_heavy((raw,))
     assert parse_call(COMPLETIONS, raw).prompt_tokens_estimate == 1_000_000
@@ -223,6 +225,8 @@ def test_a_prompt_of_a_million_token_ids_is_no_attack() -> None:
         (b'"' + b"word " * 110_000 + b'"', True),
     ],
 )
-def test_what_takes_a_parser_longer_than_a_millisecond_is_heavy(prompt: bytes, heavy: bool) -> None:
-    """Long arrays of token ids too: 500 KB of them took 8 ms."""
+def test_a_body_that_takes_longer_than_a_millisecond_to_parse_is_heavy(
+    prompt: bytes, heavy: bool
+) -> None:
+    """Including long arrays of token ids."""
     assert is_heavy((b'{"model":"chat","prompt":', prompt, b"}")) is heavy

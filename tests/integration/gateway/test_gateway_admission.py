@@ -1,4 +1,4 @@
-"""Requests that find no room wait in line at the gateway."""
+"""Requests without free capacity wait in a queue at the gateway."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup
 
 
-async def test_requests_beyond_the_waiting_room_are_refused_at_once(bench: MakeBench) -> None:
+async def test_requests_beyond_the_queue_limit_are_refused_at_once(bench: MakeBench) -> None:
     b = await bench(max_waiting=1)
     b.route()
     first = asyncio.create_task(b.post())
@@ -26,10 +26,11 @@ async def test_requests_beyond_the_waiting_room_are_refused_at_once(bench: MakeB
         await first
 
 
-async def test_what_finds_no_room_waits_here_and_goes_to_the_new_instance(
+async def test_requests_without_capacity_wait_and_go_to_the_new_instance(
     bench: MakeBench,
 ) -> None:
-    """Slots hold at the engine; the rest goes where room comes up, in the order of arrival."""
+    """Engines get only as many requests as they have slots; the others follow in order of
+    arrival."""
     b = await bench()
     old, new = await b.engine("old"), await b.engine("new")
     old.mode = "gate"
@@ -53,7 +54,7 @@ async def test_what_finds_no_room_waits_here_and_goes_to_the_new_instance(
     assert len(old.seen) == 2
 
 
-async def test_no_room_in_time_is_429_and_refused(bench: MakeBench) -> None:
+async def test_no_capacity_in_time_is_429_and_counts_as_refused(bench: MakeBench) -> None:
     b = await bench(speed=50.0, queue_s=5.0, hold_s=1.0)
     engine = await b.engine("e")
     engine.mode = "gate"
@@ -69,8 +70,8 @@ async def test_no_room_in_time_is_429_and_refused(bench: MakeBench) -> None:
     assert (await b.post())[0] == 200
 
 
-async def test_a_client_that_goes_leaves_the_line(bench: MakeBench) -> None:
-    """Its turn never comes; the one behind it gets the place."""
+async def test_a_client_that_leaves_leaves_the_queue(bench: MakeBench) -> None:
+    """The request behind it gets the slot."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = "gate"
@@ -90,9 +91,9 @@ async def test_a_client_that_goes_leaves_the_line(bench: MakeBench) -> None:
     assert await b.metric("client_aborts_total") == 1
 
 
-async def test_a_prefill_place_is_free_once_the_prefill_is_done(bench: MakeBench) -> None:
+async def test_a_prefill_slot_is_free_once_the_prefill_is_done(bench: MakeBench) -> None:
     """One slot at the prefill instance, three requests that decode at the same time."""
-    b = await bench(policy=RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))  # nobody serves in place
+    b = await bench(policy=RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))  # always hand over
     prefill, decode = await b.engine("p"), await b.engine("d")
     decode.mode = "gate"
     bounded = Endpoint("p", prefill.endpoint.address, slots=1)
@@ -104,7 +105,7 @@ async def test_a_prefill_place_is_free_once_the_prefill_is_done(bench: MakeBench
     assert b.gateway.table.routers["chat"].in_flight(bounded) == 0
 
 
-async def test_failures_and_aborts_give_their_places_back(bench: MakeBench) -> None:
+async def test_failures_and_aborts_release_their_slots(bench: MakeBench) -> None:
     b = await bench()
     bad, good = await b.engine("bad"), await b.engine("good")
     bad.mode = "status:500"
@@ -120,10 +121,10 @@ async def test_failures_and_aborts_give_their_places_back(bench: MakeBench) -> N
     await until(lambda: [router.in_flight(end) for end in ends] == [0, 0])
 
 
-async def test_a_model_that_is_only_recommended_for_never_hangs_a_request(
+async def test_a_request_for_a_recommend_only_model_without_routes_does_not_wait(
     bench: MakeBench,
 ) -> None:
-    """Nothing will start for it: 503 at once and why. Once it has routes it is served."""
+    """No instance will start for it, so it gets 503 at once. With routes it is served."""
     b = await bench(speed=1.0, hold_s=60.0, recommend_only=frozenset({"chat"}))
     async with asyncio.timeout(5.0):
         status, text = await b.post()

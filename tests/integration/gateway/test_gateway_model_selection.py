@@ -1,4 +1,4 @@
-"""A name that stands for several models: who answers, and what a scorer can do wrong."""
+"""A name that stands for several models: selection by score, and scorers that fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ HEADER = ScoreSource("X-Score", low=-1.0, high=2.0)
 async def two_models(
     b: Bench, source: ScoreSource = HEADER, **split: Any
 ) -> tuple[FakeEngine, FakeEngine]:
-    """`auto`: below 0.5 the small model, from there on the large one, which gets unscored ones."""
+    """Routes of `auto`: scores below 0.5 go to the small model, others and missing ones to the
+    large one."""
     small, large = await b.engine("s", model="small"), await b.engine("l", model="large")
     for engine in (small, large):
         b.route(RouteGroup(f"g-{engine.name}", 1.0, (engine.endpoint,)), model=engine.model)
@@ -38,7 +39,7 @@ async def two_models(
 
 
 async def ask(b: Bench, headers: dict[str, str] | None = None, **changes: Any) -> str:
-    """The model that says it answered."""
+    """The model that the answer names."""
     url = b.gateway.url + ("/v1/chat/completions" if "messages" in changes else "/v1/completions")
     body = b.body(**{"model": "auto", **changes})
     async with b.http.post(url, json=body, headers=headers or {}) as answer:
@@ -65,7 +66,8 @@ async def test_the_score_chooses_the_model_and_the_engine_gets_its_name(
 
 
 async def test_telemetry_has_the_classes_of_scores_and_who_answered(bench: MakeBench) -> None:
-    """Planning reads how scores fall; the models' own counts contain the requests, too."""
+    """Planning needs the distribution of scores. The counts of each model include these
+    requests."""
     b = await bench()
     await two_models(b)
     for score in ("0.1", "0.3", "0.3", "0.9", "high", ""):
@@ -108,7 +110,9 @@ async def test_rules_on_the_prompt_give_a_score(bench: MakeBench) -> None:
     assert await ask(b, messages=english) == "small"
 
 
-async def test_another_model_answers_for_want_of_room_only_if_declared(bench: MakeBench) -> None:
+async def test_another_model_answers_for_lack_of_capacity_only_if_declared(
+    bench: MakeBench,
+) -> None:
     b = await bench()
     small, _ = await two_models(b, fallback=True)
     small.mode = "gate"
@@ -132,7 +136,7 @@ async def test_another_model_answers_for_want_of_room_only_if_declared(bench: Ma
 async def test_a_model_without_any_instance_is_replaced_if_declared(bench: MakeBench) -> None:
     b = await bench()
     await two_models(b, fallback=True)
-    b.route(model="large", generation=2)  # nothing is ready
+    b.route(model="large", generation=2)  # no instance is ready
     assert await ask(b, {"X-Score": "0.9"}) == "small"
 
 
@@ -160,7 +164,7 @@ async def test_the_users_scorer_is_asked_with_the_prompt(bench: MakeBench) -> No
     url = await scorer(b, answer)
     await two_models(b, ScoreSource("X-Score", (), url, 2000.0, -1.0, 2.0))
     assert await ask(b, prompt="x" * 20_000) == "small"
-    assert await ask(b, {"X-Score": "0.9"}) == "large"  # the header comes first
+    assert await ask(b, {"X-Score": "0.9"}) == "large"  # the header has priority
     assert len(asked) == 1
     assert asked[0]["service"] == "auto"
     assert asked[0]["prompt"] == "x" * 16_000
@@ -185,8 +189,8 @@ async def test_the_users_scorer_is_asked_with_the_prompt(bench: MakeBench) -> No
         (204, "status"),
     ],
 )
-async def test_a_lying_scorer_gives_no_score(bench: MakeBench, said: bytes | int, why: str) -> None:
-    """The request goes to the model for unscored ones, and it is counted why."""
+async def test_an_invalid_score_is_ignored(bench: MakeBench, said: bytes | int, why: str) -> None:
+    """The request goes to the model for requests without a score, and the reason is counted."""
     b = await bench()
 
     async def answer(request: web.Request) -> web.Response:
@@ -200,8 +204,8 @@ async def test_a_lying_scorer_gives_no_score(bench: MakeBench, said: bytes | int
     assert await b.metric(f"scorer_{why}") == 1
 
 
-async def test_a_slow_scorer_costs_its_limit_and_soon_nothing(bench: MakeBench) -> None:
-    """After a few time-outs nobody waits for it; once it is back it is used again."""
+async def test_a_slow_scorer_delays_few_requests_by_its_limit(bench: MakeBench) -> None:
+    """After several time-outs requests skip the scorer; once it is back it is used again."""
     b = await bench()
     slow = True
 
@@ -216,23 +220,23 @@ async def test_a_slow_scorer_costs_its_limit_and_soon_nothing(bench: MakeBench) 
     began = loop.time()
     for _ in range(40):
         assert await ask(b) == "large"
-    assert loop.time() - began < 5.0  # and not 40 x 30 s
+    assert loop.time() - began < 5.0  # less than 40 x 30 s
     assert await b.metric("scorer_timeout") == 5
     assert await b.metric("scorer_resting") == 35
     slow = False
-    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # its rest is over
+    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # its pause is over
     assert await ask(b) == "small"
     assert await ask(b) == "small"
 
 
-async def test_a_dead_scorer_hurts_nobody(bench: MakeBench) -> None:
+async def test_requests_are_served_without_a_scorer(bench: MakeBench) -> None:
     b = await bench()
     await two_models(b, ScoreSource("", (), "http://127.0.0.1:1/score", 500.0, -1.0, 2.0))
     assert await asyncio.gather(*(ask(b) for _ in range(20))) == ["large"] * 20
     assert await b.metric("scorer_connection") >= 1
 
 
-async def test_a_scorer_that_drips_its_answer_is_cut_at_the_limit(bench: MakeBench) -> None:
+async def test_a_scorer_that_sends_slowly_is_stopped_at_the_limit(bench: MakeBench) -> None:
     b = await bench()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -250,7 +254,7 @@ async def test_a_scorer_that_drips_its_answer_is_cut_at_the_limit(bench: MakeBen
 
 
 async def test_a_heavy_body_is_scored_too(bench: MakeBench) -> None:
-    """It is parsed by another process."""
+    """The parser process parses it."""
     b = await bench()
     small, _ = await two_models(b, ScoreSource("", (PromptRule(0.1, longer_than=1000),)))
     messages = [{"role": "user", "content": "word " * 20}] * 8_000

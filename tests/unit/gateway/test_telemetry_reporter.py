@@ -1,4 +1,4 @@
-"""Telemetry of a gateway on its way to a broker that is away."""
+"""Telemetry of a gateway while the broker is away."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executors.gateway.telemetry_reporter import TelemetryReporter
 
 
 class Away:
-    """A broker that is away: what is tried may wait in the client, and arrive later."""
+    """A broker that is away. A refused record may stay in the client and arrive later."""
 
     def __init__(self) -> None:
         self.back = False
@@ -25,9 +25,9 @@ class Away:
         return self.back
 
 
-async def test_a_broker_that_is_away_is_tried_with_one_record_at_a_time() -> None:
-    """Whatever waits in the client is dated by the age that it had when it was handed over: a
-    minute of records would arrive as the burst of one second."""
+async def test_an_absent_broker_gets_one_record_at_a_time() -> None:
+    """A record that stays in the client keeps its age of that moment. A minute of such records
+    would look like a burst within one second."""
     broker = Away()
     clock: Any = SimpleNamespace(now_ms=lambda: 100_000)
     routers: Any = {"chat": SimpleNamespace(routes=SimpleNamespace(generation=1))}

@@ -1,4 +1,4 @@
-"""Connections that are kept, and end while nobody looks."""
+"""Connections to engines that close between two requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BODY = b'{"model":"chat"}'
 
 
 async def answer_one(listener: socket.socket) -> socket.socket:
-    """Take a connection and answer a request on it; the connection."""
+    """Accept a connection, answer one request on it and return it."""
     loop = asyncio.get_running_loop()
     taken, _ = await loop.sock_accept(listener)
     taken.setblocking(False)
@@ -27,10 +27,10 @@ async def answer_one(listener: socket.socket) -> socket.socket:
 
 
 @pytest.mark.parametrize("lives", [False, True])
-async def test_a_request_is_not_sent_on_a_connection_that_has_ended(lives: bool) -> None:
-    """The engine ended between two requests, and the loop had no turn yet to hear of it: nobody
-    can say that it died of the second one, so another may be asked. One that only closed its idle
-    connection gets it on a new one."""
+async def test_a_request_is_not_sent_on_a_closed_connection(lives: bool) -> None:
+    """The engine closed the connection, but the event loop has not noticed. If the request were
+    sent, it could seem to have crashed the engine. Instead a new connection is tried; if that
+    fails, another engine may get the request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         endpoint = Endpoint("one", f"127.0.0.1:{listener.getsockname()[1]}")

@@ -1,4 +1,4 @@
-"""API keys: who may ask for what, how often, and a file that changes."""
+"""API keys: allowed models, rates, and a file that changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def ask(b: Bench, secret: str, model: str = "chat") -> tuple[int, dict[str
         return answer.status, dict(answer.headers)
 
 
-async def test_keys_admit_by_model_and_rate_and_the_file_may_change(
+async def test_keys_limit_models_and_rate_and_the_file_may_change(
     bench: MakeBench, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys.yaml"
@@ -60,7 +60,7 @@ async def test_keys_admit_by_model_and_rate_and_the_file_may_change(
 
     file.write_text("keys: [")
     b.gateway._access.reload_if_changed()
-    assert (await ask(b, "two"))[0] == 200  # the last good ones
+    assert (await ask(b, "two"))[0] == 200  # the last valid keys
     assert await b.metric("keys_errors_total") == 1
     file.unlink()
     b.gateway._access.reload_if_changed()
