@@ -34,7 +34,7 @@ class NodeEnvironment(Protocol):
     engines: dict[str, AnyEngine]  # running engines by address
 
     def epoch_ms(self, at_ms: float) -> int:
-        """The same moment in domain ms since the epoch."""
+        """`at_ms` of the event queue in domain ms since the epoch."""
         ...
 
     def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
@@ -194,7 +194,7 @@ class SimNode:
             item.drain_ms = now_ms
             broken = desired is not None and desired.gang is not None and desired.gang.broken
             if (item.engine is None or broken) and not nothing_runs:
-                self._stop(item)  # it has no requests, or cannot finish them
+                self._stop(item)  # it never got a request, or it cannot finish its requests
             self._schedule_drain_check()
         elif not leaving and item.state is InstanceState.DRAINING:
             self._transition(item, LifecycleEvent.DRAIN_REVOKED)

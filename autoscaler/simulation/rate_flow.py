@@ -32,9 +32,12 @@ from topics.sketch import GAMMA, HIGHEST, LOWEST
 _SMOOTH_S = 15.0
 """Just after a change, the load is a mean over about as long as a request stays."""
 _SETTLE_S, _MEAN_S = 60.0, 300.0
+"""From `_SETTLE_S` after a change on, the load is the mean since the change, at most `_MEAN_S`."""
 _REDRAW_S = 60.0
 """Mean time that an instance walks along the sample before it jumps to another position."""
 _SIGMAS, _MIN_CHANGE = 3.0, 0.03
+"""A rate has changed if it differs by more than this relative change and by more than chance
+(standard deviations)."""
 
 Floats = npt.NDArray[np.float32]
 Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
@@ -45,9 +48,9 @@ and TPOT as a gateway measures them, as (buckets less LOWEST, cumulative shares)
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of a sample of requests: ms to the first token, ms per token after it.
+    """Latencies of a sample of requests: ms to the first token, ms per token after it.
 
-    stats_cache: results for requests that did not wait.
+    stats_cache: statistics for requests that did not wait.
     """
 
     ttft_ms: Floats
@@ -226,18 +229,18 @@ class Flow:
             ended.append(self.in_service.popleft())
         return ended
 
-    def _update_rate(self, come: float, span_s: float) -> None:
-        """Update the load after a span in which `come` requests/s arrived.
+    def _update_rate(self, arrived_req_per_s: float, span_s: float) -> None:
+        """Update the load after a span with this rate of arrivals.
 
         Latencies at a load already contain the effect of chance, and a mean over a few seconds
         would count it twice. So the load is the mean since the last change beyond chance.
         """
         self._recent_req_per_s += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (
-            come - self._recent_req_per_s
+            arrived_req_per_s - self._recent_req_per_s
         )
         self._steady_s = min(_MEAN_S, self._steady_s + span_s)
         if self._steady_s > _SETTLE_S:
-            self.req_per_s += span_s / self._steady_s * (come - self.req_per_s)
+            self.req_per_s += span_s / self._steady_s * (arrived_req_per_s - self.req_per_s)
             usual = max(self.req_per_s, 1.0 / _SMOOTH_S)
             chance = _SIGMAS * math.sqrt(usual / (2.0 * _SMOOTH_S))
             if abs(self._recent_req_per_s - self.req_per_s) <= max(chance, _MIN_CHANGE * usual):

@@ -49,7 +49,8 @@ _TICK_STATES = {
     InstanceState.STOPPED,
     InstanceState.FAILED,
 }
-"""States that an instance enters without an order: they may need a decision, so a tick follows."""
+"""States whose entry may need a decision, so a tick follows. The decider itself orders starts, and
+a drain needs no decision."""
 _DRAIN_S = 600.0
 
 
@@ -91,7 +92,7 @@ class FlowGateway:
     def __init__(
         self,
         cluster: Cluster,
-        inflows: Mapping[str, ArrivalFlow],
+        arrival_flows: Mapping[str, ArrivalFlow],
         events: EventQueue,
         engines: Mapping[str, AnyEngine],
         limits: GatewayLimits,
@@ -103,7 +104,7 @@ class FlowGateway:
         self._events = events
         self._engines = engines
         self._lead_s = lead_s
-        self._inflows = inflows
+        self._arrival_flows = arrival_flows
         self._sequence = 0
         self._routes: dict[str, Routes] = {}
         self._meters = {service.model: FlowMeter() for service in cluster.services}
@@ -126,10 +127,14 @@ class FlowGateway:
         """Whether the rates and lengths in the coming span [from_s, to_s) are those of the recent
         past, and no request waits."""
         since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
-        if not all(inflow.has_same_lengths(since_s, until_s) for inflow in self._inflows.values()):
+        if not all(
+            arrival_flow.has_same_lengths(since_s, until_s)
+            for arrival_flow in self._arrival_flows.values()
+        ):
             return False
         expected_requests = {
-            m: inflow.expected_requests(since_s, until_s) for m, inflow in self._inflows.items()
+            m: arrival_flow.expected_requests(since_s, until_s)
+            for m, arrival_flow in self._arrival_flows.items()
         }
         return all(
             flow.is_steady(expected_requests.get(m, 0.0), to_s - from_s)
@@ -142,7 +147,8 @@ class FlowGateway:
         since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
         many = MANY_REQ_PER_S * (to_s - from_s)
         return any(
-            0.0 < one.expected_requests(since_s, until_s) < many for one in self._inflows.values()
+            0.0 < one.expected_requests(since_s, until_s) < many
+            for one in self._arrival_flows.values()
         )
 
     def apply(self, routes: Routes) -> None:
@@ -151,19 +157,23 @@ class FlowGateway:
 
     def refresh_serving(self) -> None:
         """Find the running instances of each model; later flows go there."""
-        self._serving = {model: self._serving_instances(model) for model in self._inflows}
+        self._serving = {model: self._serving_instances(model) for model in self._arrival_flows}
 
     def flow(self, from_s: float, to_s: float, open_: bool = True) -> None:
         """Simulate [from_s, to_s). open_: whether requests still arrive."""
         for model, flow in self._flows.items():
-            inflow, meter = self._inflows.get(model), self._meters[model]
-            if inflow is None:
+            arrival_flow, meter = self._arrival_flows.get(model), self._meters[model]
+            if arrival_flow is None:
                 continue
             since_s = from_s - self._lead_s
-            batch = inflow.take(since_s, to_s - self._lead_s) if open_ else inflow.take(0.0, 0.0)
+            batch = (
+                arrival_flow.take(since_s, to_s - self._lead_s)
+                if open_
+                else arrival_flow.take(0.0, 0.0)
+            )
             if batch.requests:
                 meter.count_arrivals(batch)
-            lengths = inflow.lengths(since_s)
+            lengths = arrival_flow.lengths(since_s)
             instance_sets = self._instance_sets(model, lengths) if lengths else []
             for cohort in flow.advance(batch, from_s, to_s, instance_sets):
                 meter.count_ended(cohort)
@@ -205,7 +215,7 @@ class FlowGateway:
 
     def _serving_instances(self, model: str) -> _ServingInstances:
         routes = self._routes.get(model)
-        found = _ServingInstances()
+        serving = _ServingInstances()
         for group in routes.groups if routes else ():
             decode = self._running_engines(group.decode)
             whole, prefill = (
@@ -213,14 +223,14 @@ class FlowGateway:
                 self._running_engines(group.prefill),
             )
             if whole:
-                found.add(group, whole, [])
+                serving.add(group, whole, [])
             elif prefill and decode:
-                found.add(group, prefill, decode)
-        return found
+                serving.add(group, prefill, decode)
+        return serving
 
     def _running_engines(self, ends: Iterable[Endpoint]) -> list[FlowEngine]:
-        found = (self._engines.get(end.address) for end in ends)
-        return [one for one in found if isinstance(one, FlowEngine)]
+        engines = (self._engines.get(end.address) for end in ends)
+        return [one for one in engines if isinstance(one, FlowEngine)]
 
     def _instance_sets(self, model: str, lengths: Lengths) -> list[InstanceSet]:
         kinds = self._serving[model].kinds
@@ -254,16 +264,16 @@ class RateSimulator(Simulator):
             raise InvalidValue("models", ", ".join(parts), allowed)
         super().__init__(scenario, decider, plan)
         random = np.random.default_rng(scenario.seed)
-        inflows = {}
+        arrival_flows = {}
         for service in self.cluster.services:
             mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]
             if mine:
-                inflows[service.model] = ArrivalFlow(
+                arrival_flows[service.model] = ArrivalFlow(
                     mine, service.max_len_tokens, scenario.weight, random
                 )
         self.gateway = FlowGateway(
             self.cluster,
-            inflows,
+            arrival_flows,
             self.events,
             self.engines,
             scenario.limits,
@@ -313,14 +323,14 @@ class RateSimulator(Simulator):
         self.gateway.refresh_serving()
         if now_s > self._last_s:
             self.gateway.flow(self._last_s, now_s)
-        found = super().finish()
+        timeline = super().finish()
         until_s = now_s + _DRAIN_S
         while self.gateway.busy and now_s < until_s:
             self.gateway.flow(now_s, now_s + QUIET_STEP_S, open_=False)
             now_s += QUIET_STEP_S
         self.gateway.drop_unfinished(now_s)
-        found.flows = sorted(self.gateway.rows, key=lambda row: (row.arrival_s, row.model))
-        return found
+        timeline.flows = sorted(self.gateway.rows, key=lambda row: (row.arrival_s, row.model))
+        return timeline
 
     def _start_clocks(self) -> None:
         self._next_s = -1
@@ -353,12 +363,12 @@ class RateSimulator(Simulator):
     def _next_quiet_tick(self, at_s: int) -> int:
         """Second of the next tick if at most rates change by then."""
         quiet_s = (at_s + QUIET_STEP_S) // QUIET_STEP_S * QUIET_STEP_S
-        usual = self.gateway.is_steady
+        is_steady = self.gateway.is_steady
         longest_s = MAX_STEP_FEW_S if self.gateway.has_few_requests(at_s, quiet_s) else MAX_STEP_S
         while (
             (next_s := quiet_s + QUIET_STEP_S) <= at_s + longest_s
-            and usual(quiet_s, next_s)
-            and usual(at_s, next_s)
+            and is_steady(quiet_s, next_s)
+            and is_steady(at_s, next_s)
         ):
             quiet_s = next_s
         return quiet_s

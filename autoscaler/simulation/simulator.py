@@ -162,7 +162,7 @@ class Simulator:
     # -- the environment of the nodes ---------------------------------------------------------
 
     def epoch_ms(self, at_ms: float) -> int:
-        """Domain ms since the epoch."""
+        """`at_ms` of the event queue in domain ms since the epoch."""
         return ORIGIN_MS + int(at_ms)
 
     def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
@@ -215,7 +215,7 @@ class Simulator:
         set_reported_ms(status, at_ms)
         self.statuses[status.node] = status
 
-    # -- the second ---------------------------------------------------------------------------
+    # -- one tick -----------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._report(self.events.now_ms, _TICK_MS)

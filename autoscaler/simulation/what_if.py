@@ -87,7 +87,7 @@ def decide_again(
 
     All models are in mode act, because a mere recommendation would never run.
     """
-    solver = VirtualPlanner(PlanTimes(), plan)
+    planner = VirtualPlanner(PlanTimes(), plan)
     result = WhatIf()
     fleet: IdealFleet | None = None
     state = replace(state, pending={}, announce=None)
@@ -109,7 +109,7 @@ def decide_again(
             tick.observation,
             demand=_with_confirmed_routes(tick.observation.demand, state),
             statuses=fleet.statuses(now_ms),
-            answers=solver.take_answers(float(now_ms)),
+            answers=planner.take_answers(float(now_ms)),
         )
         state, effects = decide(state, observation, cluster, now_ms)
         combos.update(state.combos)
@@ -120,7 +120,7 @@ def decide_again(
                 if tick.counted:
                     result.decisions.append(effect.record)
             elif isinstance(effect, SolveRequested):
-                solver.submit(effect.request, cluster, float(now_ms))
+                planner.submit(effect.request, cluster, float(now_ms))
         seconds = 0.0 if before_ms is None else (now_ms - before_ms) / 1000.0
         before_ms = now_ms
         if not tick.counted:
