@@ -23,6 +23,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from loadtests.large_estate import PER_NODE, Estate
+from streams.files.shoal_yaml import load_config
 from streams.solver.solver_client import Solver, solver_argv
 
 
@@ -35,18 +36,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--load", type=float, default=8.0, help="times 2 to 6 req/s a model")
     parser.add_argument("--solves", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--config", type=Path, help="plan this shoal.yaml at its declared rates")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
-    estate = Estate(given.models, given.gpus // PER_NODE, given.regions, given.load, given.models)
-    estate.declare(given.models)
-    found = asyncio.run(_measured(estate.cluster, given.solves, given.seed))
+    if given.config:
+        cluster = load_config(given.config).cluster
+    else:
+        nodes = given.gpus // PER_NODE
+        estate = Estate(given.models, nodes, given.regions, given.load, given.models)
+        estate.declare(given.models)
+        cluster = estate.cluster
+    found = asyncio.run(_measured(cluster, given.solves, given.seed))
     if found is None:
         print("resolve_bench: no plan came out", file=sys.stderr)
         return 1
     held = {
-        "models": given.models,
-        "gpus": sum(pool.max_nodes * pool.per_node for pool in estate.cluster.pools),
-        "regions": given.regions,
+        "models": len(cluster.services),
+        "gpus": sum(pool.max_nodes * pool.per_node for pool in cluster.pools),
+        "regions": len({pool.region for pool in cluster.pools}),
         **found,
     }
     for key, value in held.items():

@@ -7,6 +7,7 @@ library's pipelines over several nodes. Knows nothing of how prefill and decode 
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -201,24 +202,68 @@ def _pipelines(
                 node = NodeSlice(pool.gpu, gpus)
                 slices.setdefault(node.name, node)
                 where.setdefault(pool.region, {}).setdefault(node.name, []).append(pool)
-    groups: dict[tuple[str, frozenset[Market]], list[Part]] = {}
     every = tuple(slices.values())
     if phase is Phase.AGGREGATED:
         found = spread(service, every, lengths, profile, stretch, arrivals)
     else:
         found = irreducible(service, phase, every, lengths, profile, stretch)
+    cheapest = _Cheapest(service)
     for pipeline in found:
-        names = list(dict.fromkeys(n.name for nodes, _ in pipeline.stages for n in nodes))
         for region, there in where.items():
-            for chosen in product(*(there.get(name, ()) for name in names)):
-                part = _on_many(service, pipeline, dict(zip(names, chosen, strict=True)))
-                if not mixes(part.markets):
-                    groups.setdefault((region, part.markets), []).append(part)
-    return [
-        part
-        for parts in groups.values()
-        for part in sorted(parts, key=lambda p: p.usd_per_h / p.req_per_s)[:_MOST_PAIRED]
-    ]
+            cheapest.offer(pipeline, region, there)
+    return cheapest.parts()
+
+
+class _Cheapest:
+    """The cheapest few pipelines by region and markets. Only those that stay become parts: each
+    slice may stand on several pools, and of tens of thousands of pipelines few are cheap."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._best: dict[tuple[str, frozenset[Market]], list[tuple[float, int, Part]]] = {}
+        self._offered = 0
+
+    def offer(self, pipeline: Pipeline, region: str, there: Mapping[str, list[Pool]]) -> None:
+        """Consider `pipeline` on all pools of a region that hold its slices."""
+        gpus = Counter[str]()
+        for nodes, _ in pipeline.stages:
+            for node in nodes:
+                gpus[node.name] += node.gpus
+        names = list(gpus)
+        pools = [there.get(name, []) for name in names]
+        if not all(pools) or self._all_cheaper(pipeline, region, gpus, pools):
+            return
+        for chosen in product(*pools):
+            self._offered += 1
+            markets = frozenset(pool.market for pool in chosen)
+            if mixes(markets):
+                continue
+            price = sum(gpus[n] * gpu_usd_per_h(p) for n, p in zip(names, chosen, strict=True))
+            ratio = price / pipeline.req_per_s
+            best = self._best.setdefault((region, markets), [])
+            if len(best) < _MOST_PAIRED or ratio < best[-1][0]:
+                by_name = dict(zip(names, chosen, strict=True))
+                part = _on_many(self._service, pipeline, by_name)
+                insort(best, (ratio, self._offered, part), key=lambda one: one[:2])
+                del best[_MOST_PAIRED:]
+
+    def _all_cheaper(
+        self, pipeline: Pipeline, region: str, gpus: Counter[str], pools: list[list[Pool]]
+    ) -> bool:
+        """Whether the region has one market, and enough pipelines that are cheaper there."""
+        markets = frozenset(pool.market for each in pools for pool in each)
+        best = self._best.get((region, markets), [])
+        if len(markets) > 1 or len(best) < _MOST_PAIRED:
+            return False
+        least = sum(
+            many * min(map(gpu_usd_per_h, each))
+            for many, each in zip(gpus.values(), pools, strict=True)
+        )
+        return least / pipeline.req_per_s >= best[-1][0]
+
+    def parts(self) -> list[Part]:
+        """The parts that stay, the cheapest of each region and its markets first."""
+        return [part for best in self._best.values() for _, _, part in best]
 
 
 def mixes(markets: frozenset[Market]) -> bool:
