@@ -80,7 +80,7 @@ def test_processing_times_match_the_profiled_mix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: graph(deployment("llm")), "components that some deployment runs"),
         (lambda: graph(deployment("e0", "e1", "llm"), deployment("ear")), "'ear'"),
@@ -101,7 +101,7 @@ def test_processing_times_match_the_profiled_mix() -> None:
         (lambda: Deployment("d", frozenset({"a"}), 3, {"G": 1.0}), "1, 2, 4 or 8"),
     ],
 )
-def test_invalid_graphs_are_refused(make: object, said: str) -> None:
+def test_invalid_graphs_are_refused(make: object, message: str) -> None:
     """The error names the allowed values."""
-    with pytest.raises(InvalidValue, match=said):
+    with pytest.raises(InvalidValue, match=message):
         make()  # type: ignore[operator]

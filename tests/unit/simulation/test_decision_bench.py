@@ -141,13 +141,13 @@ def test_bad_input_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str
     assert main(["--trace", "/nowhere.csv"]) == 2
     assert "/nowhere.csv" in capsys.readouterr().err
     assert main(["--steady", "1", "--json", "/nope/x"]) == 2
-    said = capsys.readouterr()
-    assert said.err == "decision_bench: /nope/x: the folder /nope does not exist\n"
-    assert not said.out
+    captured = capsys.readouterr()
+    assert captured.err == "decision_bench: /nope/x: the folder /nope does not exist\n"
+    assert not captured.out
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--steps", "1-2"], "argument --steps: '1-2' is not BEFORE:AFTER in req/s, e.g. 1:2.5"),
         (["--steps", "1:"], "argument --steps: '' is not a number from 0.001 to 100000"),
@@ -156,11 +156,11 @@ def test_bad_input_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         main(argv)
-    assert capsys.readouterr().err.endswith(f"{said}\n")
+    assert capsys.readouterr().err.endswith(f"{message}\n")
 
 
 def test_a_run_with_rates_has_all_figures_except_the_peak() -> None:
@@ -193,7 +193,7 @@ def test_fleet_search_with_rates_finds_the_same_fleet_as_with_requests() -> None
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ([], "--fluid"),
         (["--gamma", "3.5"], "--swing or --steady"),
@@ -203,11 +203,11 @@ def test_fleet_search_with_rates_finds_the_same_fleet_as_with_requests() -> None
     ],
 )
 def test_options_that_rates_do_not_support_are_refused(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--fluid", *argv]) == 2
     line = capsys.readouterr().err
-    assert said in line
+    assert message in line
     assert line.count("\n") == 1
 
 
@@ -217,9 +217,9 @@ def test_the_command_compares_a_swing_as_rates_with_fixed_fleets(
     out = tmp_path / "out.json"
     argv = ["--fluid", "--static", "--swing", "4", "--duration", "600", "--config", str(CONFIG)]
     assert main([*argv, "--seeds", "2", "--json", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert said.count("fixed, every model at 97%: ") == 2
-    assert said.count("fixed, every model at 97%, 2 of 2 seeds: ours -") == 1
+    output = capsys.readouterr().out
+    assert output.count("fixed, every model at 97%: ") == 2
+    assert output.count("fixed, every model at 97%, 2 of 2 seeds: ours -") == 1
     found = orjson.loads(out.read_bytes())
     assert found["runs"][0]["models"]["mini"]["requests"] > 2000
     assert found["runs"][0]["models"]["mini"]["of_p99_need"] is None

@@ -73,8 +73,8 @@ def test_a_count_above_the_cell_limit_takes_several_cells() -> None:
 
 def test_a_gateway_report_equals_its_record() -> None:
     """Answered requests, requests in flight and requests sent by kind; then only zeros."""
-    told, record = GatewayMeter(), Span()
-    for meter in (told, record):
+    gateway_meter, record = GatewayMeter(), Span()
+    for meter in (gateway_meter, record):
         for one in CAME:
             meter.count_arrival(one.input_tokens, one.output_tokens)
             meter.count_sent("long", "there")
@@ -82,13 +82,16 @@ def test_a_gateway_report_equals_its_record() -> None:
         meter.count_answer(50.0, 1500.0, 500, 100, 1e3, 1e3)
         meter.refused += 1
     for _ in range(2):
-        row, found, kinds = told.take_report(7, 1000, 2)
+        row, found, kinds = gateway_meter.take_report(7, 1000, 2)
         one = from_rows([("m", "g", "b")], [row], [found], {0: kinds} if kinds else {})
         other = by_record(record)
         assert one.numbers.tolist() == other.numbers.tolist()
         assert one.cells == other.cells
         assert one.kinds == other.kinds
-        assert (told.in_flight, told.arrivals) == (record.in_flight, record.arrivals)
+        assert (gateway_meter.in_flight, gateway_meter.arrivals) == (
+            record.in_flight,
+            record.arrivals,
+        )
 
 
 def test_rare_misses_are_not_lost_to_rounding() -> None:

@@ -29,8 +29,8 @@ def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> No
         return one.statuses[NODE].instances[0]
 
     def request_phase(phase: str, generation: int) -> None:
-        wanted = tuple(replace(item, phase=phase) for item in first.instances)
-        node.accept(replace(first, instances=wanted, generation=first.generation + generation))
+        desired = tuple(replace(item, phase=phase) for item in first.instances)
+        node.accept(replace(first, instances=desired, generation=first.generation + generation))
 
     one.advance(151.0)
     assert observed_instance().state is InstanceState.READY
@@ -59,8 +59,8 @@ def test_a_role_is_switched_without_a_start() -> None:
     one = simulator({ONE: 1}, [], 900.0)
     one.advance(149.0)
     first = one.assignments[NODE]
-    wanted = tuple(replace(item, phase="prefill") for item in first.instances)
-    one.nodes[NODE].accept(replace(first, instances=wanted, generation=first.generation + 1))
+    desired = tuple(replace(item, phase="prefill") for item in first.instances)
+    one.nodes[NODE].accept(replace(first, instances=desired, generation=first.generation + 1))
     one.advance(151.0)
     observed_instance = one.statuses[NODE].instances[0]
     assert (observed_instance.state, observed_instance.phase) == (InstanceState.READY, "prefill")

@@ -75,9 +75,9 @@ def test_the_controller_scales_a_flow_as_it_scales_requests() -> None:
 def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
     steps = [Step(0.0, 8.0), Step(300.0, 1.0)]
     falling = poisson(MODEL, steps, 1500.0, DRAW, np.random.default_rng(1))
-    simulator = cluster(nodes=8)
-    short = replace(simulator.services[0], scale_in_after_s=120.0)
-    scenario = Scenario(replace(simulator, services=(short,)), falling, 1500.0, 240.0)
+    declared = cluster(nodes=8)
+    short = replace(declared.services[0], scale_in_after_s=120.0)
+    scenario = Scenario(replace(declared, services=(short,)), falling, 1500.0, 240.0)
     runs = [
         simulate(scenario, ControllerUnderTest()),
         simulate_rates(scenario, ControllerUnderTest()),
@@ -88,7 +88,7 @@ def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
     assert billed[1][1] == billed[0][1]
 
 
-class Noting(FixedFleet):
+class TickRecorder(FixedFleet):
     """Records the seconds of its ticks."""
 
     asked: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ def test_ticks_are_rare_while_nothing_changes_and_follow_every_change() -> None:
     came = poisson(MODEL, steps, 1400.0, DRAW, draw)
     script = (PriceChanged(777.5, OD, 3.0),)
     scenario = Scenario(cluster(nodes=4), came, 1400.0, 0.0, script)
-    decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
+    decider = TickRecorder({ONE: 3}, scenario.cluster, measured_lengths(came))
     simulate_rates(scenario, decider)
     settled = [at for at in decider.asked if 600 <= at < 1230]
     assert max(b - a for a, b in pairwise(settled)) == MAX_STEP_FEW_S
@@ -121,7 +121,7 @@ def test_ticks_are_more_frequent_for_few_requests_than_for_many(
     """4 arrivals per second, each for `weight` requests."""
     came = arrivals(4.0, 900.0)
     scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weight=weight)
-    decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(came))
+    decider = TickRecorder({ONE: 3}, scenario.cluster, measured_lengths(came))
     simulator = RateSimulator(scenario, decider)
     monkeypatch.setattr(Flow, "is_steady", lambda self, requests, span_s: True)
     simulator.advance(1000.0)
@@ -136,7 +136,7 @@ def test_a_tick_follows_the_end_of_an_instance_but_not_its_drain(
     state: InstanceState, calls: bool
 ) -> None:
     scenario = Scenario(cluster(nodes=4), arrivals(4.0, 600.0), 600.0, 240.0)
-    decider = Noting({ONE: 3}, scenario.cluster, measured_lengths(scenario.arrivals))
+    decider = TickRecorder({ONE: 3}, scenario.cluster, measured_lengths(scenario.arrivals))
     simulator = RateSimulator(scenario, decider)
     simulator.advance(500.5)
     while decider.asked[-1] > simulator.events.now_ms / 1000.0 - 2.0:
@@ -167,11 +167,13 @@ def test_nodes_report_their_status_at_every_tick() -> None:
         scenario = Scenario(cluster(nodes=4), arrivals(rate, 300.0), 300.0, 240.0)
         simulator = RateSimulator(scenario, FixedFleet({ONE: 2}, scenario.cluster, lengths))
         simulator.advance(480.0)
-        said = simulator.statuses.values()
-        assert {replace(status) for status in said} == {*said}  # every field is still checked
-        assert {bool(status.instances) for status in said} == {True, False}
-        assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - MAX_STEP_S) for status in said)
-        busy.append(sum(one.in_flight for status in said for one in status.instances))
+        statuses = simulator.statuses.values()
+        assert {replace(status) for status in statuses} == {
+            *statuses
+        }  # every field is still checked
+        assert {bool(status.instances) for status in statuses} == {True, False}
+        assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - MAX_STEP_S) for status in statuses)
+        busy.append(sum(one.in_flight for status in statuses for one in status.instances))
     assert busy[0] > busy[1]
 
 
@@ -182,7 +184,7 @@ def test_a_lost_node_without_instances_stops_reporting() -> None:
         scenario, FixedFleet({ONE: 2}, base, measured_lengths(scenario.arrivals))
     )
     simulator.advance(300.0)
-    idle = next(name for name, said in simulator.statuses.items() if not said.instances)
+    idle = next(name for name, status in simulator.statuses.items() if not status.instances)
     simulator._apply_event(NodeLost(300.0, idle))
     simulator.advance(480.0)
     assert simulator.statuses[idle].at_ms <= ORIGIN_MS + 300_000

@@ -17,11 +17,11 @@ from tests.unit.simulation.simulation_builders import LENGTHS, OD, SPOT, cluster
 class Script:
     """A rule with a fixed number of replicas from each second on."""
 
-    def __init__(self, wanted: dict[int, int]) -> None:
-        self._wanted = wanted
+    def __init__(self, replicas: dict[int, int]) -> None:
+        self._replicas = replicas
 
     def desired_replicas(self, signals: Signals) -> int:
-        return self._wanted[max(s for s in self._wanted if s <= signals.now_s)]
+        return self._replicas[max(s for s in self._replicas if s <= signals.now_s)]
 
 
 def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:

@@ -51,11 +51,11 @@ def test_while_the_planner_is_down_requests_return_unanswered() -> None:
 def test_a_repeated_plan_request_is_not_planned_again() -> None:
     made = []
 
-    def noted(request: PlanRequest, on: Cluster) -> PlanAnswer:
+    def recording_plan(request: PlanRequest, on: Cluster) -> PlanAnswer:
         made.append(request.number)
         return planned(request, on)
 
-    planner = VirtualPlanner(PlanTimes(0.5, 3.0), noted)
+    planner = VirtualPlanner(PlanTimes(0.5, 3.0), recording_plan)
     later = replace(plan_request(2, Urgency.FULL), at_ms=300_000)
     for asked in (plan_request(1, Urgency.FULL), later, replace(later, keeps=("mini",))):
         planner.submit(asked, cluster(), 0.0)

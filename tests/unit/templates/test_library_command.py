@@ -29,7 +29,7 @@ def test_build_then_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["show"], "either --config FILE or --model NAME"),
         (["show", "--model", "phi-5"], "--model"),
@@ -42,9 +42,9 @@ def test_build_then_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["library", *arguments, "--cache", str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
