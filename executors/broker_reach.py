@@ -17,7 +17,7 @@ from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.metadata import MetadataRequest
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from topics.connection import Security
+from topics.connection import KafkaSecurity
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ _Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)
 
 def security_options() -> dict[str, Any]:
     """This process's TLS and SASL settings as aiokafka options. InvalidRecord, OSError."""
-    settings = Security.from_environment(os.environ)
-    return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
+    settings = KafkaSecurity.from_environment(os.environ)
+    return settings.client_options(lambda path: Path(path).read_text(), create_ssl_context)
 
 
 async def start_client(bootstrap: str, make: Callable[[], _Client]) -> _Client:
@@ -76,7 +76,7 @@ async def _why(bootstrap: str, error: BaseException | None) -> str:
             finally:
                 connection.close()
     except _FAILURES as failure:
-        return Security.from_environment(os.environ).why(failure, _START_TIMEOUT_S)
+        return KafkaSecurity.from_environment(os.environ).explain_failure(failure, _START_TIMEOUT_S)
     except Exception as failure:  # no error here may end the retries
         log.debug("no reason found: %r", failure)
     return str(error or "")

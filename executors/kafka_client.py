@@ -26,7 +26,7 @@ from topics.keys import Keys
 from topics.leadership import token_of
 from topics.macs import Signer, Verifier
 from topics.records import Leadership
-from topics.signing import SIGNED
+from topics.signing import BODY_SIGNED_TOPICS
 from topics.topic_table import LEADERSHIP, PREFIX, key_of, short_name
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class KafkaClient:
             self._prefix + topic, value, key=key, headers=headers
         )
         if taken.timestamp_type == _LOG_APPEND_TIME and taken.timestamp > _EARLIEST_REAL_MS:
-            self._clock.heard(taken.timestamp, sent_ns)
+            self._clock.add_sample(taken.timestamp, sent_ns)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -300,13 +300,13 @@ class KafkaClient:
             self.poison += 1
             log.warning("%s: unreadable record at offset %d: %s", topic, message.offset, error)
             return
-        if topic not in SIGNED:  # a signature inside the record already names its owner
+        if topic not in BODY_SIGNED_TOPICS:  # a signature inside the record already names its owner
             owner = (key_of(record) or b"").decode()
-            forged = self._verifier.misaddressed(topic, key, owner)
+            forged = self._verifier.check_owner(topic, key, owner)
             if forged is not None:
                 self._refuse(topic, message.offset, forged)
                 return
-            self._signer.heard(topic, message.key, message.headers)
+            self._signer.on_record(topic, message.key, message.headers)
         try:
             on_record(topic, key, record, message.timestamp)
         except Exception:

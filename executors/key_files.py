@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from topics.checks import InvalidRecord
-from topics.keys import CLUSTER_KEY, ENGINE_KEY, GATEWAY_KEY, NODE_KEY, Keys, keys_from
+from topics.keys import CLUSTER_KEY, ENGINE_KEY, GATEWAY_KEY, NODE_KEY, Keys, keys_from_environment
 
 
 def read_keys() -> Keys:
     """The keys of this process; InvalidRecord if they are invalid."""
     try:
-        return keys_from(os.environ, lambda path: Path(path).read_text())
+        return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         names = (CLUSTER_KEY, NODE_KEY, GATEWAY_KEY, ENGINE_KEY)
         variables = " or ".join(f"{name}_FILE" for name in names)

@@ -17,11 +17,11 @@ import orjson
 from topics import records
 from topics.checks import MAX_COUNT, MAX_MS, InvalidRecord
 from topics.codec import CELLS, decode, encode
-from topics.demand import DemandSecond, GatewayWord
-from topics.hourly_rates import HOUR_MS, Learnt
+from topics.demand import DemandSecond, GatewayState
+from topics.hourly_rates import HOUR_MS, PredictionDrift
 from topics.instance_ranks import GangRank, GangStage
 from topics.scoring import ScoreSplit
-from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, to_text
+from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, sketches_to_text
 from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
 from topics.topic_table import TABLE, key_of, topic_of
 
@@ -125,7 +125,7 @@ def _cells(pick: Pick) -> str:
     counts = (0, 1, 7, 8463, MOST_COUNT // 100, MOST_COUNT)
     one = {pick((LOWEST, LOWEST + 1, 0, 1, 200, HIGHEST)): pick(counts) for _ in range(3)}
     full = dict.fromkeys(range(LOWEST, HIGHEST + 1), 1)
-    return to_text(pick((one, {}, full)) for _ in range(6))
+    return sketches_to_text(pick((one, {}, full)) for _ in range(6))
 
 
 def plain(pick: Pick, names: Names, topic: str) -> Any:
@@ -145,8 +145,8 @@ def _telemetry(pick: Pick, names: Names) -> records.Telemetry:
 
 def _demand(pick: Pick, names: Names) -> records.Demand:
     now_s = names.now_ms // 1000
-    second = DemandSecond((now_s - 2) * 1000, (3,) * len(COUNTS), to_text([{40: 3}] * 6))
-    word = GatewayWord(pick(names.gateways), "boot", names.now_ms, 3, 1, True, False)
+    second = DemandSecond((now_s - 2) * 1000, (3,) * len(COUNTS), sketches_to_text([{40: 3}] * 6))
+    word = GatewayState(pick(names.gateways), "boot", names.now_ms, 3, 1, True, False)
     return records.Demand(pick(names.models), 0, now_s - 1, (second,), (word,), {"text": 3})
 
 
@@ -220,7 +220,9 @@ def _plan(pick: Pick, names: Names) -> records.PlanRecord:
 
 
 def _rates(pick: Pick, names: Names) -> records.RateHour:
-    learnt = Learnt(90.0, 60.0, (pick(names.groups).rpartition(":")[0],), True, names.now_ms)
+    learnt = PredictionDrift(
+        90.0, 60.0, (pick(names.groups).rpartition(":")[0],), True, names.now_ms
+    )
     minutes = pick(((3,) * 60, (-1,) * 60, (10**9,) * 60, (0, 10**9) * 30))
     hour = names.now_ms // HOUR_MS - pick((0, 1, 2, 71))
     return records.RateHour(pick(names.models), hour, names.token, minutes, 0.9, learnt, "x")
@@ -290,8 +292,8 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
     laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(12)
     )
-    second = DemandSecond(MAX_MS, MOST_PER_S, to_text([{HIGHEST: MOST_COUNT}] * 6))
-    word = GatewayWord("extreme", "b", MAX_MS, MOST_IN_FLIGHT, MAX_COUNT, True, False)
+    second = DemandSecond(MAX_MS, MOST_PER_S, sketches_to_text([{HIGHEST: MOST_COUNT}] * 6))
+    word = GatewayState("extreme", "b", MAX_MS, MOST_IN_FLIGHT, MAX_COUNT, True, False)
     made = [
         late,
         dataclasses.replace(late, model="nobody", age_ms=0, end_ms=now_ms),
@@ -311,7 +313,7 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
                            (records.PlannedCombo("nobody", "extreme", 10**6, 1e9, 1e9),) * 100,
                            {"nobody": 1e9}, MAX_COUNT),
         records.RateHour(names.models[0], 10_000_000, MAX_COUNT, (10**9,) * 60, 0.01,
-                         Learnt(1e9, 1e9, ("extreme",), True, MAX_MS), "x" * 64),
+                         PredictionDrift(1e9, 1e9, ("extreme",), True, MAX_MS), "x" * 64),
         records.Assignment("nowhere", "no/such/pool", MAX_COUNT, MAX_COUNT, MAX_MS, (), MAX_MS,
                            MAX_COUNT, 86_400_000),
         records.Routes("nobody", MAX_COUNT, MAX_COUNT, MAX_MS, 1e9, 1e9, (), MAX_MS, MAX_COUNT),

@@ -51,7 +51,7 @@ from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
 from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
-from topics.telemetry_columns import SEQUENCE, Reported, reported
+from topics.telemetry_columns import SEQUENCE, TelemetryBatch, batch_of
 from topics.time_base import TimeBase
 from topics.topic_table import TABLE, TELEMETRY
 
@@ -101,7 +101,7 @@ def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_m
     random_ = random.Random(0)
     sketches = [[_sketch(random_, *of, requests) for of in _SKETCHED] for _ in range(4)]
     said = [
-        reported([_record(model, "all", 0, now_ms, requests, one) for model in models])
+        batch_of([_record(model, "all", 0, now_ms, requests, one) for model in models])
         for one in sketches
     ]
     for second in range(1800):
@@ -201,14 +201,14 @@ class _Followed:
     def _poison(self, poison: object) -> None:
         raise AssertionError(poison)
 
-    def sink(self, records: Reported, ends_ms: Times) -> None:
+    def sink(self, records: TelemetryBatch, ends_ms: Times) -> None:
         """Count them."""
         self._count(records, ends_ms)
         due, self.seen = self.seen // self.look_each, self.seen + len(records)
         if self.seen // self.look_each > due:
             self.look()
 
-    def timed(self, records: Reported, ends_ms: Times) -> None:
+    def timed(self, records: TelemetryBatch, ends_ms: Times) -> None:
         """Count them, and note when they were appended until somebody looks."""
         if not self.waiting and not self.delays_ms:
             self.began_cpu_s, self.looks = time.process_time(), 0

@@ -1,6 +1,5 @@
-"""What an alerting system says.
+"""Alert records of an alerting system.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -15,9 +14,9 @@ STATES = ("firing", "resolved")
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. name: as people gave it, of 1 to 200 printable characters. models: those it
-    concerns, empty for all. A "resolved" one permits nothing: a dead exporter resolves alerts too.
-    """
+    """One alert. name: given by people, 1 to 200 printable characters. models: the affected ones,
+    empty = all. A "resolved" alert permits nothing, because a dead exporter also resolves its
+    alerts."""
 
     fingerprint: str
     name: str

@@ -1,7 +1,6 @@
-"""The broker's clock as a process knows it, from append times of its own records. Pure.
+"""The broker's clock, estimated from the append times of a process's own records. Pure.
 
-Nobody's wall clock is trusted, the broker's included: only differences of its append times are
-used, against what it said when it last took a record of ours.
+No wall clock is trusted, not even the broker's: only differences between its append times count.
 """
 
 from __future__ import annotations
@@ -15,21 +14,24 @@ _SAMPLES = 8
 
 @dataclass(slots=True)
 class BrokerClock:
-    """The broker's time as of now, from append times that it gave to records of ours.
+    """An estimate of the broker's current time.
+
+    mono_ns: reads the monotonic clock. fallback_ms: the time before the first sample.
 
     A record sent at s and acknowledged at a (monotonic ms) was appended in between, so the broker
-    is ahead of our monotonic clock by append - a to append - s. Of the last 8 samples the narrowest
-    counts that agrees with the newest; where they disagree the broker's clock was set, and the
-    newest counts.
+    is ahead of the monotonic clock by append - a to append - s. Among the last 8 samples, the
+    narrowest range that agrees with the newest one is used. Samples that disagree with the newest
+    are dropped, because the broker's clock was set in between.
     """
 
     mono_ns: Callable[[], int]
-    until_heard_ms: Callable[[], int]
+    fallback_ms: Callable[[], int]
     _ranges: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _ahead_ms: float | None = None
 
-    def heard(self, append_ms: int, sent_ns: int) -> None:
-        """A record sent at the monotonic reading `sent_ns`, just acknowledged, has `append_ms`."""
+    def add_sample(self, append_ms: int, sent_ns: int) -> None:
+        """Add a record that was sent at the monotonic reading `sent_ns`, was just acknowledged, and
+        has the append time `append_ms`."""
         newest = append_ms - self.mono_ns() / 1e6, append_ms + 1 - sent_ns / 1e6
         self._ranges.append(newest)
         agreeing = [r for r in self._ranges if r[0] <= newest[1] and newest[0] <= r[1]]
@@ -39,7 +41,7 @@ class BrokerClock:
         self._ahead_ms = (low + high) / 2.0
 
     def now_ms(self) -> int:
-        """Its time now; `until_heard_ms` until it has said anything."""
+        """The broker's time now; `fallback_ms` before the first sample."""
         if self._ahead_ms is None:
-            return self.until_heard_ms()
+            return self.fallback_ms()
         return int(self.mono_ns() / 1e6 + self._ahead_ms)

@@ -1,7 +1,4 @@
-"""Checks that every record makes of its own fields when it is made.
-
-Owns `InvalidRecord` and the closed patterns of ids. Knows nothing of Kafka or of the core.
-"""
+"""Field checks for records, and the patterns of ids. All raise InvalidRecord."""
 
 from __future__ import annotations
 
@@ -15,20 +12,23 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}\Z")
 _COMBO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+>&-]{0,999}\Z")
 
 MAX_COUNT = 10**12
-MAX_MS = 4_102_444_800_000  # 2100-01-01, so a time in microseconds is refused as a time in ms
-MOST_CONTINUED = MAX_COUNT // 2
-"""A count that a later leader goes on from (of decisions, plans, groups, generations) is believed
-up to here, so that there is room for all that it may add."""
+MAX_MS = 4_102_444_800_000  # 2100-01-01, so that a time in microseconds is refused
+MAX_RESTORED_COUNT = MAX_COUNT // 2
+"""Upper bound of a count that a later leader continues (of decisions, plans, groups, generations).
+It leaves room below MAX_COUNT for that leader's own increments."""
 SCHEMA_VERSION = 1
 
 MOST_REQ_PER_S = 1e9
-"""Requests/s of one model: the bound of every rate in records and in the core alike."""
+"""Upper bound of every rate of one model, in requests/s, in records and in the core."""
 MOST_USD_PER_H = 1e9
-"""USD per hour of a fleet, likewise."""
+"""Upper bound of the cost of a fleet, in USD per hour."""
 
 
 class InvalidRecord(ValueError):
-    """A record's field holds what it must not. `field` names it, `allowed` says what would do."""
+    """A field of a record has an invalid value.
+
+    field: its path. value: the invalid value. allowed: a description of valid values.
+    """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         shown = repr(value)
@@ -40,45 +40,48 @@ class InvalidRecord(ValueError):
 
 
 def name(field: str, value: object) -> None:
-    """An id: letters, digits and . _ : / @ + -, at most 200 characters, no trailing newline."""
+    """Check an id: letters, digits and . _ : / @ + -, at most 200 characters, no trailing
+    newline."""
     if not isinstance(value, str) or not _NAME.match(value):
         raise InvalidRecord(field, value, "1 to 200 letters, digits or ._:/@+-")
 
 
 def is_name(value: str) -> bool:
-    """Whether `name` takes it."""
+    """Whether `name` accepts `value`."""
     return bool(_NAME.match(value))
 
 
 def combo(field: str, value: object) -> None:
-    """The name of a combo or of a group of one, which says what it is made of: also > and &
-    between the nodes of an instance, and longer than other names."""
+    """Check the name of a combo or of its group. It lists the combo's parts, so it may be longer
+    than other names, with > and & between the nodes of an instance."""
     if not isinstance(value, str) or not _COMBO.match(value):
         raise InvalidRecord(field, value, "1 to 1000 letters, digits or ._:/@+->&")
 
 
 def label(field: str, value: object) -> None:
-    """A name that people gave: 1 to 200 printable characters, spaces included."""
+    """Check a name given by people: 1 to 200 printable characters, spaces included."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise InvalidRecord(field, value, "1 to 200 printable characters")
 
 
 def text(field: str, value: object, limit: int = 2000) -> None:
-    """Free text for people, at most `limit` characters."""
+    """Check free text for people, at most `limit` characters."""
     if not isinstance(value, str) or len(value) > limit:
         raise InvalidRecord(field, value, f"text of at most {limit} characters")
 
 
 def machine_text(field: str, value: object, limit: int) -> None:
-    """What only programs read, of at most `limit` printable characters."""
+    """Check text for programs: at most `limit` printable characters."""
     text(field, value, limit)
     if not str(value).isprintable():
         raise InvalidRecord(field, value, f"at most {limit} printable characters")
 
 
 def free_text(record: object, field: str, limit: int = 2000) -> None:
-    """Check a field of a frozen record with text for people, or with several of them, and replace
-    what is not printable in it (`topics.printable`): the words count, whoever wrote them."""
+    """Check a field of a frozen record that holds text for people, or a tuple of texts.
+
+    Replaces unprintable characters in the field (`topics.printable`) instead of refusing them.
+    """
     value = getattr(record, field)
     if isinstance(value, tuple):
         for one in value:
@@ -92,7 +95,7 @@ def free_text(record: object, field: str, limit: int = 2000) -> None:
 
 
 def texts(field: str, value: object, limit: int = 4000) -> tuple[str, ...]:
-    """A JSON array of texts."""
+    """Check a JSON array of texts and return it as a tuple."""
     if not isinstance(value, (list, tuple)):
         raise InvalidRecord(field, value, "a JSON array")
     for index, item in enumerate(value):
@@ -101,7 +104,7 @@ def texts(field: str, value: object, limit: int = 4000) -> tuple[str, ...]:
 
 
 def number(field: str, value: object, low: float, high: float) -> None:
-    """A finite number in [low, high]; True and False are no numbers."""
+    """Check a finite number in [low, high]; True and False are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidRecord(field, value, f"a number from {low:g} to {high:g}")
     if not math.isfinite(value) or not low <= value <= high:
@@ -109,24 +112,24 @@ def number(field: str, value: object, low: float, high: float) -> None:
 
 
 def count(field: str, value: object, high: int = MAX_COUNT) -> None:
-    """A whole number in [0, high]."""
+    """Check a whole number in [0, high]."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
         raise InvalidRecord(field, value, f"a whole number from 0 to {high}")
 
 
 def flag(field: str, value: object) -> None:
-    """True or false."""
+    """Check true or false."""
     if not isinstance(value, bool):
         raise InvalidRecord(field, value, "true or false")
 
 
 def time_ms(field: str, value: object) -> None:
-    """Milliseconds since the epoch, before the year 2100."""
+    """Check a time in milliseconds since the epoch, before the year 2100."""
     count(field, value, MAX_MS)
 
 
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    """One of a closed set of words."""
+    """Check that `value` is one of `allowed`."""
     if value not in allowed:
         raise InvalidRecord(field, value, " or ".join(allowed))
 
@@ -134,7 +137,8 @@ def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
 def object_fields(
     field: str, value: object, required: tuple[str, ...], optional: dict[str, Any]
 ) -> dict[str, Any]:
-    """The keys of a JSON object over the defaults `optional`; unknown and missing ones refused."""
+    """The keys of a JSON object, with the defaults `optional`. Unknown and missing keys are
+    refused."""
     if not isinstance(value, dict):
         raise InvalidRecord(field, value, "a JSON object")
     known = {*required, *optional}

@@ -1,8 +1,8 @@
 """Records to bytes and back: JSON through orjson, strict in types, lenient in unknown fields.
 
-Owns the wire form: an object with `schema_version` and the record's fields by their names. Knows
-nothing of a record's meaning: bounds are checked by the record when it is made, and what is
-refused comes out as InvalidRecord with the path of the field ("instances[0].gpus").
+The wire form is an object with `schema_version` and the record's fields by name. Records check
+their own bounds when they are made. Errors are InvalidRecord with the path of the field
+("instances[0].gpus").
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 import orjson
 
 from topics.checks import SCHEMA_VERSION, InvalidRecord
-from topics.sketch import from_text, to_text
+from topics.sketch import sketches_from_text, sketches_to_text
 from topics.topic_table import topic
 
 MAX_BYTES = 4 * 1024 * 1024
 CELLS = "cells"
-"""The field in which the `packed_fields` of a record are written together."""
+"""The wire field that holds all `packed_fields` of a record."""
 OLDEST, NEWEST = SCHEMA_VERSION - 1, SCHEMA_VERSION + 1
-"""Versions that are read."""
+"""The schema versions that `decode` accepts."""
 _PREFIX = b'{"schema_version":%d,' % SCHEMA_VERSION
 _MISSING = object()
 _VALUES = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
@@ -39,23 +39,23 @@ def encode(record: Any) -> bytes:
     """The wire form of a record (a dataclass with at least one field)."""
     packed = getattr(record, "packed_fields", ())
     if packed:
-        cells = to_text(getattr(record, name) for name in packed)
+        cells = sketches_to_text(getattr(record, name) for name in packed)
         names = (field.name for field in dataclasses.fields(record) if field.name not in packed)
         record = {**{name: getattr(record, name) for name in names}, CELLS: cells}
     return _PREFIX + orjson.dumps(record, option=orjson.OPT_NON_STR_KEYS)[1:]
 
 
 def decode(name: str, data: bytes) -> Any:
-    """The record that `data` holds, of the topic with the short name `name`.
+    """The record in `data`, of the topic with the short name `name`.
 
-    Unknown fields are ignored, at every depth. InvalidRecord: not JSON, another schema version
-    than ours, the one before or the one after, a missing field, a wrong type, a bad value.
+    Unknown fields are ignored at every depth. InvalidRecord: no JSON, an unsupported schema
+    version, a missing field, a wrong type or a bad value.
     """
     return decode_as(topic(name).record, data)
 
 
 def decode_as(kind: type[Any], data: bytes) -> Any:
-    """The record of type `kind` that `data` holds; refusals as of `decode`."""
+    """The record of type `kind` in `data`; raises like `decode`."""
     if len(data) > MAX_BYTES:
         raise InvalidRecord("record", f"{len(data)} bytes", f"at most {MAX_BYTES} bytes")
     try:
@@ -73,17 +73,17 @@ def decode_as(kind: type[Any], data: bytes) -> Any:
 
 
 def read_value(kind: Any, value: Any) -> Any:
-    """A value of dataclass `kind` from parsed JSON, with the same strictness but no version.
+    """A value of dataclass `kind` from parsed JSON, equally strict but without a schema version.
 
-    For pipes between processes of one version, and for what a process reads back that it wrote
-    itself; InvalidRecord as of `decode`. Beside what records are made of it knows mappings by any
-    key, sets, and unions with None or of dataclasses, told apart by the names of their fields.
+    For pipes between processes of one version, and for files that a process wrote itself. In
+    addition to the types of records it reads mappings with any key, sets, and unions with None or
+    of dataclasses, which are distinguished by their field names. Raises like `decode`.
     """
     return _reader(kind)("", value)
 
 
 def write_value(value: Any) -> bytes:
-    """`value` as JSON from which `read_value` makes an equal one; sets are written sorted."""
+    """JSON from which `read_value` makes an equal value; sets are written sorted."""
     return orjson.dumps(value, default=_write_collection, option=_VALUES)
 
 
@@ -96,10 +96,10 @@ def _write_collection(value: Any) -> Any:
 
 
 def _reader(kind: Any) -> Reader:
-    """A function (path, JSON value) -> value of type `kind`, made once per type."""
+    """A function (path, JSON value) -> value of type `kind`, built once per type."""
     known = _READERS.get(kind)
     if known is None:
-        # A type may hold values of its own type: their reader is looked up once it is made.
+        # For recursive types: the inner reader is looked up when the outer one is called.
         _READERS[kind] = lambda path, value: _READERS[kind](path, value)
         known = _READERS[kind] = _make_reader(kind)
     return known
@@ -132,7 +132,7 @@ def _key_reader(kind: Any) -> Reader:
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> Reader:
-    """One of `kinds`, of which at most one is no dataclass and no None."""
+    """A reader of one of `kinds`, of which at most one is neither a dataclass nor None."""
     objects = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
     others = [kind for kind in kinds if kind is not types.NoneType and kind not in objects]
     if len(others) > 1:
@@ -174,7 +174,7 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
         if packed:
             if CELLS not in value:
                 raise InvalidRecord(dot + CELLS, "nothing", "a value: the field is missing")
-            sketches = from_text(dot + CELLS, value[CELLS], len(packed))
+            sketches = sketches_from_text(dot + CELLS, value[CELLS], len(packed))
             found = dict(zip(packed, sketches, strict=True))
         for name, reader, required in fields:
             if name in found:

@@ -1,7 +1,7 @@
-"""How Kafka is reached: TLS and SASL settings, the same for every client of every process.
+"""Kafka connection settings (TLS and SASL), the same for every client of every process.
 
-Owns the settings and their form in the environment, which children inherit and no command line
-shows. Knows nothing of clients: each edge opens its own with them. Passwords come from files.
+They come from the environment, which child processes inherit and no command line shows. Passwords
+come from files.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ _VARIABLE = "SHOAL_KAFKA_"
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
-    """protocol: one of PROTOCOLS. ca_file, cert_file, key_file: PEM; without ca_file the system's
-    authorities count. mechanism, username, password_file: for the SASL protocols."""
+class KafkaSecurity:
+    """TLS and SASL settings.
+
+    protocol: one of PROTOCOLS. ca_file, cert_file, key_file: PEM files; without ca_file the
+    system's certificate authorities are used. mechanism, username, password_file: for the SASL
+    protocols.
+    """
 
     protocol: str = "PLAINTEXT"
     ca_file: str = ""
@@ -51,25 +55,25 @@ class Security:
         return self.protocol.startswith("SASL")
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Security:
-        """What SHOAL_KAFKA_PROTOCOL, _CA_FILE, _CERT_FILE, _KEY_FILE, _MECHANISM, _USERNAME and
-        _PASSWORD_FILE say; plaintext if they say nothing. InvalidRecord names the variable."""
+    def from_environment(cls, environment: Mapping[str, str]) -> KafkaSecurity:
+        """The settings in SHOAL_KAFKA_PROTOCOL, _CA_FILE, _CERT_FILE, _KEY_FILE, _MECHANISM,
+        _USERNAME and _PASSWORD_FILE; plaintext if none is set. InvalidRecord names the variable."""
         names = {field: _VARIABLE + field.upper() for field in cls.__dataclass_fields__}
         found = {field: environment[name] for field, name in names.items() if environment.get(name)}
         return cls(**found)
 
-    def why(self, error: BaseException, waited_s: float) -> str:
-        """Why a connection with these settings failed, and which of them to look at.
+    def explain_failure(self, error: BaseException, waited_s: float) -> str:
+        """Why a connection with these settings failed, and which settings to check.
 
-        error: of the connection, of TLS or of Kafka's client (its kind is told by its name: this
-        module knows no client). waited_s: real seconds after which one was given up.
+        error: raised by the connection, TLS or the Kafka client; it is classified by the name of
+        its type, because this module imports no client. waited_s: real seconds until a time-out.
         """
         kind = type(error).__name__
-        said = str(error)
+        message = str(error)
         protocol = f"{_VARIABLE}PROTOCOL is {self.protocol}"
         if kind == "SSLCertVerificationError":
             trusted = self.ca_file or "not set, so the system's authorities count"
-            reason = getattr(error, "verify_message", said)
+            reason = getattr(error, "verify_message", message)
             return f"its certificate is not trusted ({reason}); {_VARIABLE}CA_FILE is {trusted}"
         if "SaslAuth" in kind or "AuthenticationFailed" in kind:
             return (
@@ -81,7 +85,7 @@ class Security:
         if kind == "IllegalSaslState":
             return f"it takes no login on this port; {protocol}"
         if kind.startswith("SSL"):
-            return f"TLS failed ({getattr(error, 'reason', '') or said}); {protocol}"
+            return f"TLS failed ({getattr(error, 'reason', '') or message}); {protocol}"
         if kind == "ConnectionRefusedError":
             return "connection refused"
         if kind in ("TimeoutError", "CancelledError", "RequestTimedOutError"):
@@ -91,13 +95,16 @@ class Security:
             if self.tls and not self.cert_file:
                 other += f", or a certificate ({_VARIABLE}CERT_FILE)"
             return f"it closed the connection; {protocol}: does the port demand {other}?"
-        return getattr(error, "strerror", None) or said or kind
+        return getattr(error, "strerror", None) or message or kind
 
-    def options(
+    def client_options(
         self, read: Callable[[str], str], ssl_context: Callable[..., Any]
     ) -> dict[str, Any]:
-        """As aiokafka's clients take them. read: a file's text; ssl_context: aiokafka's
-        `create_ssl_context`. Raises what these raise for a file that cannot be read."""
+        """The settings as keyword arguments of aiokafka's clients.
+
+        read: returns a file's text; ssl_context: aiokafka's `create_ssl_context`. Raises their
+        errors if a file is unreadable.
+        """
         found: dict[str, Any] = {"security_protocol": self.protocol}
         if self.tls:
             found["ssl_context"] = ssl_context(

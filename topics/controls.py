@@ -1,6 +1,5 @@
-"""What the people who operate Shoal say to it: pause, hand back, approve, reject.
+"""Control records of operators: pause, release, approve, reject.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -11,17 +10,17 @@ from dataclasses import dataclass
 from topics import checks
 
 CONTROL_KINDS = ("pause", "release", "verdict")
-EVERYTHING = "*"
+ALL_MODELS = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One word of an operator, in force until a later record of the same key.
+    """One command of an operator, in force until a later record with the same key.
 
-    scope: a model, or "*" for all. kind: "pause" (change nothing of it), "release" (it is not
-    Shoal's to change any more) or "verdict" (on a proposal). active: whether it is in force; of a
-    verdict: whether the proposal is approved. who, why: for people. until_ms: a pause ends by
-    itself then (0: it does not). proposal, leader_token: of the decision that a verdict is on.
+    scope: a model, or "*" for all. kind: "pause" (change nothing of the model), "release" (Shoal no
+    longer manages it) or "verdict" (on a proposal). active: whether it is in force; of a verdict:
+    whether the proposal is approved. who, why: for people. until_ms: when a pause ends (0: it does
+    not). proposal, leader_token: the decision that a verdict refers to.
     """
 
     scope: str
@@ -35,7 +34,7 @@ class Control:
     leader_token: int = 0
 
     def __post_init__(self) -> None:
-        if self.scope != EVERYTHING:
+        if self.scope != ALL_MODELS:
             checks.name("scope", self.scope)
         checks.one_of("kind", self.kind, CONTROL_KINDS)
         checks.free_text(self, "who", 200)
@@ -47,6 +46,6 @@ class Control:
 
     @property
     def key(self) -> str:
-        """Under which the topic keeps it: the last one counts."""
+        """The record's key: the last record of a key counts."""
         subject = str(self.proposal) if self.kind == "verdict" else self.scope
         return f"{self.kind}/{subject}"

@@ -1,8 +1,4 @@
-"""What could not be understood.
-
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
-Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
-"""
+"""Dead letters: invalid records, kept for inspection."""
 
 from __future__ import annotations
 
@@ -13,7 +9,8 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What could not be understood, where it came from, and why. payload: base64, cut at 64 KiB."""
+    """A record that could not be decoded, its place and the reason. payload: base64, truncated at
+    64 KiB. reader: the process that refused it."""
 
     topic: str
     partition: int

@@ -1,6 +1,5 @@
-"""What the controller decided and wants.
+"""The controller's decisions and plans.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -23,14 +22,13 @@ DECISION_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Something the controller decided, with its reason. model: its name or "*".
+    """One decision of the controller, with its reason. model: its name or "*".
 
-    number counts decisions of a leader. applied: whether it was carried out (mode act) or only
-    recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h:
-    of billed nodes. over_since_ms: first second over the threshold (0 where it does not apply).
-    expires_ms: of a proposal, which waits for a person's word until then (0: it is none). reason:
-    for people; codes: the same for programs, see `topics.reason_codes` (a later version may write
-    codes that are not known here).
+    number counts the decisions of a leader. applied: it was carried out (mode act), not only
+    recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h: of
+    billed nodes. over_since_ms: first second above the threshold (0 if there is none). expires_ms:
+    of a proposal, which waits for approval until then (0: no proposal). reason: for people; codes:
+    the same for programs, see `topics.reason_codes` (a later version may write unknown codes).
     """
 
     number: int
@@ -71,7 +69,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCombo:
-    """How many of one combo a plan wants. combo: its id, as the library of combos names it."""
+    """The planned number of one combo. combo: its id in the library of combos."""
 
     model: str
     combo: str
@@ -89,8 +87,11 @@ class PlannedCombo:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """The target of the whole fleet. gap: proven, as a fraction; -1 where none was proven.
-    next_serial: of the next group, so that whoever leads later gives no name a second time."""
+    """The target of the whole fleet.
+
+    gap: proven optimality gap as a fraction, -1 if none was proven. next_serial: number of the next
+    group, so that a later leader reuses no group name.
+    """
 
     number: int
     leader_token: int

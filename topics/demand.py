@@ -1,6 +1,6 @@
-"""Telemetry of all gateways together: per model and second of a partition of `telemetry`.
+"""Demand records: telemetry of all gateways, merged per model and second of a `telemetry`
+partition.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` are of the broker's clock here, since the epoch.
 """
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from topics import checks
 from topics.telemetry import COUNTS, MOST_IN_FLIGHT, MOST_PER_S
-from topics.telemetry_columns import cells_of
+from topics.telemetry_columns import parse_cells
 
 
 @dataclass(frozen=True, slots=True)
 class DemandSecond:
-    """What happened in the second that begins at start_ms: counts of `telemetry.COUNTS`, and
-    sketches of `telemetry.SKETCHES` as the wire has them."""
+    """One second of demand, from start_ms on: counts of `telemetry.COUNTS`, and sketches of
+    `telemetry.SKETCHES` in their wire form."""
 
     start_ms: int
     counts: tuple[int, ...]
@@ -28,15 +28,16 @@ class DemandSecond:
             raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
         for name, count, most in zip(COUNTS, self.counts, MOST_PER_S, strict=True):
             checks.count(name, count, most)
-        if cells_of(self.cells) is None:
+        if parse_cells(self.cells) is None:
             raise checks.InvalidRecord(
                 "cells", self.cells, "cells of 4 characters, digits of base 92"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayWord:
-    """A gateway's last word on the model: see `Telemetry`. active: it had requests."""
+class GatewayState:
+    """The latest report of one gateway about the model, see `Telemetry`. active: it had
+    requests."""
 
     gateway: str
     boot: str
@@ -59,8 +60,8 @@ class Demand:
     """All records of one model that the broker appended to `partition` of `telemetry` within the
     second `appended_s` (since the epoch).
 
-    (model, partition, appended_s) names it for ever: whoever merges these records says the same,
-    so a second copy is known as one. kinds: requests of all these seconds by their kind, see
+    (model, partition, appended_s) identifies the record permanently. Merging is deterministic, so a
+    second copy is recognised as a duplicate. kinds: requests of all these seconds by kind, see
     `Telemetry.sent`.
     """
 
@@ -68,7 +69,7 @@ class Demand:
     partition: int
     appended_s: int
     seconds: tuple[DemandSecond, ...]
-    gateways: tuple[GatewayWord, ...]
+    gateways: tuple[GatewayState, ...]
     kinds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

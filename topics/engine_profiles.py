@@ -1,7 +1,8 @@
-"""How an engine profile is called on the wire: its name and a hash, never its content.
+"""The wire name of an engine profile: its name and a hash, never its content.
 
-The operator owns what a profile says (arguments, container image); planner and executor each read
-it in their own configuration. Where the two differ, the names differ, and the executor refuses.
+The operator owns the content of a profile (arguments, container image). Planner and executor each
+read it from their own configuration. If the two differ, the names differ, and the executor refuses
+the assignment.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 from collections.abc import Sequence
 
 
-def wire_name(name: str, image: str, args: Sequence[str]) -> str:
-    """`name`, with a hash of the profile where it says anything: "fp8@3f2a91c04b7d"."""
+def profile_wire_name(name: str, image: str, args: Sequence[str]) -> str:
+    """`name`, with a hash of the profile unless it is empty: "fp8@3f2a91c04b7d"."""
     if not image and not args:
         return name
     content = json.dumps([image, list(args)], separators=(",", ":"))

@@ -1,6 +1,5 @@
-"""What nodes should run and what they do run.
+"""Assignments and statuses: the desired and the observed state of a node.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -14,7 +13,7 @@ from topics.instance_ranks import GangRank
 
 
 class InstanceState(StrEnum):
-    """Where an instance is in its life (the table of legal steps: `autoscaler.serving`)."""
+    """The state of an instance (table of transitions: `autoscaler.serving.lifecycle`)."""
 
     STARTING = "starting"
     READY = "ready"
@@ -34,10 +33,10 @@ _STATES = tuple(InstanceState)
 class DesiredInstance:
     """One instance that a node should run.
 
-    phase: another one than the instance serves asks it to switch roles. group: the combo it belongs
-    to (affinity group of routes). gpus: indices on the node. engine: name of an engine in the
-    operator's configuration. drain: it should finish what it has and then stop; it stays in the
-    assignment until it is gone. gang: of which it is a part, None for an instance on one node.
+    phase: if it differs from the instance's phase, the instance switches roles. group: its combo
+    (affinity group of routes). gpus: indices on the node. engine: name of an engine in the
+    operator's configuration. drain: finish its requests and then stop; it stays in the assignment
+    until it is gone. gang: its rank in a multi-node instance, None for an instance on one node.
     """
 
     instance: str
@@ -64,13 +63,13 @@ class DesiredInstance:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one node should run: desired state, not an order.
+    """The desired state of one node.
 
-    generation counts changes of this node; leader_token orders leaders: an executor refuses
-    a lower (leader_token, generation) than it has seen. said_ms: when it was said last, by the
-    leader's clock; a copy that was said later is valid anew. valid_ms: for how long, counted from
-    when the broker took it; then it starts nothing new, and never stops anything; 0 = for ever.
-    drain_timeout_ms: how long a drain may wait for requests and KV leases; 0 = the executor's own
+    generation counts changes of this node and leader_token orders leaders: an executor refuses a
+    (leader_token, generation) lower than its current one. said_ms: last publication, by the
+    leader's clock; a later copy extends the validity. valid_ms: validity from the broker's append
+    time, 0 = unlimited; an expired assignment starts nothing new and stops nothing.
+    drain_timeout_ms: longest wait of a drain for requests and KV leases, 0 = the executor's own
     limit. signature: see `topics.signing`.
     """
 
@@ -102,12 +101,14 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class ObservedInstance:
-    """One instance as its executor sees it. endpoint: "host:port" under which gateways reach it,
-    empty before it listens and for what serves nobody. phase: the one it serves, whatever is
-    desired. gang: of which it is a part; rank 0 tells where it waits for the others.
+    """One instance as its executor observes it.
 
-    since_ms: when it entered its state. launched_ms: when its process was started. restarts:
-    how often it was started again. in_flight: requests it holds. held_kv: prefill KV leases.
+    endpoint: "host:port" for gateways, empty before it listens and for ranks that serve no
+    requests. phase: the one it serves, whatever is desired. gang: its rank in a multi-node
+    instance; rank 0's has the rendezvous.
+
+    since_ms: when it entered its state. launched_ms: start of its process. restarts: number of
+    restarts. in_flight: requests it holds. held_kv: prefill KV leases.
     """
 
     instance: str
@@ -144,15 +145,14 @@ class ObservedInstance:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One node as its executor sees it; observed_generation, observed_token: of the assignment
-    acted upon, the generation and its leader's token.
+    """One node as its executor observes it.
 
-    boot: of the executor's process; place: the machine and state folder it runs from, so that two
-    executors of one node notice each other. refused: assignments refused since they were first
-    counted. reclaim_ms: when the node will be taken away (spot), 0 = nobody said so. faults: what
-    is wrong with the node and does not stop it from serving, for people. load_feed: where it tells
-    gateways how busy its engines are, "" = nowhere. address: host under which all its endpoints
-    lie, "" of an older executor, whose endpoints share one host all the same.
+    observed_generation, observed_token: of the assignment in force. boot: id of the executor's
+    process; place: its machine and state folder; they reveal two executors of one node. refused:
+    number of assignments refused. reclaim_ms: when the node is reclaimed (spot), 0 = no notice.
+    faults: for people; faults of the node that do not stop serving. load_feed: address at which it
+    publishes the load of its engines, "" = none. address: host of all its endpoints, "" from an
+    older executor, whose endpoints share one host too.
     """
 
     node: str
@@ -185,7 +185,8 @@ class Status:
         self._check_address()
 
     def _check_address(self) -> None:
-        """A node serves on its own address and nowhere else, so it sends requests nowhere else."""
+        """Check that all endpoints lie on one host, so that a node cannot direct requests
+        elsewhere."""
         if self.address:
             checks.name("address", self.address)
             feed = self.load_feed.partition(" ")[0]
@@ -206,5 +207,5 @@ class Status:
 
 
 def host_of(place: str, with_port: bool = True) -> str:
-    """The host in "host:port", or in "host" alone; of an IPv6 address without brackets."""
+    """The host of "host:port", or of "host"; an IPv6 address without its brackets."""
     return (place.rpartition(":")[0] if with_port else place).strip("[]")

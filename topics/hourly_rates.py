@@ -1,8 +1,7 @@
-"""What was asked of a model in one hour, minute by minute, and what running it has shown: what
-forecasts and the next leader go on from.
+"""Hourly records of a model: arrivals per minute, and measured start times and capacity.
 
-Owns the meaning of the record. Its key is the model and the hour of the last three days, so that a
-compacted topic holds no more than those. Hours are of domain time (`topics.time_base`).
+Forecasts and the next leader resume from them. The key is the model and the hour of the last three
+days, so a compacted topic holds no more than those. Hours are of domain time (`topics.time_base`).
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ _MOST_HOURS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """start_s: seconds that instances of a model took from launch to ready (the median of those
-    that serve), or what was predicted of them where that is near or too few are known; predicted_s:
-    of the same ones, which are of `combos`. off: that or the model's capacity is far from its
-    prediction; worse_since_ms: since when starts are far later, or capacity far lower."""
+class PredictionDrift:
+    """How far a model's start times and capacity are from their predictions.
+
+    start_s: median seconds from launch to ready of the serving instances, or the prediction if it
+    is close or too few were measured; predicted_s: the prediction for the same instances, which are
+    of `combos`. off: start time or capacity is far from its prediction; worse_since_ms: since when
+    starts are far slower or capacity far lower.
+    """
 
     start_s: float = 0.0
     predicted_s: float = 0.0
@@ -43,16 +45,19 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class RateHour:
-    """hour: since the epoch. arrivals: of each of its minutes, UNKNOWN where it was not seen.
-    derate: measured over predicted capacity, as learnt by then; learnt: the rest of that. basis:
-    what the predictions rested on; of others it says nothing."""
+    """One hour of one model.
+
+    hour: number since the epoch. arrivals: of each minute, UNKNOWN if it was not observed. derate:
+    measured over predicted capacity; learnt: further measurements. basis: hash of the predictions'
+    inputs; derate and learnt apply only to predictions with the same basis.
+    """
 
     model: str
     hour: int
     leader_token: int
     arrivals: tuple[int, ...]
     derate: float = 1.0
-    learnt: Learnt = field(default_factory=Learnt)
+    learnt: PredictionDrift = field(default_factory=PredictionDrift)
     basis: str = ""
 
     def __post_init__(self) -> None:
@@ -67,5 +72,5 @@ class RateHour:
 
     @property
     def key(self) -> str:
-        """The same for hours that are three days apart."""
+        """The record's key, which repeats after three days."""
         return f"{self.model}/{self.hour % KEPT_HOURS}"

@@ -1,9 +1,9 @@
-"""By which names an HTTP endpoint may be asked, and whether a page of another site asks it.
+"""Protection of HTTP endpoints against DNS rebinding and cross-site requests.
 
-A page can point a name of its own at 127.0.0.1 (DNS rebinding) and then reads whatever listens
-there. The browser still sends that name as `Host`, so an endpoint on loopback answers only to
-addresses, to `localhost`, and to names that are declared. Holds no socket: every endpoint of both
-planes asks here.
+A web page can resolve a host name of its own to 127.0.0.1 (DNS rebinding) and then read from any
+local endpoint. The browser still sends that name as `Host`. Therefore an endpoint on loopback
+answers only to addresses, to `localhost` and to declared names. All HTTP endpoints of both planes
+use these checks.
 """
 
 from __future__ import annotations
@@ -17,30 +17,33 @@ from topics.checks import InvalidRecord
 
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?\Z")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{0,5})?\Z")
-_SAME = ("same-origin", "none")  # "none": typed into the address bar, or a bookmark
+_SAME = ("same-origin", "none")  # "none": opened from the address bar or a bookmark
 
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """listens_on: the address of the listening socket. names: declared names, in lower case. An
-    endpoint that other machines reach, and that declares no names, answers to every name."""
+    """The host names that an endpoint answers to.
+
+    listens_on: address of the listening socket. names: declared names in lower case. An endpoint
+    that other machines reach answers to every name unless names are declared.
+    """
 
     listens_on: str
     names: frozenset[str] = frozenset()
 
     @property
     def restricts(self) -> bool:
-        """Whether there are names that are refused."""
+        """Whether some names are refused."""
         return bool(self.names) or is_loopback(self.listens_on)
 
     def allows(self, host: str) -> bool:
-        """Whether a request whose header `Host` is `host` may be answered. "" is a client of
-        HTTP/1.0 without that header, which no browser is."""
+        """Whether to answer a request with this `Host` header. "" is allowed: only HTTP/1.0 clients
+        omit the header, and browsers do not."""
         return not host or not self.restricts or _allowed(host, self.names)
 
 
-def host_names(field: str, text: str) -> frozenset[str]:
-    """Names, separated by commas; InvalidRecord unless all of them are host names."""
+def parse_host_names(field: str, text: str) -> frozenset[str]:
+    """Host names from a comma-separated list. InvalidRecord if any of them is invalid."""
     found = frozenset(part.strip().lower().rstrip(".") for part in text.split(",") if part.strip())
     for name in sorted(found):
         if not _NAME.match(name):
@@ -49,7 +52,7 @@ def host_names(field: str, text: str) -> frozenset[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only processes of the same machine reach `address`."""
+    """Whether only processes of the same machine can reach `address`."""
     if address.lower() == "localhost":
         return True
     try:
@@ -59,10 +62,10 @@ def is_loopback(address: str) -> bool:
 
 
 def is_cross_site(host: str, origin: str, fetch_site: str) -> bool:
-    """Whether a browser sends a request for a page of another origin than the endpoint's own.
+    """Whether a browser sends this request for a page of another origin.
 
-    host, origin, fetch_site: the headers Host, Origin and Sec-Fetch-Site, "" where absent. Programs
-    that are no browsers send neither of the last two.
+    host, origin, fetch_site: the headers Host, Origin and Sec-Fetch-Site, "" if absent. Other
+    programs send neither of the last two.
     """
     if fetch_site:
         return fetch_site.lower() not in _SAME

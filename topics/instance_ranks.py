@@ -1,7 +1,6 @@
-"""One instance over several nodes: what each of its processes is told and tells.
+"""Gangs: the ranks of an instance over several nodes.
 
-Owns the meaning of these records. A gang is all or nothing: it serves when every rank is up, and
-ends as a whole when one is lost.
+A gang is all or nothing: it serves when every rank is up, and stops as a whole when one is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class GangStage:
-    """What one rank holds: `layers` layers of the model, on `gpus` GPUs of type `gpu`."""
+    """The part of one rank: `layers` layers of the model, on `gpus` GPUs of type `gpu`."""
 
     gpu: str
     gpus: int
@@ -29,10 +28,10 @@ class GangStage:
 class GangRank:
     """The place of one process in its gang.
 
-    gang: the name of rank 0's instance; only rank 0 serves requests. rank: from 0. stages: of every
-    rank, in their order. rendezvous: "host:port" at which rank 0 waits for the others; its executor
-    chooses it at the launch, and until it is known the others do not start. broken: a rank failed,
-    so the others are killed.
+    gang: the name of rank 0's instance; only rank 0 serves requests. rank: from 0. stages: of all
+    ranks, in order. rendezvous: "host:port" at which rank 0 waits for the others; its executor
+    chooses it at the launch, and the others start once it is known. broken: a rank failed, so the
+    others are killed.
     """
 
     gang: str
@@ -51,7 +50,7 @@ class GangRank:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks."""
         return len(self.stages)
 
     @property
@@ -65,6 +64,6 @@ class GangRank:
         return f"rank {self.rank} of {self.size}"
 
     def same_part(self, other: GangRank | None) -> bool:
-        """Whether `other` is the same part of the same gang, whatever is known of it by now."""
+        """Whether `other` is the same rank of the same gang; rendezvous and broken may differ."""
         mine = self.gang, self.rank, self.stages
         return other is not None and mine == (other.gang, other.rank, other.stages)

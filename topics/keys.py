@@ -1,7 +1,7 @@
-"""Keys of processes: the cluster's key, and those that are derived from it.
+"""Signing keys of processes, derived from the cluster's key.
 
-Holds who signs which topic and how each signer's key follows from the cluster's. Pure: whoever
-opens files or reads the environment gives it the text.
+Defines which principal signs which topic and how its key is derived. Pure: callers read files and
+the environment.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from topics.topic_table import (
 CLUSTER_KEY, NODE_KEY = "SHOAL_CLUSTER_KEY", "SHOAL_NODE_KEY"
 GATEWAY_KEY, OPERATOR_KEY = "SHOAL_GATEWAY_KEY", "SHOAL_OPERATOR_KEY"
 ENGINE_KEY = "SHOAL_ENGINE_KEY"
-"""Variables that hold a key; with _FILE behind them, the path of a file that does."""
+"""Variables that hold a key; with the suffix _FILE, the path of a file with the key."""
 ACCEPT_UNSIGNED = "SHOAL_ACCEPT_UNSIGNED"
-"""Variable: "yes" accepts records without a signature, while an older version still writes them."""
+"""Variable: "yes" accepts unsigned records, for the time in which an older version writes them."""
 
 LEAST_CHARACTERS = 32
 MOST_LINES = 2
@@ -40,8 +40,11 @@ _WORKER = re.compile(r"(?P<gateway>.+)\.w\d{1,3}\Z")
 
 
 class Principal(StrEnum):
-    """Who signs records. CONTROLLER: controllers and window workers, which have the cluster's key.
-    GATEWAYS: controllers, for all gateways together, which can check it and share that key."""
+    """A signer of records.
+
+    CONTROLLER: controllers and window workers, which have the cluster's key. GATEWAYS: controllers,
+    with a key that all gateways share in order to verify.
+    """
 
     NODE = "node"
     GATEWAY = "gateway"
@@ -62,19 +65,18 @@ SIGNER: Mapping[str, Principal] = {
     ALERTS.name: Principal.CONTROLLER,
     DEMAND.name: Principal.CONTROLLER,
 }
-"""Whose key signs the records of a topic, by its short name; others are not signed."""
+"""The principal that signs the records of a topic, by short name; other topics are unsigned."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """What a process may sign or check with; "" where it has none. Each is one line, or two while
-    keys rotate: the first signs, both are accepted.
+    """The keys of a process for signing and verifying, "" = none.
 
-    cluster: everything follows from it. node: of one node. gateway: of one gateway, a dot, and the
-    key that all gateways check routes with. operator: for services, controls, prices and
-    availability. engine: what engines ask of whoever calls them, and executors and gateways have;
-    it signs nothing. unsigned_accepted: records without a signature are believed, those with a
-    wrong one are not.
+    Each is one line, or two during a rotation: the first one signs, both verify. cluster: all other
+    signing keys are derived from it. node: of one node. gateway: a gateway's own key, a dot, and
+    the key with which all gateways verify routes. operator: for services, controls, prices and
+    availability. engine: the API key of engines, which executors and gateways have; it signs
+    nothing. unsigned_accepted: records without a signature are accepted; wrong ones never are.
     """
 
     cluster: str = ""
@@ -87,16 +89,16 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self.cluster or self.node or self.gateway or self.operator)
 
-    def of(self, topic: str, key: str) -> tuple[str, ...]:
-        """The keys of one node's assignments or one model's routes; none where they cannot be
-        known. The first signs."""
+    def record_keys(self, topic: str, key: str) -> tuple[str, ...]:
+        """The keys of one node's assignments or one model's routes, the signing key first; empty if
+        this process cannot derive them."""
         if self.cluster:
-            return tuple(derived(line, topic, key) for line in _lines(self.cluster))
+            return tuple(derive_key(line, topic, key) for line in _lines(self.cluster))
         return tuple(_lines(self.node)) if topic == ASSIGNMENTS.name else ()
 
-    def of_principal(self, principal: Principal, name: str = "") -> tuple[str, ...]:
-        """The keys of a principal (a node or gateway by its name), the first of which signs; none
-        where they cannot be known."""
+    def principal_keys(self, principal: Principal, name: str = "") -> tuple[str, ...]:
+        """The keys of a principal (a node or gateway by its name), the signing key first; empty if
+        this process cannot derive them."""
         if self.cluster:
             return tuple(principal_key(one, principal, name) for one in _lines(self.cluster))
         if principal is Principal.NODE:
@@ -109,20 +111,20 @@ class Keys:
         return ()
 
 
-def derived(cluster: str, topic: str, key: str) -> str:
-    """The key of `key` on `topic`, e.g. of one node's assignments, as hexadecimal digits."""
+def derive_key(cluster: str, topic: str, key: str) -> str:
+    """The key for `key` on `topic`, e.g. of one node's assignments, as hexadecimal digits."""
     return hmac.new(cluster.encode(), f"shoal/{topic}\n{key}".encode(), hashlib.sha256).hexdigest()
 
 
 def principal_key(cluster: str, principal: Principal, name: str = "") -> str:
-    """The key of a principal. A node's is that of its assignments, which it checks with it."""
+    """The key of a principal. A node's own key equals the key of its assignments."""
     if principal is Principal.NODE:
-        return derived(cluster, ASSIGNMENTS.name, name)
-    return derived(cluster, principal, name)
+        return derive_key(cluster, ASSIGNMENTS.name, name)
+    return derive_key(cluster, principal, name)
 
 
 def credential(cluster: str, principal: Principal, name: str = "") -> str:
-    """What a node, a gateway or an operator is given: as many lines as `cluster` has."""
+    """The key text for a node, a gateway or an operator, with as many lines as `cluster`."""
 
     def line(one: str) -> str:
         own = principal_key(one, principal, name)
@@ -133,22 +135,22 @@ def credential(cluster: str, principal: Principal, name: str = "") -> str:
     return "\n".join(line(one) for one in _lines(cluster))
 
 
-def gateway_of(gateway: str) -> str:
-    """The name whose key signs telemetry of `gateway`: workers (NAME.w1) have that of NAME."""
+def gateway_name(gateway: str) -> str:
+    """The gateway whose key signs telemetry of `gateway`: workers (NAME.w1) use the key of NAME."""
     found = _WORKER.match(gateway)
     return found["gateway"] if found else gateway
 
 
-def keys_from(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
-    """The keys that the environment gives or points to; none where it names none.
+def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
+    """The keys that the environment holds or points to.
 
-    read: the text of a file. InvalidRecord: a key that is too short, more than two, or a file
-    without one (the key itself is never shown); OSError as `read` raises it.
+    read: returns a file's text; its OSError passes through. InvalidRecord: a key that is too short,
+    more than two, or a file without one. Errors never show the key itself.
     """
 
     def key(variable: str) -> str:
         path = environ.get(f"{variable}_FILE", "")
-        return checked_key(
+        return check_key(
             variable, read(path) if path else environ.get(variable, ""), asked=bool(path)
         )
 
@@ -171,9 +173,9 @@ def keys_from(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
     )
 
 
-def checked_key(name: str, text: str, asked: bool = True) -> str:
-    """The lines of a key without what surrounds them. asked: none at all is refused too.
-    InvalidRecord: as of `keys_from`."""
+def check_key(name: str, text: str, asked: bool = True) -> str:
+    """The lines of a key without surrounding white space. asked: an empty key is refused too.
+    Raises InvalidRecord as `keys_from_environment` does."""
     lines = [line.strip() for line in _lines(text.strip())]
     if len(lines) > MOST_LINES:
         raise InvalidRecord(name, f"{len(lines)} lines", f"at most {MOST_LINES}, a key each")

@@ -1,7 +1,6 @@
-"""Who leads: claims, renewals and resignations on the `leadership` topic.
+"""Leader election: claims, renewals and resignations on the `leadership` topic.
 
-Owns the meaning of these records and of a leader token. Knows nothing of JSON, topic names or what
-anyone does with them. Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
+Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ MAX_BASE = 10**11
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A controller's word on who leads.
+    """One leadership record of a controller.
 
-    kind: "claim" to lead; "renewal" of the lease by the leader; "resignation" when it stops in
-    order; "standby" of a controller that waits. claim: id of the claim (of the boot where there
-    is none). base: of a claim, the highest token in use before this topic was created, 0 unless the
-    topic was recreated. token: of a renewal or resignation, the token it speaks of.
+    kind: "claim" to lead; "renewal" of the lease by the leader; "resignation" on an orderly stop;
+    "standby" of a waiting controller. claim: id of the claim (of the boot if there is none). base:
+    of a claim, the highest token in use before this topic was created, 0 unless the topic was
+    recreated. token: of a renewal or resignation, the token it refers to.
     """
 
     controller: str
@@ -41,13 +40,13 @@ class Leadership:
 
 
 def token_of(record: Leadership, offset: int) -> int:
-    """The leader token that a record at `offset` of the topic speaks of; 0 if it speaks of none.
+    """The leader token of a record at `offset` of the topic; 0 if it has none.
 
-    The highest token leads. Readers refuse records with a lower one, and with a higher one that
-    nobody has claimed. A renewal vouches for its token as the claim did, which may be lost: a
-    reader that was cut off while the topic was made again goes on where it had been. The base
-    keeps tokens rising when the topic was deleted and made again. No claim before `offset` can have
-    given a token above MAX_BASE + offset: a record that speaks of one speaks of none.
+    The highest token leads. Readers refuse records with a lower token, and with a higher unclaimed
+    one. A renewal proves its token as well as the claim does, which may be lost: a reader that was
+    disconnected while the topic was recreated continues at its old offset. `base` keeps tokens
+    rising after the topic was recreated. No claim before `offset` can have a token above MAX_BASE +
+    offset, so a renewal with a higher one counts as 0.
     """
     if record.kind == "claim":
         return record.base + offset + 1

@@ -1,6 +1,6 @@
-"""What a log line of any process looks like, so that logs of both planes can be read together.
+"""The log line format of all processes, so that logs of both planes can be merged.
 
-Values only: each edge sets its own logging up with them.
+Values only: each process configures its own logging with them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ MSEC_FORMAT = "%s.%03dZ"
 """UTC, to the millisecond."""
 
 LEVELS = ("debug", "info", "warning", "error")
-"""What --log-level takes; the first one lets libraries speak too."""
+"""Values of --log-level; the first one also enables the logs of libraries."""
 
 DEFAULT_LEVEL = "info"

@@ -1,9 +1,9 @@
-"""Signatures beside the body of a record: a message authentication code (MAC) in a Kafka header.
+"""Signatures in record headers: a message authentication code (MAC) in a Kafka header.
 
-Holds its form and what it promises: who signed the record (a node, a gateway, the operator, a
-controller), for which topic and key, and when. The header has 16 bytes of keyed BLAKE2b over
-everything else, 8 bytes of the time of signing (ms of the broker's clock), and the signer's name
-where the signer is a node or gateway. Deletions are signed too. Pure: time is an argument.
+A signature proves who signed the record (a node, a gateway, the operator, a controller), for which
+topic and key, and when. The header has 16 bytes of keyed BLAKE2b over all the rest, 8 bytes of the
+signing time (ms of the broker's clock), and the signer's name if it is a node or gateway.
+Tombstones are signed too. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from topics.keys import SIGNER, Keys, Principal
-from topics.signing import SIGNED, Refusal, refusal
+from topics.signing import BODY_SIGNED_TOPICS, Refusal, body_refusal
 from topics.topic_table import ASSIGNMENTS, TELEMETRY
 
 HEADER = "shoal-mac"
-FRESH_MS = 900_000
-"""A record that a node, a gateway or a controller signed longer ago than this before the broker
-took it is a copy of an old one."""
+MAX_SIGNATURE_AGE_MS = 900_000
+"""Longest time from signing to the broker's append time. An older record of a node, a gateway or a
+controller is refused as a replayed copy."""
 _MAC, _HEAD = 16, 24
 _MOST_REMEMBERED, _MOST_NAME = 100_000, 200
 _NAMED = (Principal.NODE, Principal.GATEWAY)
-_IN_ORDER = (Principal.NODE, Principal.OPERATOR)
+_ORDERED = (Principal.NODE, Principal.OPERATOR)
 _NO_KEY = (1).to_bytes(5, "little")
 
 Headers = Iterable[tuple[str, bytes]]
 
 
 class Signer:
-    """Signs what a process writes. gateway: the name under which it signs telemetry.
+    """Signs the records that a process writes. gateway: the name under which it signs telemetry.
 
-    now_ms: the broker's clock as far as it is known. A record of a node or operator is always dated
-    after the last one of its key that was signed or `heard` here, whatever the clock says.
+    now_ms: the broker's clock as far as known. A record of a node or operator always gets a later
+    time than the last one of its key that was signed or read here, whatever the clock says.
     """
 
     def __init__(self, keys: Keys, now_ms: Callable[[], int], gateway: str = "") -> None:
@@ -51,8 +51,8 @@ class Signer:
     def headers(
         self, topic: str, key: bytes | None, value: bytes | None
     ) -> list[tuple[str, bytes]]:
-        """The headers of a record (value None: a deletion) of the topic with this short name; none
-        where it is not signed, or there is no key to sign it with."""
+        """The signature header of a record (value None: a tombstone) of the topic with this short
+        name; empty if the topic is unsigned or no key is available."""
         principal = SIGNER.get(topic)
         if principal is None or not self._keys or topic == ASSIGNMENTS.name:
             return []  # an assignment has its signature in its body, and is never deleted
@@ -64,24 +64,26 @@ class Signer:
         if not states:
             return []
         at_ms = self._now_ms()
-        if principal in _IN_ORDER:
+        if principal in _ORDERED:
             place = topic, key or b""
             at_ms = self._last_ms[place] = max(at_ms, self._last_ms.get(place, 0) + 1)
         tail = at_ms.to_bytes(8, "big") + signer.encode()
         return [(HEADER, _mac(states[0], tail, _signed_key(topic, key), value) + tail)]
 
-    def heard(self, topic: str, key: bytes | None, headers: Headers) -> None:
-        """A record of `key` with these headers is on the topic; they were checked already."""
-        found = header_of(headers)
+    def on_record(self, topic: str, key: bytes | None, headers: Headers) -> None:
+        """Note a verified record of `key` with these headers that was read from the topic."""
+        found = signature_header(headers)
         if found is not None:
             place = topic, key or b""
             self._last_ms[place] = max(self._last_ms.get(place, 0), _signed_ms(found))
 
 
 class Verifier:
-    """Checks what a process reads; without keys everything is believed. refused: how many records
-    were not, by topic and reason. rereads: the process may read a topic again from its beginning;
-    else a record of a node or operator that is not newer than the last one of its key is refused.
+    """Verifies the records that a process reads; without keys it accepts all of them.
+
+    refused: number of refused records by topic and reason. rereads: the process may read a topic
+    again from its beginning. Otherwise a record of a node or operator must be newer than the last
+    one of its key.
     """
 
     def __init__(self, keys: Keys, rereads: bool = False) -> None:
@@ -98,33 +100,32 @@ class Verifier:
     def refusal(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, append_ms: int
     ) -> Refusal | None:
-        """Why a record (value None: a deletion) as read from `topic` is not believed; None if it
-        is. What the body says of its key or gateway is not looked at: see `misaddressed`."""
+        """Why a record (value None: a tombstone) of `topic` is refused; None if it is accepted.
+        `check_owner` checks the key or gateway that the body names."""
         principal = SIGNER.get(topic)
         if principal is None or not self._keys:
             return None
-        if topic in SIGNED and value is not None and self._keys.of(topic, ""):
-            found = refusal(topic, value, self._keys)
+        if topic in BODY_SIGNED_TOPICS and value is not None and self._keys.record_keys(topic, ""):
+            found = body_refusal(topic, value, self._keys)
         else:
-            found = self._marked(topic, principal, key or b"", value, headers, append_ms)
+            found = self._check_header(topic, principal, key or b"", value, headers, append_ms)
         if found is not None:
             self.refused[topic, found] += 1
         return found
 
-    def misaddressed(self, topic: str, signer: str, owner: str) -> Refusal | None:
-        """The refusal of a record of `topic` whose body names `owner` as its key or gateway, where
-        `signer` signed or was given as its key."""
+    def check_owner(self, topic: str, signer: str, owner: str) -> Refusal | None:
+        """The refusal of a record of `topic` whose body names `owner` as its key or gateway
+        although `signer` signed it or is its Kafka key; None if they agree."""
         if signer == owner or topic not in SIGNER or not self._keys:
             return None
         self.refused[topic, Refusal.MISADDRESSED] += 1
         return Refusal.MISADDRESSED
 
-    def telemetry(
+    def verify_telemetry(
         self, values: Sequence[bytes], headers: Sequence[Any], appended_ms: Sequence[int]
     ) -> tuple[list[bytes], dict[int, Refusal]]:
-        """Who signed each of these records of `telemetry` (b"": no signature), and as of `refusal`
-        what is not believed, by its place: the quick way for the one topic with thousands of
-        records a second."""
+        """The signers of these records of `telemetry` (b"": unsigned), and the refusals by index.
+        Verifies in one batch, because this topic has thousands of records a second."""
         if not self._keys or not values:
             return [b""] * len(values), {}
         states = self._gateways
@@ -141,10 +142,10 @@ class Verifier:
             same = [one[:_MAC] for one in given]
             oldest = int.from_bytes(min([one[_MAC:] for one in given]), "big")
             fits = hmac.compare_digest(b"".join(same), b"".join(made))
-            if fits and max(appended_ms) - oldest <= FRESH_MS:
+            if fits and max(appended_ms) - oldest <= MAX_SIGNATURE_AGE_MS:
                 return signers, {}
         except (KeyError, ValueError, TypeError):
-            pass  # one of them is not signed, or by a gateway that is new
+            pass  # unsigned, or from a new gateway: verify one by one below
         found = {}
         for at, (value, more, append_ms) in enumerate(
             zip(values, headers, appended_ms, strict=True)
@@ -152,9 +153,9 @@ class Verifier:
             why = self.refusal(TELEMETRY.name, None, value, more or (), append_ms)
             if why is not None:
                 found[at] = why
-        return [(header_of(more or ()) or b"")[_HEAD:] for more in headers], found
+        return [(signature_header(more or ()) or b"")[_HEAD:] for more in headers], found
 
-    def _marked(
+    def _check_header(
         self,
         topic: str,
         principal: Principal,
@@ -163,7 +164,7 @@ class Verifier:
         headers: Headers,
         append_ms: int,
     ) -> Refusal | None:
-        given = header_of(headers)
+        given = signature_header(headers)
         if given is None:
             return None if self._keys.unsigned_accepted else Refusal.UNSIGNED
         tail, signer = given[_MAC:], given[_HEAD:]
@@ -174,7 +175,7 @@ class Verifier:
         known = self._states.get((topic, signer))
         states = known or _states(self._keys, topic, signer.decode(errors="replace"))
         if not states:
-            return None  # this process has no key to check it with
+            return None  # this process has no key to verify it
         covered = _signed_key(topic, key)
         fits = [
             state
@@ -189,17 +190,17 @@ class Verifier:
             self._gateways[signer] = fits[0].copy()
             self._gateways[signer].update(_NO_KEY)
         at_ms = _signed_ms(given)
-        if principal is not Principal.OPERATOR and append_ms - at_ms > FRESH_MS:
+        if principal is not Principal.OPERATOR and append_ms - at_ms > MAX_SIGNATURE_AGE_MS:
             return Refusal.STALE
-        if principal in _IN_ORDER and not self._rereads:
+        if principal in _ORDERED and not self._rereads:
             if at_ms <= self._last_ms.get((topic, key), -1):
                 return Refusal.REPLAYED
             self._last_ms[topic, key] = at_ms
         return None
 
 
-def header_of(headers: Headers) -> bytes | None:
-    """The signature among the headers of a record; None where there is none."""
+def signature_header(headers: Headers) -> bytes | None:
+    """The signature among the headers of a record; None if there is none."""
     for name, value in headers:
         if name == HEADER:
             return value
@@ -211,25 +212,26 @@ def _signed_ms(header: bytes) -> int:
 
 
 def _signed_key(topic: str, key: bytes | None) -> bytes:
-    # The body of telemetry names its model; its key says no more than a partition.
+    # The body of telemetry names its model; its key only selects a partition.
     return b"" if topic == TELEMETRY.name else key or b""
 
 
 def _states(keys: Keys, topic: str, signer: str) -> tuple[Any, ...]:
-    """Hashes that have taken the keys of `signer` for this topic, the first of which signs. Each
-    topic has a key of its own: what is signed for one means nothing on another."""
+    """Hash states keyed for `signer` on this topic, the signing one first. Each topic has its own
+    key, so a signature is valid for one topic only."""
     label = f"shoal record\n{topic}".encode()
     return tuple(
         hashlib.blake2b(
             key=hmac.digest(secret.encode(), label, "sha256"), digest_size=_MAC, person=b"shoal"
         )
-        for secret in keys.of_principal(SIGNER[topic], signer)
+        for secret in keys.principal_keys(SIGNER[topic], signer)
     )
 
 
 def _mac(state: Any, tail: bytes, key: bytes, value: bytes | None) -> bytes:
-    """Lengths go first, and `tail` has the same length for all that one signer signs, so no two
-    records have one text. `Verifier.telemetry` takes the same text in pieces."""
+    """The MAC. Lengths come first, and `tail` has the same length for all records of one signer, so
+    no two records have the same text. `Verifier.verify_telemetry` hashes the same text in pieces.
+    """
     made = state.copy()
     made.update(bytes((value is not None,)) + len(key).to_bytes(4, "little") + key)
     made.update((value or b"") + tail)

@@ -1,7 +1,7 @@
-"""YAML of anyone's making, within bounds: no aliases, and not too large, too long or too deep.
+"""Bounded YAML for untrusted input: no aliases, and limits on size, length and depth.
 
-Owns the one loader for files and records. An alias makes a tree of a thousand millions of nodes out
-of a few hundred bytes, and hardly any configuration has one, so none is taken.
+An alias can expand a few hundred bytes into a tree of billions of nodes, and configurations hardly
+ever use one, so all aliases are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_DEPTH = 32
 
 
 class PlainLoader(yaml.SafeLoader):
-    """A loader that raises yaml.MarkedYAMLError, with the line, for what is beyond the bounds."""
+    """A loader that raises yaml.MarkedYAMLError, with the line, for input beyond the bounds."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MOST_CHARS:
@@ -29,10 +29,12 @@ class PlainLoader(yaml.SafeLoader):
         """The next node, as SafeLoader makes it."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
-        if getattr(event, "anchor", None) is not None:  # of an alias: what it stands for
+        if getattr(event, "anchor", None) is not None:  # an alias names its target
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
             shown = f"{sign}{event.anchor[:40]}"
-            raise _refused(f"{shown}: aliases and anchors are not taken; write values out", mark)
+            raise _refused(
+                f"{shown}: aliases and anchors are not supported; write the values out", mark
+            )
         self._nodes += 1
         if self._nodes > MOST_NODES:
             raise _refused(f"more than {MOST_NODES:,} values", mark)
@@ -46,10 +48,15 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def load(text: str) -> Any:
-    """The value of `text`; yaml.YAMLError where it is no YAML or beyond the bounds."""
+    """The value of `text`; yaml.YAMLError if it is invalid or beyond the bounds."""
     try:
         return yaml.load(text, PlainLoader)  # noqa: S506  a SafeLoader with bounds
-    except (ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!bool maybe`
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as error:  # for example from `!!bool maybe`
         raise yaml.YAMLError(f"a value cannot be read ({error})") from error
     except RecursionError:
         raise yaml.YAMLError("values are nested too deep") from None

@@ -1,8 +1,8 @@
-"""Text from outside, made safe to show: to a terminal, in a log line, in a page.
+"""Text from outside, made safe for a terminal, a log line or a web page.
 
-An escape sequence in a name or a reason could rewrite what a terminal shows, a line feed could make
-up a log line, and a bidirectional mark turns text around. Ids with such characters are refused
-(`topics.checks`); free text keeps its words and loses them here.
+An escape sequence in a name or a reason could change what a terminal shows, a line feed could forge
+a log line, and a bidirectional mark can reverse text. Ids with such characters are refused
+(`topics.checks`); in free text they are replaced.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ _KEPT_IN_LINES = "\n\t"
 
 
 def printable(text: str) -> str:
-    """`text` as one line: white space becomes spaces, and "?" what else is not printable."""
+    """`text` as one line: white space becomes a space, any other unprintable character "?"."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else " " if sign.isspace() else "?" for sign in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same, for text of several lines: line feeds and tabs stay."""
+    """The same for text of several lines: line feeds and tabs stay."""
     if text.isprintable():
         return text
     return "".join(
@@ -28,8 +28,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON with every character that is not printable as its escape, so that it still means the
-    same."""
+    """JSON with its unprintable characters escaped, so that its meaning stays the same."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,7 +1,7 @@
-"""Why something was decided, planned or held back: the closed set of reason codes.
+"""Reason codes: the closed set of reasons for decisions, plans and vetoes.
 
-A code stands in decision records and in the values that the core works with. The sentence that a
-person reads is made from it in `autoscaler.explain`; no program needs to read that sentence.
+Codes appear in decision records and in the values of the core. `autoscaler.explain` turns them into
+sentences for people; no program needs to parse those sentences.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ReasonCode(StrEnum):
-    """One reason. meaning: the same in a sentence, as docs/reason-codes.md lists it."""
+    """One reason. meaning: its sentence in docs/reason-codes.md."""
 
     meaning: str
 
@@ -30,55 +30,55 @@ class ReasonCode(StrEnum):
     NODE_BACK = "node_back", "A node that was lost reports again."
     LAUNCH_FAILED = "launch_failed", "An instance did not start in time, or failed to start."
     SERVICE_ADDED = "service_added", "A model was declared."
-    SERVICE_REMOVED = "service_removed", "A model is declared no longer."
+    SERVICE_REMOVED = "service_removed", "A model's declaration was withdrawn."
     SERVICE_MODE = "service_mode", "The declared mode of a model changed."
     SERVICE_FLOOR = "service_floor", "The floor of a model changed, as declared or by a schedule."
     SERVICE_CHANGED = "service_changed", "The declaration of a model changed."
     ALERT = "alert", "An alert fired."
-    ENGINES_SEEN = "engines_seen", "What engines said of themselves when the alert came."
-    SLO_MISSED = "slo_missed", "Requests missed their SLO at a load that was planned for."
-    TYPE_MIX = "type_mix", "The shares of a model's request types moved."
-    MODEL_MIX = "model_mix", "The shares of the models in all requests moved."
-    LENGTHS = "lengths", "Prompts became longer and answers shorter, or the other way round."
-    ROLES = "roles", "A model is short, and more of its instances may change roles."
-    EXCESS = "excess", "A model needs less than is planned for it."
+    ENGINES_SEEN = "engines_seen", "The state that engines reported when the alert fired."
+    SLO_MISSED = "slo_missed", "Requests missed their SLO at a load within the plan."
+    TYPE_MIX = "type_mix", "The shares of a model's request types changed."
+    MODEL_MIX = "model_mix", "The models' shares of all requests changed."
+    LENGTHS = "lengths", "Prompts became longer and answers shorter, or vice versa."
+    ROLES = "roles", "A model lacks capacity, and more of its instances may change roles."
+    EXCESS = "excess", "A model needs less capacity than planned."
     LEFT_OUT = "left_out", "A part of the last plan could not be carried out."
-    SCATTERED = "scattered", "Instances stand on more nodes than they fill."
+    SCATTERED = "scattered", "Instances occupy more nodes than necessary."
     NO_THRESHOLDS = "no_thresholds", "A service of several models has no thresholds yet."
-    SCORES = "scores", "The scores of a service's requests fall otherwise than planned for."
-    MORE = "more", "There are further reasons for a full plan, more than are listed."
+    SCORES = "scores", "The scores of a service's requests differ from the plan."
+    MORE = "more", "There are more reasons for a full plan than listed."
 
-    # The demand that is planned for.
-    DECLARED = "declared", "The declared rate counts until traffic was seen."
-    INHERITED = "inherited", "Capacity that ran at the controller's start counts as needed."
+    # Planned demand.
+    DECLARED = "declared", "The declared rate is used until traffic arrives."
+    INHERITED = "inherited", "Capacity that existed at the controller's start counts as needed."
     WAKE = "wake", "The first requests arrived at a model that runs no instance."
-    SURGE = "surge", "More requests arrive than are planned for."
+    SURGE = "surge", "More requests arrive than planned."
     BURST = "burst", "Requests arrive in bursts above their mean rate."
     BACKLOG = "backlog", "More requests are in flight than the arrival rate explains."
-    ROUTED = "routed", "Requests come by way of a service of several models."
+    ROUTED = "routed", "Requests arrive through a service of several models."
     FORECAST = "forecast", "A forecast expects more by the time a new instance is ready."
-    RISING = "rising", "The rate has been rising and is expected to go on."
-    LOWER_DEMAND = "lower_demand", "Demand was lower than planned for, for long enough."
+    RISING = "rising", "The rate is rising and expected to rise further."
+    LOWER_DEMAND = "lower_demand", "Demand was below the plan for long enough."
     IDLE = "idle", "No request arrived for long enough."
     OVERESTIMATED = "overestimated", "Missed SLOs show less capacity than predicted."
     DERATED = "derated", "Capacity counts for less because SLOs were missed."
 
-    # What makes up a change.
-    REPLANNED = "replanned", "A full plan asks for the change."
+    # Parts of a change.
+    REPLANNED = "replanned", "A full plan contains the change."
     CAPACITY_LOST = "capacity_lost", "Lost capacity is replaced."
     FLOOR = "floor", "The model has fewer instances than its floor."
-    LENGTHS_WORTH = "lengths_worth", "Present request lengths make the fleet worth less."
+    LENGTHS_WORTH = "lengths_worth", "Current request lengths reduce the fleet's capacity."
     COST = "cost", "The change of the bill."
-    MOVED_TOGETHER = "moved_together", "An instance moves so that a node can be given back."
-    SERVING_IN = "serving_in", "The time until what is started serves."
-    ROLE_SWITCHES = "role_switches", "Instances change roles where they are."
+    MOVED_TOGETHER = "moved_together", "An instance moves so that a node can be released."
+    SERVING_IN = "serving_in", "The time until new instances serve."
+    ROLE_SWITCHES = "role_switches", "Instances change roles without moving."
     PLAN_GAP = "plan_gap", "The proven distance of the plan from the best one."
-    DIVIDED_ANEW = "divided_anew", "Requests are divided otherwise among the same instances."
+    DIVIDED_ANEW = "divided_anew", "The traffic split among the same instances changes."
     THRESHOLDS_CHOSEN = "thresholds_chosen", "New thresholds were chosen for a service."
     THRESHOLDS_IN_FORCE = "thresholds_in_force", "The chosen thresholds came into force."
     FLEET_NOT_READY = "fleet_not_ready", "The fleet for new thresholds is not ready in time."
 
-    # Why a change, or a part of it, waits.
+    # A change, or a part of it, waits.
     SCALE_IN_PAUSED = "scale_in_paused", "Nothing may be removed now."
     NO_TELEMETRY = "no_telemetry", "No telemetry arrives."
     TELEMETRY_STALE = "telemetry_stale", "The last seconds of telemetry are missing."
@@ -86,42 +86,42 @@ class ReasonCode(StrEnum):
     GATEWAY_SILENT = "gateway_silent", "A gateway that was serving stopped reporting."
     STILL_IN_FLIGHT = "still_in_flight", "No requests arrive, but some are in flight."
     ROUTES_UNCONFIRMED = "routes_unconfirmed", "No gateway has confirmed the current routes."
-    SLO_STRAINED = "slo_strained", "Too few requests met their SLO lately."
+    SLO_STRAINED = "slo_strained", "Too few recent requests met their SLO."
     LATENCY_RISING = "latency_rising", "Latency is rising towards its limit."
-    UNREAD = "unread", "The controller has not read all telemetry and status yet."
+    UNREAD = "unread", "The controller has not read all telemetry and statuses yet."
     NO_FULL_WINDOW = "no_full_window", "No full window has passed since the start."
     COOLDOWN = "cooldown", "An addition was made a short time ago."
     TOO_MANY_REVERSALS = "too_many_reversals", "The fleet was scaled out and in too often."
     LESS_CAPACITY = "less_capacity", "Capacity is well below what was predicted."
     START_TIMES = "start_times", "Instances start later or sooner than predicted."
-    NOT_COVERED = "not_covered", "What would be left no longer covers demand."
+    NOT_COVERED = "not_covered", "The remaining capacity would not cover demand."
     FLEET_CHANGED = "fleet_changed", "The fleet changed while a plan was made."
     PROPOSAL_OUTDATED = "proposal_outdated", "The fleet changed since the proposal."
-    NO_ROOM = "no_room", "No room was found for planned instances."
+    NO_ROOM = "no_room", "No free GPUs were found for planned instances."
     ADDITIONS_NOT_ENOUGH = "additions_not_enough", "Additions alone do not serve the model."
-    NOTHING_LEFT = "nothing_left", "Nothing of an approved change is left to do."
+    NOTHING_LEFT = "nothing_left", "An approved change has no remaining steps."
 
-    # What operators and schedules said.
+    # Commands of operators and schedules.
     PAUSED = "paused", "An operator paused a model or the fleet."
     RELEASED = "released", "An operator released a model from Shoal."
     FREEZE = "freeze", "A freeze window is in force."
     FREEZE_BEGAN = "freeze_began", "A freeze window began."
     SCHEDULED_FLOOR = "scheduled_floor", "A scheduled floor is in force."
-    LEFT_RUNNING = "left_running", "A model that is declared no longer runs on, left alone."
+    LEFT_RUNNING = "left_running", "A withdrawn model keeps running, unmanaged."
     HELD_RUNNING = "held_running", "The same while an operator holds the model."
     RESUMED = "resumed", "A pause ended."
     MANAGED_AGAIN = "managed_again", "A released model is managed by Shoal again."
-    DECLARED_AGAIN = "declared_again", "A model that ran on is declared again, or was stopped."
-    WINDOW_OVER = "window_over", "A scheduled window is over."
+    DECLARED_AGAIN = "declared_again", "A withdrawn model is declared again, or was stopped."
+    WINDOW_OVER = "window_over", "A scheduled window ended."
     PROPOSAL_EXPIRED = "proposal_expired", "A proposal expired without an answer."
     PROPOSAL_WITHDRAWN = "proposal_withdrawn", "A proposal was withdrawn: demand came back."
     PROPOSAL_REJECTED = "proposal_rejected", "A proposal was rejected."
     PROPOSAL_APPROVED = "proposal_approved", "A proposal was approved and carried out."
     PROPOSAL_DROPPED = "proposal_dropped", "A proposal was approved, but not carried out."
 
-    # What was noticed.
-    REBUILT = "rebuilt", "A controller took over from what the topics say."
-    DRAIN_TOO_SHORT = "drain_too_short", "The drain time-out is shorter than answers may take."
+    # Observations.
+    REBUILT = "rebuilt", "A new leader restored its state from the topics."
+    DRAIN_TOO_SHORT = "drain_too_short", "The drain time-out is shorter than the longest answers."
     DRAIN_LONG_ENOUGH = "drain_long_enough", "The drain time-out is long enough again."
     START_BELOW_PROVISION = (
         "start_below_provision",
@@ -132,88 +132,94 @@ class ReasonCode(StrEnum):
         "request_limit_too_short",
         "Gateways end requests before the longest answers.",
     )
-    READER_BEHIND = "reader_behind", "The controller fell behind on what it reads."
-    READER_CAUGHT_UP = "reader_caught_up", "The controller has read everything again."
-    BACKING_OFF = "backing_off", "A launch failed, so its node gets none for a while."
+    READER_BEHIND = "reader_behind", "The controller's topic readers fell behind."
+    READER_CAUGHT_UP = "reader_caught_up", "The controller's topic readers caught up."
+    BACKING_OFF = "backing_off", "A launch failed, so its node gets no launches for a while."
     START_FAILED = "start_failed", "An instance failed to start."
     NOT_READY = "not_ready", "An instance was not ready in time."
-    STRAY = "stray", "An instance runs that no assignment names."
-    PRICE_SET_ASIDE = "price_set_aside", "A price was not believed because it jumped."
+    STRAY = "stray", "An instance runs that is in no assignment."
+    PRICE_SET_ASIDE = "price_set_aside", "A price was rejected because it jumped."
     PRICE_STALE = "price_stale", "The last price of a pool is too old to rely on."
     PRICE_FRESH = "price_fresh", "A pool's price is fresh again."
-    OFFER_STALE = "offer_stale", "What is known of a pool's availability is too old."
+    OFFER_STALE = "offer_stale", "The last availability of a pool is too old."
     OFFER_FRESH = "offer_fresh", "A pool's availability is fresh again."
     UNMANAGED = "unmanaged", "The number of servers that Shoal did not start changed."
     UNCERTAIN = "uncertain", "A model runs far from its prediction."
     AS_PREDICTED = "as_predicted", "A model runs as predicted again."
     NOT_MEASURED = "not_measured", "The instances that differed from their prediction are gone."
-    NO_NEW_PLAN = "no_new_plan", "No new plan came, so the last good one stands."
+    NO_NEW_PLAN = "no_new_plan", "No new plan arrived, so the last good one remains."
     NO_ANSWER = "no_answer", "The planner did not answer in time."
 
-    # What a plan cannot give.
+    # Demand that a plan cannot serve.
     UNSERVED = "unserved", "Some demand cannot be served."
-    FLOOR_UNMET = "floor_unmet", "Fewer instances can run than the floor asks for."
-    NOTHING_MORE = "nothing_more", "Nothing more can be had."
+    FLOOR_UNMET = "floor_unmet", "Fewer instances can run than the floor requires."
+    NOTHING_MORE = "nothing_more", "No further capacity is available."
     OUTSIDE_SLO = "outside_slo", "The model is planned on GPUs that miss the SLO."
 
-    # Limits that hold a plan where it is.
+    # Binding limits of a plan.
     POOL_FULL = "pool_full", "All nodes of a pool are in use."
     POOLS_FULL = "pools_full", "All nodes of a pool are in use, both markets together."
     POOL_TOO_FEW_GPUS = "pool_too_few_gpus", "A pool has too few GPUs left."
     POOL_WITHOUT_NODES = "pool_without_nodes", "A pool has no nodes available."
     CEILING = "ceiling", "The model has as many instances as its ceiling allows."
-    SPOT_LIMIT = "spot_limit", "No more of the model's capacity may be on spot."
+    SPOT_LIMIT = "spot_limit", "The model has its maximum share of spot capacity."
     BUDGET = "budget", "The budget allows no more."
-    SPOT_SHARE = "spot_share", "More could be done if more could be on spot."
+    SPOT_SHARE = "spot_share", "A higher spot share would allow more capacity."
 
-    # Promises that a plan does not keep, and by how much.
-    PROMISED_FLOOR = "promised_floor", "The floor of a model is not kept."
+    # Constraints that a plan violates.
+    PROMISED_FLOOR = "promised_floor", "A model has fewer instances than its floor."
     PROMISED_USEFUL_FLOOR = (
         "promised_useful_floor",
         "Too few instances of a model can serve one request after another.",
     )
     PROMISED_SPOT = "promised_spot", "More of a model is on spot than it allows."
-    PROMISED_SURVIVAL = "promised_survival", "A loss that a model shall survive would leave less."
+    PROMISED_SURVIVAL = (
+        "promised_survival",
+        "After a loss that a model must survive, capacity is too low.",
+    )
     PROMISED_BUDGET = "promised_budget", "The bill exceeds the budget."
-    INSTANCES_PLANNED = "instances_planned", "So many instances are planned."
-    OFF_SPOT = "off_spot", "So much of the capacity is not on spot."
-    LOSS_LEAVES = "loss_leaves", "So much of demand is served after a loss."
-    NODES_COST = "nodes_cost", "Whole nodes cost so much."
-    NOT_POSSIBLE = "not_possible", "No plan keeps it with the capacity available."
-    NOT_PLANNED = "not_planned", "No plan that was found keeps it."
-    NOT_KEPT = "not_kept", "A strategy does not plan for a promise, and breaks it."
+    INSTANCES_PLANNED = "instances_planned", "The number of planned instances."
+    OFF_SPOT = "off_spot", "The share of capacity that is not on spot."
+    LOSS_LEAVES = "loss_leaves", "The share of demand that is served after a loss."
+    NODES_COST = "nodes_cost", "The cost of whole nodes."
+    NOT_POSSIBLE = "not_possible", "No plan satisfies it with the available capacity."
+    NOT_PLANNED = "not_planned", "No plan that was found satisfies it."
+    NOT_KEPT = "not_kept", "A strategy ignores a constraint and violates it."
 
-    # Notes to a plan.
+    # Notes on a plan.
     SLO_OUT_OF_REACH = "slo_out_of_reach", "No GPU that the model may use meets its SLO."
     NO_USABLE_NODE = "no_usable_node", "No usable node is left in the model's pools."
-    NO_POOL = "no_pool", "No pool is open to the model."
-    SPLITS_NOWHERE = "splits_nowhere", "The model splits over no slice of its pools."
-    TOO_LARGE = "too_large", "No slice of the model's pools holds it."
+    NO_POOL = "no_pool", "The model may use no pool."
+    SPLITS_NOWHERE = "splits_nowhere", "The model cannot be split over any slice of its pools."
+    TOO_LARGE = "too_large", "The model fits into no slice of its pools."
     NOTHING_SERVES_IT = "nothing_serves_it", "No pool can hold the model and serve it."
     ONE_AFTER_ANOTHER = (
         "one_after_another",
         "No instance of the model can serve one request after another.",
     )
-    ROUGH_BOUND = "rough_bound", "The proven gap says little of this plan."
+    ROUGH_BOUND = "rough_bound", "The proven gap is a weak bound for this plan."
     TYPE_NOT_SERVED = "type_not_served", "No GPU serves a request type within the SLO."
     BUDGET_TOO_SMALL = "budget_too_small", "Budget and nodes allow no instance of the model."
-    BUDGET_STUCK = "budget_stuck", "A better use of the budget has no room while the fleet runs."
-    NO_BUDGET_OBJECTIVE = "no_budget_objective", "The policy asks for no use of a budget."
+    BUDGET_STUCK = (
+        "budget_stuck",
+        "A better use of the budget needs running instances to stop first.",
+    )
+    NO_BUDGET_OBJECTIVE = "no_budget_objective", "The policy has no objective for a budget."
     BUDGET_WITHOUT_PLAN = "budget_without_plan", "The budget allows no instance that meets its SLO."
     NOT_IN_TIME = "not_in_time", "No plan was found in time."
     SOLVER_FAILED = "solver_failed", "The solver returned no plan."
-    SOLVER_REFUTED = "solver_refuted", "The solver's plan does not hold when it is checked."
+    SOLVER_REFUTED = "solver_refuted", "The solver's plan failed verification."
     SOLVER_TIMEOUT = "solver_timeout", "The solver did not answer within its limit."
     SOLVER_GONE = "solver_gone", "The solver's process ended."
-    SOLVER_GARBLED = "solver_garbled", "The solver's answer makes no sense."
+    SOLVER_GARBLED = "solver_garbled", "The solver's answer is invalid."
     SOLVER_ERROR = "solver_error", "An error ended the search for a plan."
-    SOLVER_AWAY = "solver_away", "No solver is there, in a simulation."
-    SUPERSEDED = "superseded", "A newer request took the place of the request."
+    SOLVER_AWAY = "solver_away", "A simulation has no solver."
+    SUPERSEDED = "superseded", "A newer request superseded the request."
     REQUEST_REFUSED = "request_refused", "The planner could not use the request."
-    NO_PLAN = "no_plan", "No plan came out."
+    NO_PLAN = "no_plan", "There is no plan."
 
-    # What holds the thresholds of a service where they are.
+    # Bounds of a service's score thresholds.
     QUALITY_POOLS = "quality_pools", "The pools cannot serve all of the load."
-    QUALITY_OUT_OF_REACH = "quality_out_of_reach", "No split reaches the quality asked for."
+    QUALITY_OUT_OF_REACH = "quality_out_of_reach", "No split reaches the required quality."
     QUALITY_COSTS_NOTHING = "quality_costs_nothing", "Less quality would save nothing."
     QUALITY_COSTS = "quality_costs", "Less quality would save money."

@@ -1,4 +1,4 @@
-"""Every record on the wire, under one import. Owns nothing: see the modules imported here."""
+"""Re-exports all wire records, so that users need one import."""
 
 from topics.alerts import Alert
 from topics.controls import Control

@@ -1,8 +1,8 @@
-"""Shapes of requests: input and output length together, in classes that everyone shares.
+"""Shapes of requests: input and output length together, in shared classes.
 
-Owns the grid on which a producer counts requests whose output is not known yet (what it expects
-of it), and which of several kinds of requests a length is nearest to. Both lengths are classed by
-the same powers of 1.62 from 4 tokens to a million, and a shape is one bucket of a sketch.
+Gateways count requests by shape before their output is known, with an expected output length. Both
+lengths are classed by the same powers of 1.62 from 4 tokens to 2^20, and a shape is one bucket of a
+sketch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from topics.sketch import LOWEST
 
 CLASSES = 26
-"""Classes of one length; CLASSES x CLASSES buckets are what a sketch has room for."""
+"""Classes of one length, so that CLASSES x CLASSES buckets fit into a sketch."""
 
 _SHORTEST, _LONGEST = 4.0, 2.0**20
 _LOG_STEP = math.log(_LONGEST / _SHORTEST) / CLASSES
@@ -24,16 +24,18 @@ def shape_of(input_tokens: float, output_tokens: float) -> int:
     return LOWEST + CLASSES * _class(input_tokens) + _class(output_tokens)
 
 
-def lengths_of(shape: int) -> tuple[float, float]:
-    """(input, output) tokens that stand for the bucket `shape`: within 27% of all it holds, apart
-    from those below 4 tokens and above a million."""
+def shape_lengths(shape: int) -> tuple[float, float]:
+    """Representative (input, output) tokens of the bucket `shape`: within 27% of every request in
+    it, except below 4 tokens and above 2^20."""
     row, column = divmod(shape - LOWEST, CLASSES)
     return _middle(row), _middle(column)
 
 
-def nearest(kinds: Sequence[tuple[float, float]], input_tokens: float, output_tokens: float) -> int:
-    """Index of the one of `kinds` (input, output tokens; at least one) whose lengths are nearest,
-    by their ratios; the first of several."""
+def nearest_kind(
+    kinds: Sequence[tuple[float, float]], input_tokens: float, output_tokens: float
+) -> int:
+    """Index of the first of `kinds` (input, output tokens; at least one) with the nearest lengths,
+    by the ratios of both lengths."""
     read, written = math.log(max(1.0, input_tokens)), math.log(max(1.0, output_tokens))
 
     def distance(index: int) -> float:

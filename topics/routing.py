@@ -1,6 +1,5 @@
-"""Where the requests of a model go.
+"""Routes: the endpoints of a model and how requests are divided among them.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -16,11 +15,11 @@ from topics.scoring import ScoreSplit
 class Endpoint:
     """One instance that requests may be sent to. address: "host:port".
 
-    slots: most requests that may be in flight on it, 0 = no bound. A gateway counts its own and,
-    while load feeds tell, those of the others; without feeds G gateways may put up to G x slots
-    there: a bound against queues that nobody can take back, not an exact share. A decode instance
-    takes what was prefilled for it, however many it has: with as many as this in flight it is busy
-    (0: with any), and idle prefill instances may take whole requests instead.
+    slots: maximum requests in flight, 0 = unbounded. A gateway counts its own requests and, from
+    load feeds, those of other gateways. Without feeds G gateways may send up to G x slots: the
+    bound prevents long queues in the engine and is not an exact share. A decode instance accepts
+    all requests that were prefilled for it: with this many in flight it is busy (0: with any), and
+    idle prefill instances may then serve whole requests instead.
     """
 
     instance: str
@@ -33,13 +32,14 @@ class Endpoint:
         checks.count("slots", self.slots, 1_000_000)
 
     def __hash__(self) -> int:
-        # A gateway looks an instance up ten times for each request.
+        # Gateways hash endpoints about ten times per request, so the hash is kept cheap.
         return hash(self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Instances of a group that do the same part of a request: one deployment of components."""
+    """Instances of a group that process the same part of a request: one deployment of
+    components."""
 
     name: str
     endpoints: tuple[Endpoint, ...]
@@ -52,7 +52,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step of a path: `stage` runs these components of the request."""
+    """One step of a path: `stage` runs these components for the request."""
 
     stage: str
     runs: tuple[str, ...]
@@ -67,8 +67,8 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class RoutePath:
-    """A way of requests of `type` through the stages of a group. req_per_s: how many are planned
-    to go there, which gives its share among all paths of the type."""
+    """A path of requests of `type` through the stages of a group. req_per_s: its planned rate,
+    which determines its share among all paths of the type."""
 
     type: str
     req_per_s: float
@@ -83,8 +83,8 @@ class RoutePath:
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """A type of request, known by its media: what its content holds (image, video, audio) and
-    what it asks for (audio-out)."""
+    """A type of request, identified by its media: in its content (image, video, audio) or in the
+    requested output (audio-out)."""
 
     name: str
     media: tuple[str, ...] = ()
@@ -100,8 +100,8 @@ MEDIA = ("image", "video", "audio", "audio-out")
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """One combo: `aggregated` instances, or `prefill` and `decode` ones that belong together, or
-    `stages` of a model of components and the `paths` of requests through them.
+    """One combo: `aggregated` instances, or a set of `prefill` and `decode` ones, or `stages` of a
+    model of components and the `paths` of requests through them.
 
     weight: its goodput in requests/s, for the weighted round robin between groups.
     """
@@ -130,11 +130,11 @@ class RouteGroup:
 
 @dataclass(frozen=True, slots=True)
 class TypeRoute:
-    """Where the requests of one type go. A request is of the type whose lengths are nearest
-    (`topics.request_shapes.nearest`); output is what is expected of it.
+    """The traffic split of one type of requests.
 
-    shares: one per group of the routes, in their order; they count by their ratios. All 0: its
-    requests go by the groups' weights.
+    A request has the type with the nearest lengths (`topics.request_shapes.nearest_kind`), by its
+    expected output. shares: one per group of the routes, in order; only their ratios count. All 0:
+    the requests follow the groups' weights.
     """
 
     name: str
@@ -152,18 +152,18 @@ class TypeRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Where the requests of one model go; generation counts changes of this model's routes.
+    """The routes of one model; generation counts changes of this model's routes.
 
-    ttft_limit_ms / tpot_limit_ms: the model's SLO, by which gateways count attained requests.
-    said_ms, valid_ms: as of an assignment, but routes in force stay in force.
-    signature: see `topics.signing`.
-    start_s: how long the slowest of its combos takes from launch to ready, 0 = not known; requests
-    of a model at zero wait at least that long. aliases: other names clients may call it by (its
-    full Hugging Face name). types: the kinds of requests that go different ways; empty = all go by
-    the groups' weights. kinds: the same of a model of components, whose groups have paths. split:
-    this name stands for several models, which have the instances. feeds: where its executors tell
-    how busy its instances are (`executors.load_feed`), "host:port KEY". advised: the model is
-    declared in mode recommend: what serves of it goes on, also where it is declared no longer.
+    ttft_limit_ms, tpot_limit_ms: the model's SLO, by which gateways count attained requests.
+    said_ms, valid_ms: as in an assignment, but routes in force stay in force. signature: see
+    `topics.signing`. start_s: seconds from launch to ready of the model's slowest combo, 0 =
+    unknown; requests of a model scaled to zero wait at least that long. aliases: other names that
+    clients may use (its full Hugging Face name). types: types of requests with their own traffic
+    split; empty = all follow the groups' weights. kinds: the same for a model of components, whose
+    groups have paths. split: set if this name stands for several models, which have the instances.
+    feeds: load feeds of its executors (`executors.load_feed`), "host:port KEY". advised: the model
+    is declared in mode recommend: existing instances keep their routes, even after the declaration
+    is withdrawn.
     """
 
     model: str

@@ -1,7 +1,6 @@
-"""A name that stands for several models: who answers a request, by its score.
+"""Score splits: a name that stands for several models, one of which serves a request by its score.
 
-Owns the meaning of these values, which ride on routes. Knows nothing of how a score is found, of
-prompts or of HTTP.
+They are part of routes. Gateways compute the scores.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from dataclasses import dataclass
 
 from topics import checks
 
-EVERY = "all"
-"""The kind under which telemetry counts where requests for such a name were sent."""
-FELL_BACK = "fell-back"
-"""The kind under which it counts those of them that another model answered than their score says,
-because that one had no room."""
+ALL_REQUESTS = "all"
+"""Kind in `Telemetry.sent` that counts all requests for such a name by destination."""
+FALLBACK = "fell-back"
+"""Kind in `Telemetry.sent` that counts those requests that another model than the chosen one
+answered, because the chosen one had no free capacity."""
 MOST_EDGES = 500
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}\Z")
 _URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")
@@ -23,10 +22,10 @@ _URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")
 
 @dataclass(frozen=True, slots=True)
 class PromptRule:
-    """A condition on the prompt and the score of a request that meets it.
+    """A condition on the prompt, and the score of requests that meet it.
 
-    longer_than: tokens of the prompt, as the gateway guesses them (0: any length). code: it holds
-    program text. languages: it is written in one of these (ISO 639-1; none: in any).
+    longer_than: tokens of the prompt as estimated by the gateway (0: any length). code: it contains
+    program text. languages: it is written in one of these (ISO 639-1; empty: any).
     """
 
     score: float
@@ -43,11 +42,11 @@ class PromptRule:
 
 @dataclass(frozen=True, slots=True)
 class ScoreSource:
-    """Where a score comes from; the first of these that gives one counts.
+    """The sources of a score, in order of precedence.
 
-    header: of the client's request, by its name ("": not asked). rules: the first that holds.
-    url: a scorer over HTTP ("": none), which has limit_ms real milliseconds for its answer.
-    low, high: what a score may be; anything else is none.
+    header: name of a header of the client's request ("": none). rules: the first match counts. url:
+    an HTTP scorer ("": none), with limit_ms real milliseconds to answer. low, high: valid scores;
+    others are ignored.
     """
 
     header: str = ""
@@ -69,12 +68,12 @@ class ScoreSource:
 
 @dataclass(frozen=True, slots=True)
 class ScoreSplit:
-    """Which of `models` answers, the one for the lowest scores first.
+    """The models behind one name, the one for the lowest scores first.
 
-    edges: rising; a score's class is the number of edges that it reaches, 0 to len(edges), and
-    gateways report requests by class. cuts: rising; model i answers the classes from cuts[i - 1] on
-    up to below cuts[i]. unscored: the model for requests without a score. fallback: another model
-    answers while the chosen one has no room. shares: of the requests per model, as planned.
+    edges: rising; a score's class is the number of edges at or below it, 0 to len(edges), and
+    gateways report requests by class. cuts: rising; model i serves the classes from cuts[i - 1] to
+    below cuts[i]. unscored: the model for requests without a score. fallback: another model answers
+    while the chosen one has no free capacity. shares: planned share of requests per model.
     """
 
     models: tuple[str, ...]

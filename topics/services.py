@@ -1,6 +1,5 @@
-"""What operators declare: the services that count, beside the file they come from.
+"""Services declared by operators, in addition to those in the configuration file.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -15,8 +14,8 @@ MOST_TEXT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class DeclaredService:
-    """A model as it is declared now. declared: its section of `shoal.yaml` as YAML (or JSON) text,
-    read as strictly as the file. A tombstone withdraws the model."""
+    """The current declaration of a model. declared: its section of `shoal.yaml` as YAML (or JSON)
+    text, checked as strictly as the file. A tombstone withdraws the model."""
 
     model: str
     declared: str

@@ -1,9 +1,8 @@
-"""Signatures of what changes a fleet: assignments and routes.
+"""Signatures in record bodies: assignments and routes, the records that change a fleet.
 
-Holds how they are signed and checked: HMAC-SHA256 over the topic, the key and the body (node or
-model, leader token, generation, validity), with a key per node or model that is derived from the
-cluster's. A node that holds its own key cannot sign for others. Records of other topics are signed
-beside their body (`topics.macs`).
+HMAC-SHA256 over the topic, the key and the body (node or model, leader token, generation,
+validity), with a key per node or model that is derived from the cluster's. A node that has its own
+key cannot sign for others. Records of other topics are signed in a header (`topics.macs`).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from topics.keys import Keys
 from topics.routing import Routes
 from topics.topic_table import ASSIGNMENTS, ROUTES, key_of, topic_of
 
-SIGNED = (ASSIGNMENTS.name, ROUTES.name)
+BODY_SIGNED_TOPICS = (ASSIGNMENTS.name, ROUTES.name)
 _FIELD = "signature"
 
 
 class Refusal(StrEnum):
-    """Why a record is not believed."""
+    """Why a record is refused."""
 
     UNSIGNED = "not signed"
     WRONG = "signature does not match"
@@ -39,23 +38,23 @@ class Refusal(StrEnum):
 Signed = TypeVar("Signed", bound=Assignment | Routes)
 
 
-def signed(record: Signed, keys: Keys, said_ms: int, valid_ms: int) -> Signed:
-    """`record` as said at `said_ms` for `valid_ms`, with its signature where there is a key."""
+def sign_record(record: Signed, keys: Keys, said_ms: int, valid_ms: int) -> Signed:
+    """`record` with this publication time and validity, signed if a key is available."""
     dated = replace(record, said_ms=said_ms, valid_ms=valid_ms, signature="")
     topic, key = topic_of(record).name, (key_of(record) or b"").decode()
-    secrets = keys.of(topic, key)
+    secrets = keys.record_keys(topic, key)
     if not secrets:
         return dated
     return replace(dated, signature=_mac(secrets[0], topic, orjson.loads(encode(dated))))
 
 
-def refusal(topic: str, data: bytes, keys: Keys) -> Refusal | None:
-    """Why `data`, as read from `topic`, is not to be believed; None if it is.
+def body_refusal(topic: str, data: bytes, keys: Keys) -> Refusal | None:
+    """Why `data`, as read from `topic`, is refused; None if it is accepted.
 
-    Looks at the bytes as they came, so fields that this version does not know are covered. Without
-    keys, and on topics whose records are not signed, everything is believed.
+    Verifies the original bytes, so fields of a later version are covered. Without keys, and on
+    topics without body signatures, everything is accepted.
     """
-    if not keys or topic not in SIGNED:
+    if not keys or topic not in BODY_SIGNED_TOPICS:
         return None
     try:
         value = orjson.loads(data)
@@ -65,7 +64,7 @@ def refusal(topic: str, data: bytes, keys: Keys) -> Refusal | None:
         return Refusal.UNSIGNED
     if not given:
         return Refusal.UNSIGNED
-    for secret in keys.of(topic, key):
+    for secret in keys.record_keys(topic, key):
         if hmac.compare_digest(given.encode(), _mac(secret, topic, value).encode()):
             return None
     return Refusal.WRONG

@@ -1,13 +1,13 @@
 """A mergeable latency sketch: counts in logarithmic buckets, quantiles within 2%.
 
-The same idea as DDSketch (VLDB 2019): bucket i holds values in (g^(i-1), g^i] with g = 1.04, so
-that a bucket's geometric middle is within 2% of all it holds. Buckets are clamped to a fixed
-range, so a sketch is bounded in size whatever arrives.
+The idea is DDSketch's (VLDB 2019): bucket i holds values in (g^(i-1), g^i] with g = 1.04, so that a
+bucket's geometric middle is within 2% of every value in it. Buckets are clamped to a fixed range,
+which bounds the size of a sketch.
 
-On the wire the sketches of a record are one text of cells. A cell is four characters, two digits
-for its place and two for its count: numbers in base 92, the higher digit first, whose digits are
-the printable ASCII characters that JSON does not escape, in their order. The place is bucket -
-LOWEST, plus WIDTH for each sketch before. A count above `MOST_IN_CELL` is several cells.
+On the wire the sketches of a record are one text of cells. A cell is four characters: two digits
+for its place and two for its count, in base 92 with the higher digit first. The digits are the
+printable ASCII characters that JSON does not escape, in order. The place is bucket - LOWEST, plus
+WIDTH for each preceding sketch. A count above `MOST_IN_CELL` takes several cells.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ WIDTH = HIGHEST - LOWEST + 1
 MOST_COUNT = 10_000_000  # in a bucket of one record
 DIGITS = "".join(chr(code) for code in range(33, 127) if chr(code) not in '"\\')
 NUMBERS = tuple(high + low for high in DIGITS for low in DIGITS)
-"""The text of each number that two digits make."""
+"""The text of each number of two digits."""
 MOST_IN_CELL = len(NUMBERS) - 1
 CELL_CHARS = 4
 _VALUES = {text: number for number, text in enumerate(NUMBERS)}
 
 
 def bucket_of(value_ms: float) -> int:
-    """The bucket that `value_ms` (finite, >= 0) falls into."""
+    """The bucket of `value_ms` (finite, >= 0)."""
     if value_ms <= 0.0:
         return LOWEST
     return min(HIGHEST, max(LOWEST, math.ceil(math.log(value_ms) / _LOG_GAMMA)))
 
 
-def middle_ms(bucket: int) -> float:
-    """The value in ms that stands for a bucket."""
+def bucket_value_ms(bucket: int) -> float:
+    """The representative value of a bucket, in ms."""
     return math.exp((bucket - 0.5) * _LOG_GAMMA)
 
 
-def to_text(sketches: Iterable[Mapping[int, int]]) -> str:
-    """The wire form of `sketches`; their places count."""
+def sketches_to_text(sketches: Iterable[Mapping[int, int]]) -> str:
+    """The wire form of `sketches`, whose order matters."""
     return "".join([NUMBERS[number] for number in to_numbers(sketches)])
 
 
 def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
-    """The numbers of the cells of `sketches`: place and count in turn."""
+    """The cells of `sketches` as numbers: place and count alternate."""
     found: list[int] = []
     for number, sketch in enumerate(sketches):
         first = WIDTH * number - LOWEST
@@ -60,9 +60,9 @@ def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
     return found
 
 
-def from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
-    """The first `sketches` sketches in `text` (a writer of another version may know fewer or
-    more); InvalidRecord names `field`."""
+def sketches_from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
+    """The first `sketches` sketches in `text` (a writer of another version may have fewer or more).
+    InvalidRecord names `field`."""
     found: list[dict[int, int]] = [{} for _ in range(sketches)]
     if not isinstance(text, str) or len(text) % CELL_CHARS:
         raise InvalidRecord(field, text, f"cells of {CELL_CHARS} characters")
@@ -78,7 +78,7 @@ def from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
 
 
 def merge(sketches: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """The sketch of everything that `sketches` saw."""
+    """The sum of `sketches`."""
     total: dict[int, int] = {}
     for sketch in sketches:
         for bucket, count in sketch.items():
@@ -96,5 +96,5 @@ def quantile_ms(sketch: Mapping[int, int], q: float) -> float | None:
     for bucket in sorted(sketch):
         seen += sketch[bucket]
         if seen >= rank:
-            return middle_ms(bucket)
-    return middle_ms(max(sketch))
+            return bucket_value_ms(bucket)
+    return bucket_value_ms(max(sketch))

@@ -1,6 +1,5 @@
-"""What can be had and at which price.
+"""Supply records: available nodes and prices of pools.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -13,9 +12,9 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """How many nodes of a pool can be had. pool: "region/name/market".
+    """The number of available nodes of a pool. pool: "region/name/market".
 
-    observed_ms: tells one reading from another; how old it is, the broker's append time says.
+    observed_ms: identifies a reading; its age follows from the broker's append time.
     """
 
     pool: str
@@ -30,7 +29,8 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a node of a pool costs. pool: "region/name/market". observed_ms: as above."""
+    """The price of a node of a pool. pool: "region/name/market". observed_ms: as in
+    `Availability`."""
 
     pool: str
     usd_per_node_h: float

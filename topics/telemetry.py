@@ -1,6 +1,5 @@
-"""What gateways saw: per model and second.
+"""Telemetry records of gateways, per model and second.
 
-Owns the meaning of these records. Knows nothing of JSON, topic names or what anyone does with them.
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
 
@@ -30,8 +29,8 @@ MOST_TOKENS_PER_S = 100_000_000_000
 MOST_PER_S = tuple(
     MOST_TOKENS_PER_S if "tokens" in name else MOST_REQUESTS_PER_S for name in COUNTS
 )
-"""What one second may hold of each of COUNTS: of one gateway in a record, and of all gateways
-together in a window. What is planned for such a rate, its headroom included, stays below
+"""Upper bound of each of COUNTS in one second: of one gateway in a record, and of all gateways
+together in a window. A plan for such a rate, headroom included, stays below
 `checks.MOST_REQ_PER_S`."""
 MOST_IN_FLIGHT = 1_000_000_000
 LONGEST_SPAN_MS = 3_600_000
@@ -42,26 +41,28 @@ UNCLASSED = -1
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What one gateway saw of one model in one span of its time (usually a second).
+    """Counts of one gateway for one model in one span of its time (usually a second).
 
-    (gateway, boot, sequence) names the record for ever, so that a second copy is known as one.
-    age_ms: domain ms from the end of the span to the sending, on the gateway's monotonic clock;
-    the event time is the broker's append time minus it. Counts are of the span: arrivals of
-    requests, completions (answered in full), failures (answered with an error after it was
-    accepted, or broken off), refused (429 or no route), attained (within both limits),
-    withdrawn (ended by the client's own doing: it left before a limit was missed, or asked for
-    what no instance would serve), which says nothing about the service.
-    Token sums are of requests that completed in the span, except input_tokens_arrived.
-    ttft_ms / tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths /
-    output_lengths: sketches of the same form in tokens, of input as it arrived and of output as it
-    completed. shapes: requests that arrived, by their input and expected output length, in buckets
-    of `topics.request_shapes`. All sketches stand together in the field `cells` on the wire.
-    sent: how many requests of which kind were sent where in the span, as {kind: {destination:
-    requests}} (a workload type and the group that took it), for those whose way is
-    planned by kind. classes: arrivals by score class (`topics.scoring`; `UNCLASSED` without a
-    score), of names that stand for several models; `sent` has {"all": {model: requests}} of them.
-    leaving: the gateway signs off; its silence from now on is no loss of sight.
-    in_flight: now, at the end of the span. route_generation: of the routes applied now.
+    (gateway, boot, sequence) identifies the record permanently, so a second copy is recognised as a
+    duplicate. age_ms: domain ms from the end of the span to the sending, on the gateway's monotonic
+    clock; the event time is the broker's append time minus it.
+
+    Counts of the span: arrivals of requests; completions (answered in full); failures (an error
+    after acceptance, or broken off); refused (429 or no route); attained (within both limits);
+    withdrawn (ended by the client: it left before a limit was missed, or asked for something that
+    no instance serves), which says nothing about the service. Token sums are of requests that
+    completed in the span, except input_tokens_arrived.
+
+    ttft_ms, tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths,
+    output_lengths: sketches in tokens, of input on arrival and output on completion. shapes:
+    arrivals by input and expected output length, in buckets of `topics.request_shapes`. classes:
+    arrivals by score class (`topics.scoring`; `UNCLASSED` without a score), for names that stand
+    for several models. On the wire all sketches share the field `cells`.
+
+    sent: requests sent in the span by kind and destination (a workload type and the group that
+    received it), for requests that are routed by kind; for score splits {"all": {model: requests}}.
+    leaving: the gateway signs off, so its later silence is no loss of observation. in_flight: at
+    the end of the span. route_generation: of the routes in force.
     """
 
     model: str
@@ -109,19 +110,19 @@ class Telemetry:
             for bucket, seen in getattr(self, key).items():
                 plain = type(bucket) is int and type(seen) is int
                 if plain and LOWEST <= bucket <= HIGHEST and 0 <= seen <= MOST_COUNT:
-                    continue  # there are hundreds: no words are made for what is right
+                    continue  # fast path: a record has hundreds of buckets
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)
         check_sent(self.sent)
 
 
 def seconds_of(span_ms: int) -> int:
-    """For how many seconds a span of `span_ms` may count: at least one."""
+    """The number of seconds that bound the counts of a span: at least one."""
     return max(1, -(-span_ms // 1000))
 
 
 def check_sent(sent: Mapping[str, Mapping[str, int]]) -> None:
-    """InvalidRecord: it is no `Telemetry.sent`."""
+    """Check the value of `Telemetry.sent`; raises InvalidRecord."""
     for kind, ways in sent.items():
         checks.name("sent", kind)
         for way, seen in ways.items():

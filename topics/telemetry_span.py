@@ -1,7 +1,6 @@
-"""The counts of one model between two records of telemetry.
+"""Counters of one model between two telemetry records.
 
-Owns how an arrival and an answer are counted, and the record they become. Knows nothing of who
-counts: a gateway, or a simulated one.
+Real and simulated gateways count arrivals and answers with them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from topics.telemetry import LONGEST_SPAN_MS, Telemetry
 
 @dataclass(slots=True)
 class Span:
-    """Counts since the last record; meanings as in `Telemetry`. in_flight is of now."""
+    """Counts since the last record, with the meanings of `Telemetry`. in_flight: the current
+    value."""
 
     in_flight: int = 0
     arrivals: int = 0
@@ -37,7 +37,7 @@ class Span:
     classes: dict[int, int] = field(default_factory=dict)
 
     def count_arrival(self, input_tokens: int, output_tokens: int) -> None:
-        """A request came in. output_tokens: as expected."""
+        """Count an arriving request. output_tokens: the expected ones."""
         self.arrivals += 1
         self.in_flight += 1
         self.input_tokens_arrived += input_tokens
@@ -45,13 +45,13 @@ class Span:
         _count(self.shapes, _shape(input_tokens, output_tokens))
 
     def count_sent(self, kind: str, to: str) -> None:
-        """A request of `kind` went there; "" for either counts nothing."""
+        """Count a request of `kind` sent to `to`; if either is "", count nothing."""
         if kind and to:
             places = self.sent_to.setdefault(kind, {})
             places[to] = places.get(to, 0) + 1
 
     def count_class(self, number: int) -> None:
-        """The request that came in has a score of this class."""
+        """Count the score class of the arriving request."""
         _count(self.classes, number)
 
     def count_answer(
@@ -63,10 +63,11 @@ class Span:
         ttft_limit_ms: float,
         tpot_limit_ms: float,
     ) -> None:
-        """A request was answered in full; times from its arrival.
+        """Count a request that was answered in full; times are ms since its arrival.
 
-        first_ms None: the answer was not streamed and shows no first token. It attains when it
-        came within what both limits allow together, and adds nothing to the latency sketches.
+        first_ms None: the answer was not streamed, so its first token is unknown. It attains the
+        SLO if it took no longer than both limits allow together, and adds nothing to the latency
+        sketches.
         """
         self.completions += 1
         self.input_tokens += input_tokens
@@ -94,7 +95,8 @@ class Span:
         route_generation: int,
         leaving: bool = False,
     ) -> Telemetry:
-        """The span that ends now, zeros included; the next one begins. leaving: it is the last."""
+        """The record of the span that ends now, zeros included; then reset. leaving: it is the
+        last."""
         record = Telemetry(
             model=model,
             gateway=gateway,
@@ -123,11 +125,11 @@ class Span:
             sent=self.sent_to,
             classes=self.classes,
         )
-        self.begin()
+        self.reset()
         return record
 
-    def begin(self) -> None:
-        """The next span begins: what is in flight stays."""
+    def reset(self) -> None:
+        """Start the next span: all counts except in_flight become zero."""
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
         self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0

@@ -1,7 +1,7 @@
-"""The shared time origin: how a process turns its monotonic clock into domain time.
+"""The shared time origin: converts a monotonic clock to domain time.
 
-Owns the arithmetic only; processes read `time.monotonic_ns()` (one clock for all processes of a
-machine) at their edge and pass it in. At speed 10 a domain second lasts 0.1 real seconds.
+Arithmetic only: processes read `time.monotonic_ns()` (one clock for all processes of a machine) and
+pass it in. At speed 10 a domain second lasts 0.1 real seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from topics.checks import InvalidRecord, number, time_ms
 
 @dataclass(frozen=True, slots=True)
 class TimeBase:
-    """Domain time: `origin_ms` since the epoch when the monotonic clock read `origin_mono_ns`.
+    """Domain time: `origin_ms` since the epoch at the monotonic reading `origin_mono_ns`.
 
     speed: domain seconds per real second, in [0.01, 1000].
     """
@@ -28,7 +28,7 @@ class TimeBase:
 
     @classmethod
     def parse(cls, text: str) -> TimeBase:
-        """The time base written by `format`; InvalidRecord if it is not one."""
+        """The time base that `format` wrote; InvalidRecord if the text is invalid."""
         parts = text.split(",")
         try:
             speed, origin_ms, origin_mono_ns = float(parts[0]), int(parts[1]), int(parts[2])
@@ -37,7 +37,7 @@ class TimeBase:
         return cls(speed, origin_ms, origin_mono_ns)
 
     def format(self) -> str:
-        """One word for a command line, read back by `parse`."""
+        """One word for a command line, which `parse` reads."""
         return f"{self.speed!r},{self.origin_ms},{self.origin_mono_ns}"
 
     def now_ms(self, mono_ns: int) -> int:
@@ -45,7 +45,7 @@ class TimeBase:
         return self.origin_ms + int((mono_ns - self.origin_mono_ns) * self.speed) // 1_000_000
 
     def real_s(self, domain_s: float) -> float:
-        """Real seconds that `domain_s` domain seconds take."""
+        """The real seconds of `domain_s` domain seconds."""
         return domain_s / self.speed
 
     def mono_ns_at(self, domain_ms: float) -> int:

@@ -1,7 +1,7 @@
-"""The one table of topics: name, key, partitions, clean-up, retention, record, who writes.
+"""The table of topics: name, key, partitions, clean-up, retention, record type and writers.
 
-`streams.broker.topic_admin` creates these topics on a broker.
-Names here are short ("telemetry"); on a broker they carry a prefix (`wire_name`).
+`streams.broker.topic_admin` creates these topics on a broker. Names here are short ("telemetry");
+on a broker they carry a prefix (`wire_name`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DAY_MS = 86_400_000
 
 
 class Cleanup(StrEnum):
-    """What a broker does with old records: keep the latest per key, or delete by age."""
+    """How a broker removes old records: keep the latest per key, or delete by age."""
 
     COMPACT = "compact"
     DELETE = "delete"
@@ -43,10 +43,8 @@ class Cleanup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. key: of a record, "" for none. retention_ms: of a DELETE topic, 0 otherwise.
-
-    record: the type of its values.
-    """
+    """One topic. key: the key of a record, "" for none. retention_ms: of a DELETE topic, else 0.
+    record: the type of its values."""
 
     name: str
     partitions: int
@@ -56,14 +54,15 @@ class Topic:
     key: Callable[[Any], str]
 
     def wire_name(self, prefix: str = PREFIX) -> str:
-        """Its name on a broker."""
+        """The topic's name on a broker."""
         return prefix + self.name
 
     def settings(self) -> dict[str, str]:
-        """Its Kafka settings.
+        """The topic's Kafka settings.
 
-        The append time is the broker's, so one clock orders all gateways. Compaction runs soon
-        and tombstones stay a day, so a reader that was away for an hour still sees deletions.
+        Append times are the broker's, so one clock orders the records of all gateways. Compaction
+        runs early, and tombstones stay a day, so that a reader that was away for an hour still
+        reads them.
         """
         common = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": str(self.cleanup)}
         if self.cleanup is Cleanup.DELETE:
@@ -85,20 +84,20 @@ def _compacted(name: str, partitions: int, record: type[Any], key: Callable[[Any
     return Topic(name, partitions, Cleanup.COMPACT, 0, record, key)
 
 
-# By gateways and window workers.
+# Written by gateways and window workers.
 TELEMETRY = Topic("telemetry", 8, Cleanup.DELETE, 2 * DAY_MS, Telemetry, lambda r: str(r.model))
 DEMAND = Topic("demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, lambda r: str(r.model))
 
-# By feeds.
+# Written by feeds.
 AVAILABILITY = _compacted("supply.availability", 1, Availability, lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, lambda r: str(r.pool))
 
-# By operators, and by controllers for an alerting system.
+# Written by operators, and by controllers for an alerting system.
 SERVICES = _compacted("services", 1, DeclaredService, lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.key))
 ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.fingerprint))
 
-# By controllers: all of them, and below the leader alone.
+# Written by controllers: LEADERSHIP by all of them, the others by the leader alone.
 LEADERSHIP = _compacted("leadership", 1, Leadership, _leadership_key)
 DECISIONS = Topic("decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, lambda r: str(r.model))
 PLANS = _compacted("plans", 1, PlanRecord, lambda _: "cluster")
@@ -107,7 +106,7 @@ ASSIGNMENTS = _compacted("assignments", 4, Assignment, lambda r: str(r.node))
 ROUTES = _compacted("routes", 4, Routes, lambda r: str(r.model))
 DEAD_LETTERS = Topic("dead-letters", 1, Cleanup.DELETE, 30 * DAY_MS, DeadLetter, lambda _: "")
 
-# By executors.
+# Written by executors.
 STATUS = _compacted("status", 4, Status, lambda r: str(r.node))
 
 TABLE: tuple[Topic, ...] = (
@@ -141,7 +140,7 @@ def topic(name: str) -> Topic:
 
 
 def topic_of(record: object) -> Topic:
-    """The topic that carries records of this type; InvalidRecord if there is none."""
+    """The topic of this record's type; InvalidRecord if there is none."""
     found = _BY_RECORD.get(type(record))
     if found is None:
         raise InvalidRecord("record", type(record).__name__, "a record of `topics.records`")
@@ -149,13 +148,13 @@ def topic_of(record: object) -> Topic:
 
 
 def short_name(wire: str, prefix: str = PREFIX) -> str:
-    """The short name of a topic on a broker; InvalidRecord if the prefix is another one."""
+    """The short name of a topic on a broker; InvalidRecord if the prefix differs."""
     if not wire.startswith(prefix):
         raise InvalidRecord("topic", wire, f"a name that begins with {prefix}")
     return wire[len(prefix) :]
 
 
 def key_of(record: object) -> bytes | None:
-    """The key under which `record` is written, None where its topic has none."""
+    """The Kafka key of `record`, None if its topic has no keys."""
     key = topic_of(record).key(record)
     return key.encode() if key else None

@@ -15,7 +15,7 @@ from autoscaler.estimate.duplicates import AppliedSequences
 from autoscaler.estimate.window_stats import GatewayReport
 from autoscaler.performance.numba_decorators import compiled
 from topics.telemetry import COUNTS
-from topics.telemetry_columns import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Name
+from topics.telemetry_columns import IN_FLIGHT, LEAVING, ROUTE_GENERATION, SourceName
 
 Indices = NDArray[np.int64]
 
@@ -34,9 +34,9 @@ class GatewayRegistry:
 
     def __init__(self) -> None:
         self.models: dict[str, int] = {}
-        self._producers: dict[Name, AppliedSequences] = {}
+        self._producers: dict[SourceName, AppliedSequences] = {}
         self._boots = np.zeros((16, 3), np.int64)
-        self._names: list[Name] = []
+        self._names: list[SourceName] = []
         self._reports = np.zeros((16, 6), np.int64)
         self._rows: dict[tuple[str, str], int] = {}
         # Free indices of boots, of gateways and of models.
@@ -48,7 +48,7 @@ class GatewayRegistry:
         """All model indices are below this."""
         return len(self.models) + len(self._free[2]) + 1
 
-    def applied_sequences(self, names: Sequence[Name]) -> list[AppliedSequences]:
+    def applied_sequences(self, names: Sequence[SourceName]) -> list[AppliedSequences]:
         """The applied sequence numbers of each of these producers; new producers are registered."""
         producers = self._producers
         return [producers.get(name) or self._register(name) for name in names]
@@ -69,7 +69,7 @@ class GatewayRegistry:
     def update_reports(self, boots: Indices, ends_ms: Indices, numbers: Indices) -> None:
         """Make these records the newest reports of their gateways, except where a newer one exists.
 
-        numbers: as in `Reported`. Records of a boot that signed off are ignored.
+        numbers: as in `TelemetryBatch`. Records of a boot that signed off are ignored.
         """
         _update_reports(self._boots, self._reports, boots, ends_ms, numbers)
 
@@ -123,7 +123,7 @@ class GatewayRegistry:
         self._free[2].append(number)
         return number
 
-    def _register(self, name: Name) -> AppliedSequences:
+    def _register(self, name: SourceName) -> AppliedSequences:
         model, gateway, _ = name
         number = self.models.get(model)
         if number is None:

@@ -24,7 +24,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.sketches import Sketch, bucket_counts
 from autoscaler.estimate.windows import Stats, WindowLengths
 from autoscaler.performance.numba_decorators import compiled
-from topics.sketch import HIGHEST, LOWEST, middle_ms
+from topics.sketch import HIGHEST, LOWEST, bucket_value_ms
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,7 +50,7 @@ _MIN_CHANGE = 1.1
 _NEARLY_ALL = 0.9
 _MAX_FACTOR, _BISECTIONS = 16.0, 40
 _LEVELS, _LEVEL_WEIGHTS = np.array(LEVELS), np.array(WEIGHTS)
-_MIDDLES = np.array([middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
+_MIDDLES = np.array([bucket_value_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
 
 
 @dataclass(frozen=True, slots=True)

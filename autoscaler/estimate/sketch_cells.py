@@ -29,7 +29,7 @@ def merge_records(
     """Merge the sketches of records by group; return the cells group by group, and the start of
     each group's cells.
 
-    wire: cells of each record, as in `Reported`; group: number of its group; owners: model of each
+    wire: cells of each record, of `TelemetryBatch`; group: its number; owners: the model of each
     group. Places of unknown sketches are ignored.
     """
     sizes = np.array([len(one) for one in wire], np.int64) // 4

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from autoscaler.estimate.sketch_cells import CELLS, CellCounts, merge_cells
 from autoscaler.performance.numba_decorators import compiled
-from topics.sketch import HIGHEST, LOWEST, WIDTH, middle_ms
+from topics.sketch import HIGHEST, LOWEST, WIDTH, bucket_value_ms
 from topics.telemetry import SKETCHES
 
 FINE_S = 120
 BLOCK_S = 30
 _MAX_RESUME_S = 60
 """A window that was read at most this long ago is updated; an older one is summed again."""
-_MIDDLES = [middle_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)]
+_MIDDLES = [bucket_value_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)]
 
 Sketch: TypeAlias = Mapping[int, int]
 """Counts by bucket."""

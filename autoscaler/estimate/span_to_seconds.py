@@ -39,7 +39,7 @@ def split_into_seconds(
     """Split records into counts per second and model.
 
     models: model index of each record; ends_ms: event times of the ends of their spans; numbers and
-    cells: as in `Reported`. Each second gets counts in proportion to time, rounded so that they add
+    cells: of `TelemetryBatch`. Seconds get counts in proportion to time, rounded so that they add
     up exactly; sketches go to the last second. A span of 0 ms falls on the second before its end.
     """
     if not len(models):

@@ -1,7 +1,7 @@
 """Sliding windows of telemetry, per model.
 
 Event times and "now" are arguments, in domain ms since the epoch. Three cases differ: a model that
-was never reported (`NoData` without a last time), a model whose reports ended (`NoData` with its
+was never batch_of (`NoData` without a last time), a model whose reports ended (`NoData` with its
 last time) and a model without traffic (`Stats` with zero arrivals). Windows cover whole seconds
 before the second of `now_ms`.
 """
@@ -30,7 +30,7 @@ from autoscaler.estimate.window_stats import (
     WindowStats,
 )
 from topics.telemetry import Telemetry
-from topics.telemetry_columns import SEQUENCE, Reported, reported
+from topics.telemetry_columns import SEQUENCE, TelemetryBatch, batch_of
 
 __all__ = [
     "MAX_AHEAD_S",
@@ -66,7 +66,7 @@ class _Batch:
 
     boots: NDArray[np.int64]
     ends_ms: NDArray[np.int64]
-    records: Reported
+    records: TelemetryBatch
 
 
 class TelemetryWindows:
@@ -99,10 +99,10 @@ class TelemetryWindows:
 
     def add(self, record: Telemetry, event_ms: int) -> bool:
         """Count `record`, whose span ended at `event_ms`; True if it was applied."""
-        return self.add_all(reported([record]), np.array([event_ms])) == 1
+        return self.add_all(batch_of([record]), np.array([event_ms])) == 1
 
     def add_all(
-        self, records: Reported, ends_ms: NDArray[np.int64], *, from_gateway: bool = True
+        self, records: TelemetryBatch, ends_ms: NDArray[np.int64], *, from_gateway: bool = True
     ) -> int:
         """Count `records`, whose spans ended at `ends_ms`; return how many were applied.
 
@@ -117,7 +117,7 @@ class TelemetryWindows:
         if not all(new):
             self.counters.duplicate += new.count(False)
             places = [at for at, one in enumerate(new) if one]
-            records, ends_ms, numbers = records.at(places), ends_ms[places], numbers[places]
+            records, ends_ms, numbers = records.select(places), ends_ms[places], numbers[places]
         if not len(records):
             return 0
         batch = _Batch(numbers, ends_ms, records)
@@ -132,7 +132,7 @@ class TelemetryWindows:
         self._enqueue(batch)
         return len(records)
 
-    def note_gateways(self, records: Reported, ends_ms: NDArray[np.int64]) -> None:
+    def note_gateways(self, records: TelemetryBatch, ends_ms: NDArray[np.int64]) -> None:
         """Note that gateways report, and the routes they apply; ignore their counts."""
         records, ends_ms = self._within_time_limits(records, ends_ms, None)
         if not len(records):
@@ -143,8 +143,8 @@ class TelemetryWindows:
         self._enqueue(batch)
 
     def _within_time_limits(
-        self, records: Reported, ends_ms: NDArray[np.int64], max_age_ms: int | None
-    ) -> tuple[Reported, NDArray[np.int64]]:
+        self, records: TelemetryBatch, ends_ms: NDArray[np.int64], max_age_ms: int | None
+    ) -> tuple[TelemetryBatch, NDArray[np.int64]]:
         """The records whose event times are neither late nor ahead."""
         if self._now_ms is None:
             return records, ends_ms
@@ -156,7 +156,7 @@ class TelemetryWindows:
         self.counters.ahead += int(ahead.sum())
         self.counters.late += int(late.sum())
         places = np.flatnonzero(~(ahead | late)).tolist()
-        return records.at(places), ends_ms[places]
+        return records.select(places), ends_ms[places]
 
     def _enqueue(self, batch: _Batch) -> None:
         self._pending += len(batch.records)
@@ -254,7 +254,7 @@ class TelemetryWindows:
         """(covered seconds, arrivals) of each of `models` in each span of `spans_s` (rising) with
         data.
 
-        Spans end with the newest reported second, so the delay of a record does not look like
+        Spans end with the newest batch_of second, so the delay of a record does not look like
         silence.
         """
         self.advance(now_ms)
@@ -272,7 +272,7 @@ class TelemetryWindows:
         return [found.pop(0) if number else () for number in numbers.tolist()]
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
-        """End of the newest reported second of `model` that is not after now; None without one."""
+        """End of the newest batch_of second of `model` that is not after now; None without one."""
         return self.all_newest_ms([model], now_ms)[0]
 
     def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:

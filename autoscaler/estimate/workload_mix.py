@@ -13,7 +13,7 @@ from autoscaler.domain.components import RequestType
 from autoscaler.domain.workload import WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.poisson_tests import poisson_tail
-from topics.request_shapes import lengths_of, nearest
+from topics.request_shapes import nearest_kind, shape_lengths
 
 Mix = tuple[tuple[str, float], ...]
 """Share of each type, in the order declared; they sum to 1."""
@@ -66,7 +66,7 @@ def _counts(types: Sequence[WorkloadType], shapes: Mapping[int, int]) -> dict[st
     kinds = [(kind.lengths.input_tokens, kind.lengths.output_tokens) for kind in types]
     found = {kind.name: 0 for kind in types}
     for shape, count in shapes.items():
-        found[types[nearest(kinds, *lengths_of(shape))].name] += count
+        found[types[nearest_kind(kinds, *shape_lengths(shape))].name] += count
     return found
 
 

@@ -22,7 +22,7 @@ from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import notice
 from topics.decisions import Decision
 from topics.fleet import InstanceState
-from topics.hourly_rates import Learnt
+from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
 
 _OFF = 0.2
@@ -114,7 +114,7 @@ def drift_notices(
 ) -> Iterator[Decision]:
     """A decision for each model that became uncertain, or no longer is."""
     for model, state in after.items():
-        was, now = before[model].drift if model in before else Learnt(), state.drift
+        was, now = before[model].drift if model in before else PredictionDrift(), state.drift
         if was.off == now.off:
             continue
         if now.off:
@@ -153,7 +153,7 @@ def _measured_start(
     return found
 
 
-def _drift_reasons(learnt: Learnt, derate: float) -> tuple[Reason, ...]:
+def _drift_reasons(learnt: PredictionDrift, derate: float) -> tuple[Reason, ...]:
     late = learnt.start_s > learnt.predicted_s
     return (*_capacity(derate), *(_starts(learnt) if late else ()))
 
@@ -164,7 +164,7 @@ def _capacity(derate: float) -> tuple[Reason, ...]:
     return (Reason(ReasonCode.LESS_CAPACITY, quantities=(derate,)),)
 
 
-def _starts(learnt: Learnt) -> tuple[Reason, ...]:
+def _starts(learnt: PredictionDrift) -> tuple[Reason, ...]:
     if learnt.start_s == learnt.predicted_s:
         return ()
     times_s = learnt.start_s, learnt.predicted_s

@@ -19,7 +19,7 @@ from enum import StrEnum
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Phase
-from topics.checks import MOST_CONTINUED
+from topics.checks import MAX_RESTORED_COUNT
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank
 from topics.reason_codes import ReasonCode
@@ -109,10 +109,10 @@ def combo_id_of(group_name: str) -> str:
 def serial_of(group_name: str) -> int:
     """The serial in a group's name; 0 where there is none, or none that a leader may go on from."""
     tail = group_name.rsplit(":", 1)[-1]
-    if len(tail) > len(str(MOST_CONTINUED)) or not (tail.isascii() and tail.isdigit()):
+    if len(tail) > len(str(MAX_RESTORED_COUNT)) or not (tail.isascii() and tail.isdigit()):
         return 0
     serial = int(tail)
-    return serial if serial <= MOST_CONTINUED else 0
+    return serial if serial <= MAX_RESTORED_COUNT else 0
 
 
 @dataclass(frozen=True, slots=True)

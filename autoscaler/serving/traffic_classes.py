@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from topics.request_shapes import nearest
+from topics.request_shapes import nearest_kind
 from topics.routing import Routes
 
 MOST_OWED = 64.0
@@ -61,7 +61,7 @@ class ClassShares:
         """The class of a request with these lengths; "" if there are no classes."""
         if not self._names:
             return ""
-        return self._names[nearest(self._lengths, input_tokens, output_tokens)]
+        return self._names[nearest_kind(self._lengths, input_tokens, output_tokens)]
 
     def next_group(self, kind: str, serving: Collection[str], free: Collection[str]) -> str:
         """The group for the next request of class `kind`.

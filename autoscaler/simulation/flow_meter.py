@@ -57,7 +57,7 @@ class FlowMeter:
         self._cells[_TPOT] += cohort.tpot
 
     def report(self, sequence: int, span_ms: int, route_generation: int) -> tuple[list[int], bytes]:
-        """End the span: its counts, zeros included, as a row of `Reported.numbers`, and its
+        """End the span: its counts, zeros included, as a row of `TelemetryBatch.numbers`, and its
         cells."""
         row = [*self._counts.values(), sequence, span_ms, 0, self.in_flight, route_generation, 0]
         if not self._any:
@@ -69,7 +69,7 @@ class FlowMeter:
 
 @compiled
 def _take_cells(counts: Ints) -> npt.NDArray[np.int16]:
-    """`topics.telemetry_columns.pairs_of` for the buckets of `counts`; resets `counts` to 0."""
+    """`topics.telemetry_columns.cell_pairs` for the buckets of `counts`; resets `counts` to 0."""
     cells = 0
     for count in counts:
         cells += count // MOST_IN_CELL + 1 if count else 0

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from autoscaler.simulation.simulated_request import Call, Ending
 from topics.telemetry import COUNTS, SKETCHES
-from topics.telemetry_columns import Kinds, cells_with, kinds_of
+from topics.telemetry_columns import SentByKind, pack_cells, requests_by_kind
 from topics.telemetry_span import Span
 
 _counts_of = attrgetter(*COUNTS)
@@ -41,12 +41,12 @@ class GatewayMeter(Span):
 
     def take_report(
         self, sequence: int, span_ms: int, route_generation: int
-    ) -> tuple[list[int], bytes, Kinds]:
-        """End the span: a row of `Reported.numbers` with zeros included, its cells and its kinds.
+    ) -> tuple[list[int], bytes, SentByKind]:
+        """End the span: a row of `TelemetryBatch.numbers` (zeros included), its cells and kinds.
 
         This is the form that windows read; no record is made or checked.
         """
         row = [*_counts_of(self), sequence, span_ms, 0, self.in_flight, route_generation, 0]
-        found = row, cells_with(_sketches_of(self)), kinds_of(self.sent_to)
-        self.begin()
+        found = row, pack_cells(_sketches_of(self)), requests_by_kind(self.sent_to)
+        self.reset()
         return found

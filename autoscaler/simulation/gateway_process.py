@@ -23,8 +23,8 @@ from autoscaler.simulation.event_queue import EventQueue
 from autoscaler.simulation.gateway_meter import GatewayMeter
 from autoscaler.simulation.simulated_request import Call, Ending
 from topics.routing import Endpoint, Routes
-from topics.scoring import EVERY, FELL_BACK, ScoreSplit
-from topics.telemetry_columns import Kinds, Name, Reported, from_rows
+from topics.scoring import ALL_REQUESTS, FALLBACK, ScoreSplit
+from topics.telemetry_columns import SentByKind, SourceName, TelemetryBatch, batch_from_rows
 
 GATEWAY_CHECK_MS = 500.0
 """Period in ms at which a gateway refuses overdue requests and runs due probes."""
@@ -119,12 +119,12 @@ class SimGateway:
             if back:
                 self._dispatch(frontend)
 
-    def report(self, end_ms: int, span_ms: int) -> Reported:
+    def report(self, end_ms: int, span_ms: int) -> TelemetryBatch:
         """One record per model with known routes, zeros included; times since the epoch."""
-        names: list[Name] = []
+        names: list[SourceName] = []
         rows: list[list[int]] = []
         cells: list[bytes] = []
-        kinds: dict[int, Kinds] = {}
+        kinds: dict[int, SentByKind] = {}
         for frontend in self._frontends.values():
             routes = frontend.router.routes
             if routes is None:
@@ -138,7 +138,7 @@ class SimGateway:
             names.append((frontend.model, self.name, "simulated"))
             rows.append(row)
             cells.append(own_cells)
-        return from_rows(names, rows, cells, kinds)
+        return batch_from_rows(names, rows, cells, kinds)
 
     # -- one request --------------------------------------------------------------------------
 
@@ -150,8 +150,8 @@ class SimGateway:
         if not self._frontends[chosen].router.has_room():
             others = fallback_models(split, chosen)
             model = next((m for m in others if self._frontends[m].router.has_room()), chosen)
-        service.meter.count_sent(EVERY, model)
-        service.meter.count_sent(FELL_BACK if model != chosen else "", model)
+        service.meter.count_sent(ALL_REQUESTS, model)
+        service.meter.count_sent(FALLBACK if model != chosen else "", model)
         call.routed_by, call.model = call.model, model
 
     def _route(self, frontend: _ModelFrontend, call: Call) -> None:

@@ -35,7 +35,7 @@ from autoscaler.simulation.timeline import FlowRow, Timeline
 from autoscaler.simulation.virtual_planner import PlanFunction, plan_in_process
 from topics.fleet import InstanceState, Status
 from topics.routing import Endpoint, RouteGroup, Routes
-from topics.telemetry_columns import Reported, from_rows
+from topics.telemetry_columns import TelemetryBatch, batch_from_rows
 
 QUIET_STEP_S, MAX_STEP_FEW_S, MAX_STEP_S = 10, 30, 90
 """Seconds between ticks while no instance changes: if rates or lengths change, and the longest
@@ -180,14 +180,14 @@ class FlowGateway:
                 self._row(model, cohort)
             meter.in_flight = flow.in_flight
 
-    def report(self, end_ms: int, span_ms: int) -> Reported:
+    def report(self, end_ms: int, span_ms: int) -> TelemetryBatch:
         """One record per model with known routes."""
         reports = []
         for model, routes in self._routes.items():
             self._sequence += 1
             reports.append(self._meters[model].report(self._sequence, span_ms, routes.generation))
         names = [(model, self.name, "simulated") for model in self._routes]
-        return from_rows(names, [row for row, _ in reports], [cells for _, cells in reports])
+        return batch_from_rows(names, [row for row, _ in reports], [cells for _, cells in reports])
 
     def load(self, now_s: float) -> None:
         """Tell the engines how many requests they hold at `now_s`; everything up to then has

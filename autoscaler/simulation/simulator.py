@@ -48,7 +48,7 @@ from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
 from topics.supply import Availability, Price
-from topics.telemetry_columns import Reported
+from topics.telemetry_columns import TelemetryBatch
 
 ORIGIN_MS = 1_700_000_000_000
 """Second 0 of a simulation, in ms since the epoch."""
@@ -74,7 +74,7 @@ class Gateway(Protocol):
         """Use `routes` from now on."""
         ...
 
-    def report(self, end_ms: int, span_ms: int) -> Reported:
+    def report(self, end_ms: int, span_ms: int) -> TelemetryBatch:
         """One telemetry record per model for the last span_ms; end_ms: now, in ms since the
         epoch."""
         ...

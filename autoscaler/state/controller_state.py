@@ -28,7 +28,7 @@ from autoscaler.state.replan_trigger import Trigger
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status
-from topics.hourly_rates import Learnt
+from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 from topics.supply import Availability, Price
@@ -141,7 +141,7 @@ class ModelState:
     proposal: PendingApproval | None = None
     forecast: ForecastState = field(default_factory=ForecastState)
     unmanaged: int | None = None
-    drift: Learnt = field(default_factory=Learnt)
+    drift: PredictionDrift = field(default_factory=PredictionDrift)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.state import reader_lag
 from autoscaler.state.decision_record import notice
-from topics.controls import EVERYTHING, Control
+from topics.controls import ALL_MODELS, Control
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -42,7 +42,7 @@ class ActiveControls:
 
     def stops(self, model: str) -> bool:
         """Whether `model`, declared or not, is paused or released."""
-        return EVERYTHING in self.stopped or model in self.stopped
+        return ALL_MODELS in self.stopped or model in self.stopped
 
 
 def active_controls(
@@ -55,7 +55,7 @@ def active_controls(
     held: dict[str, Reason] = {}
     behind = reader_lag.behind(lag_ms)
     if behind is not None:
-        held[f"{EVERYTHING}/{reader_lag.KIND}"] = behind
+        held[f"{ALL_MODELS}/{reader_lag.KIND}"] = behind
     stopped: set[str] = set()
     for control in controls.values():
         if control.kind == "verdict" or not control.active:
@@ -73,7 +73,7 @@ def active_controls(
             frozen.setdefault(model, Reason(ReasonCode.FREEZE, model, names))
             held[f"{model}/freeze"] = Reason(ReasonCode.FREEZE_BEGAN, model, names)
         now = _with_floor(service, now_ms, held)
-        if now.managed and (EVERYTHING in stopped or now.model in stopped):
+        if now.managed and (ALL_MODELS in stopped or now.model in stopped):
             now = replace(now, mode=Mode.RECOMMEND)
         services.append(now)
     if any(a is not b for a, b in zip(services, cluster.services, strict=True)):

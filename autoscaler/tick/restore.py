@@ -30,10 +30,10 @@ from autoscaler.rollout.serving_group import (
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
 from autoscaler.tick.quality_thresholds import from_routes
-from topics.checks import MOST_CONTINUED
+from topics.checks import MAX_RESTORED_COUNT
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
-from topics.hourly_rates import HOUR_MS, Learnt, RateHour
+from topics.hourly_rates import HOUR_MS, PredictionDrift, RateHour
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 
@@ -72,7 +72,7 @@ def restore(
     added_ms: dict[str, int] = {}
     number = 0
     for decision in sorted(decisions, key=lambda d: (d.at_ms, d.number)):
-        if decision.number <= MOST_CONTINUED:
+        if decision.number <= MAX_RESTORED_COUNT:
             number = max(number, decision.number)
         move = _MOVES.get(decision.kind) if decision.applied else None
         if move is not None:
@@ -100,7 +100,7 @@ def restore(
             forecast=ForecastState(restore_history(hours.get(service.model, ()), now_ms)),
             derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
             derated_ms=now_ms if service.model in last else 0,
-            drift=last[service.model].learnt if service.model in last else Learnt(),
+            drift=last[service.model].learnt if service.model in last else PredictionDrift(),
         )
         for service in cluster.services
     }
@@ -126,9 +126,9 @@ def restore(
 def _within_bounds(record: Told) -> Told:
     """`record` with a generation that can still be raised. The new leader token makes it newer in
     any case."""
-    if record.generation <= MOST_CONTINUED:
+    if record.generation <= MAX_RESTORED_COUNT:
         return record
-    return replace(record, generation=MOST_CONTINUED)
+    return replace(record, generation=MAX_RESTORED_COUNT)
 
 
 def _groups(

@@ -16,7 +16,7 @@ from executors.engines.simulated.stage_kind import parse_stage
 from executors.engines.vllm.vllm_config import parse_vllm
 from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text, texts
 from topics.codec import read_value
-from topics.engine_profiles import wire_name
+from topics.engine_profiles import profile_wire_name
 
 
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
@@ -27,7 +27,7 @@ def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
     for key, section in raw.items():
         name(where, key)
         kind = parse_engine(f"{where}.{key}", section)
-        found[wire_name(key, section.get("image", ""), section.get("args", ()))] = kind
+        found[profile_wire_name(key, section.get("image", ""), section.get("args", ()))] = kind
     return found
 
 

@@ -26,8 +26,8 @@ from executors.key_files import read_keys
 from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import watch_supervisor
 from topics.checks import InvalidRecord, count
-from topics.http_origin import host_names
-from topics.keys import Keys, gateway_of
+from topics.http_origin import parse_host_names
+from topics.keys import Keys, gateway_name
 from topics.records import Routes
 from topics.time_base import TimeBase
 
@@ -51,8 +51,8 @@ def main(argv: list[str] | None = None) -> int:
             policy=RoutingPolicy(AcrossCombos(options.between), WithinCombo(options.inside)),
             recommend_only=frozenset(filter(None, options.advised.split(","))),
             declared_models=declared_names(options.declared),
-            host_names=host_names("--allowed-hosts", options.allowed_hosts),
-            media_domains=host_names("--media-domains", options.media_domains),
+            host_names=parse_host_names("--allowed-hosts", options.allowed_hosts),
+            media_domains=parse_host_names("--media-domains", options.media_domains),
         )
         keys = read_keys()
         settings = replace(settings, engine_key=keys.engine)
@@ -116,7 +116,7 @@ async def _serve(
             settings.gateway_id,
             options.prefix,
             keys,
-            gateway_of(settings.gateway_id),
+            gateway_name(settings.gateway_id),
         ) as kafka,
         Gateway(
             settings,

@@ -30,7 +30,7 @@ from executors.gateway.route_table import RouteTable
 from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
 from topics.http_origin import HostRule, is_cross_site
-from topics.scoring import EVERY, FELL_BACK
+from topics.scoring import ALL_REQUESTS, FALLBACK
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _MODELS = "/v1/models"
@@ -287,9 +287,9 @@ class ApiApp:
             meter.record_end(outcome, call.prompt_tokens_estimate, *limits)
             if selection is not None:
                 selection[0].record_end(outcome, call.prompt_tokens_estimate, *limits)
-                selection[0].count_sent(EVERY, call.model)
+                selection[0].count_sent(ALL_REQUESTS, call.model)
                 if selection[2]:
-                    selection[0].count_sent(FELL_BACK, call.model)
+                    selection[0].count_sent(FALLBACK, call.model)
             self._metrics.count_end(call.model, outcome.ending)
             request.stop_timer()
             self._metrics.observe_overhead(request.gateway_ns / 1e6)

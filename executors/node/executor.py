@@ -80,7 +80,7 @@ class Executor:
             if worker is not None:
                 if record.boot == worker.node_lock.boot:  # appended between sending and now
                     sent_ns = self._config.time_base.mono_ns_at(record.at_ms)
-                    self._broker_clock.heard(append_ms, sent_ns)
+                    self._broker_clock.add_sample(append_ms, sent_ns)
                 live = self._kafka.caught_up
                 worker.node_lock.on_status(record, append_ms, self._now_ms(), live)
             return

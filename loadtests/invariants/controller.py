@@ -40,7 +40,7 @@ from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.keys import Keys
 from topics.reason_codes import ReasonCode
-from topics.signing import refusal
+from topics.signing import body_refusal
 from topics.telemetry_columns import AGE_MS
 from topics.time_base import TimeBase
 from topics.topic_table import LEADERSHIP
@@ -119,7 +119,7 @@ class Controller:
         producer = SimLeaderProducer(log, link)
         self.seat = Seat(
             SimProducer(log, link), LEADERSHIP.wire_name(), name, self.election, self.clock,
-            broker.heard,
+            broker.add_sample,
         )  # fmt: skip
         self.outbox = Outbox(producer, leads=self.seat.leads)
         desired = published(cluster, self.outbox, Seal(KEYS, self.clock))
@@ -176,7 +176,7 @@ class Controller:
         except InvalidRecord:
             self.poison += 1
             return
-        if refusal(name, entry.value, KEYS):
+        if body_refusal(name, entry.value, KEYS):
             self.poison += 1
             self.loop.overwrite_forged(record)
             return

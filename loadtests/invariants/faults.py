@@ -17,7 +17,7 @@ from topics.alerts import Alert
 from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import Assignment, InstanceState, ObservedInstance
-from topics.signing import signed
+from topics.signing import sign_record
 from topics.topic_table import TABLE
 
 if TYPE_CHECKING:
@@ -270,7 +270,9 @@ def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
         found = node.state.assignment
         if found is not None and found.leader_token > 1:
             old = replace(found, instances=(), leader_token=found.leader_token - 1)
-            world.log.append("assignments", node.name, encode(signed(old, KEYS, _FAR_MS, 900_000)))
+            world.log.append(
+                "assignments", node.name, encode(sign_record(old, KEYS, _FAR_MS, 900_000))
+            )
 
 
 def _forged(world: World, fault: Fault, begins: bool) -> None:
@@ -285,8 +287,8 @@ def _forged(world: World, fault: Fault, begins: bool) -> None:
         ghost = Assignment(node.name, node.pool, 1, GHOST, found.issued_ms)
         for value in (
             encode(empty),
-            encode(replace(signed(found, KEYS, _FAR_MS, 900_000), instances=())),
-            encode(signed(ghost, KEYS, _FAR_MS, 900_000)),
+            encode(replace(sign_record(found, KEYS, _FAR_MS, 900_000), instances=())),
+            encode(sign_record(ghost, KEYS, _FAR_MS, 900_000)),
         ):
             world.log.append("assignments", node.name, value)
 

@@ -19,7 +19,7 @@ from loadtests.invariants.nodes import EngineProcess, Vouched
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.routing import RouteGroup
-from topics.signing import refusal
+from topics.signing import body_refusal
 from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
 
@@ -84,7 +84,7 @@ class Gateway:
             self.table.set_highest_token(self._vouched.highest)
         for _, entry in self._routes.poll(now_s):
             value = entry.value or b""
-            if refusal("routes", value, KEYS):
+            if body_refusal("routes", value, KEYS):
                 self.forged += 1
                 continue
             try:

@@ -26,7 +26,7 @@ from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 from topics.leadership import Leadership, token_of
-from topics.signing import refusal
+from topics.signing import body_refusal
 
 HEARTBEAT_S, IDLE_HEARTBEAT_S = 2.0, 10.0
 _RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
@@ -149,7 +149,7 @@ class Node:
         return T0 + int(now_s * 1000) + self.wall_skew_ms
 
     def _offered(self, value: bytes, append_ms: int) -> None:
-        if refusal("assignments", value, KEYS):
+        if body_refusal("assignments", value, KEYS):
             self.forged += 1
             return
         try:
@@ -209,7 +209,7 @@ class Node:
         )  # fmt: skip
         for _ in range(1 + (self._rng.random() < self.link.copies)):
             entry = self._log.append("status", self.name, encode(status))
-            self._broker_clock.heard(entry.append_ms, int(now_s * 1e9))
+            self._broker_clock.add_sample(entry.append_ms, int(now_s * 1e9))
 
     def ready(self) -> set[str]:
         """Instances that its executor says are ready."""

@@ -60,7 +60,7 @@ async def greet(bootstrap: str, timeout_s: float) -> None:
                 await _ask(host.strip("[]"), int(port), more)
                 return
         except (TimeoutError, KafkaError, OSError, UnicodeError) as error:
-            why = settings.why(error, timeout_s)
+            why = settings.explain_failure(error, timeout_s)
     raise BrokerUnreachable(bootstrap, why)
 
 

@@ -15,13 +15,13 @@ from aiokafka.helpers import create_ssl_context
 
 from autoscaler.domain.validation import InvalidValue
 from topics.checks import InvalidRecord
-from topics.connection import Security
+from topics.connection import KafkaSecurity
 
 
-def security() -> Security:
+def security() -> KafkaSecurity:
     """The settings of this process; InvalidValue names what is wrong with them."""
     try:
-        return Security.from_environment(os.environ)
+        return KafkaSecurity.from_environment(os.environ)
     except InvalidRecord as error:
         raise InvalidValue(error.field, error.value, error.allowed) from None
 
@@ -31,10 +31,10 @@ class FilesUnreadable(OSError):
     is missing, or a certificate and its key do not match yet), so whoever runs tries again."""
 
 
-def options(settings: Security) -> dict[str, Any]:
+def options(settings: KafkaSecurity) -> dict[str, Any]:
     """`settings` as aiokafka takes them. FilesUnreadable: see there."""
     try:
-        return settings.options(lambda path: Path(path).read_text(), create_ssl_context)
+        return settings.client_options(lambda path: Path(path).read_text(), create_ssl_context)
     except OSError as error:
         named = (settings.ca_file, settings.cert_file, settings.key_file, settings.password_file)
         files = ", ".join(file for file in named if file)

@@ -60,7 +60,9 @@ async def ensure_topics(
                 await admin.start()
                 cluster = await admin.describe_cluster()
         except (TimeoutError, KafkaError, OSError) as error:
-            raise BrokerUnreachable(bootstrap, security().why(error, _TIMEOUT_S)) from None
+            raise BrokerUnreachable(
+                bootstrap, security().explain_failure(error, _TIMEOUT_S)
+            ) from None
         try:
             async with asyncio.timeout(2 * _TIMEOUT_S):
                 return await ensure_patiently(admin, cluster, prefix, table)

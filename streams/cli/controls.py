@@ -16,7 +16,7 @@ from streams.cli.publish import Broker, add_broker
 from streams.cli.time_arguments import age_words
 from streams.files import units
 from streams.files.user_errors import UserError
-from topics.controls import EVERYTHING
+from topics.controls import ALL_MODELS
 from topics.records import Control, Decision
 from topics.topic_table import CONTROLS, DECISIONS
 
@@ -86,7 +86,7 @@ def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
         raise UserError(f"shoal {args.command}: name a model or --all, not both")
     if not everything and not args.model:
         raise UserError(f"shoal {args.command}: name a model, or --all")
-    scope = EVERYTHING if everything else args.model
+    scope = ALL_MODELS if everything else args.model
     if active and not everything and broker.models and args.model not in broker.models:
         near = get_close_matches(args.model, broker.models, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"declared: {', '.join(broker.models)}"

@@ -15,7 +15,7 @@ from streams.cli.publish import Broker, add_broker
 from streams.files.keyfiles import write_key
 from streams.files.user_errors import UserError
 from topics.checks import InvalidRecord, name
-from topics.keys import CLUSTER_KEY, Keys, Principal, checked_key, credential
+from topics.keys import CLUSTER_KEY, Keys, Principal, check_key, credential
 from topics.macs import Verifier
 from topics.topic_table import CONTROLS, SERVICES
 
@@ -126,7 +126,7 @@ def run_rotate(args: argparse.Namespace) -> int:
 def run_sign(args: argparse.Namespace) -> int:
     """Write again, signed, the last value of each key of the operator's topics."""
     broker = Broker.of(args)
-    if not broker.keys.of_principal(Principal.OPERATOR):
+    if not broker.keys.principal_keys(Principal.OPERATOR):
         raise UserError("no operator's key: set SHOAL_OPERATOR_KEY_FILE")
     signed = 0
     for topic in (SERVICES, CONTROLS):
@@ -159,7 +159,7 @@ def _cluster(args: argparse.Namespace) -> tuple[Path, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--cluster-key-file {path}: cannot be read: {error}") from None
     try:
-        return path, Keys(checked_key(str(path), text)).cluster
+        return path, Keys(check_key(str(path), text)).cluster
     except InvalidRecord as error:
         raise UserError(str(error)) from None
 

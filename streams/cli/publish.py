@@ -67,7 +67,7 @@ class Broker:
         pools = tuple(found.get("pools", ()))
         address = str(found["broker"])
         keys = operator_keys(address, prefix)
-        if found.get("records_signed") and not keys.of_principal(Principal.OPERATOR):
+        if found.get("records_signed") and not keys.principal_keys(Principal.OPERATOR):
             raise UserError(
                 f"the controller at {args.url} believes only what an operator signed; set "
                 f"{OPERATOR_KEY}_FILE to the file of `shoal keys derive --operator`"
@@ -119,7 +119,7 @@ class Broker:
         if signer:  # whoever signed last may have a clock that is ahead of ours
             for topic in {topic for topic, _, _ in values}:
                 for message in await self._messages(topic, _LAST):
-                    signer.heard(topic.name, message.key, message.headers)
+                    signer.on_record(topic.name, message.key, message.headers)
         producer = new_producer(self.address, "shoal-cli")
         await producer.start()
         try:

@@ -132,7 +132,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         election,
         clock,
         # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
-        (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.heard,
+        (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.add_sample,
     )
     outbox = Outbox(written, options.prefix, seat.leads, signer)
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)

@@ -16,7 +16,7 @@ from autoscaler.estimate.engine_view import EngineView
 from streams.clock import Clock
 from streams.controller.election import Election
 from streams.controller.known import Known
-from topics.checks import MAX_MS, MOST_CONTINUED
+from topics.checks import MAX_MS, MAX_RESTORED_COUNT
 from topics.leadership import token_of
 from topics.records import (
     Alert,
@@ -104,7 +104,7 @@ class Latest:
         elif isinstance(record, Leadership):
             self._claim(token_of(record, offset))
         elif isinstance(record, PlanRecord):
-            if max(record.number, record.next_serial) <= MOST_CONTINUED:
+            if max(record.number, record.next_serial) <= MAX_RESTORED_COUNT:
                 self.plan_number = max(self.plan_number, record.number)
                 self.next_serial = max(self.next_serial, record.next_serial)
         elif isinstance(record, RateHour):

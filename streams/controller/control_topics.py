@@ -26,7 +26,7 @@ from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.keys import SIGNER, Keys
 from topics.macs import Verifier
-from topics.signing import SIGNED, Refusal
+from topics.signing import BODY_SIGNED_TOPICS, Refusal
 from topics.topic_table import (
     ALERTS,
     ASSIGNMENTS,
@@ -204,7 +204,7 @@ class ControlTopics:
         refused = self._verifier.refusal(
             name, message.key, message.value, message.headers, message.timestamp
         )
-        if refused is not None and (message.value is None or name not in SIGNED):
+        if refused is not None and (message.value is None or name not in BODY_SIGNED_TOPICS):
             self._refuse(name, message, refused)
             return
         if message.value is None:
@@ -221,7 +221,7 @@ class ControlTopics:
             self._on_forged(record)
             return
         if name in SIGNER:
-            refused = self._verifier.misaddressed(name, key, (key_of(record) or b"").decode())
+            refused = self._verifier.check_owner(name, key, (key_of(record) or b"").decode())
             if refused is not None:
                 self._refuse(name, message, refused)
                 return

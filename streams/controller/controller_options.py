@@ -18,7 +18,7 @@ from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
 from streams.private_files import private_folder
 from topics.checks import InvalidRecord
-from topics.http_origin import host_names
+from topics.http_origin import parse_host_names
 
 MOST_RECORD_MIB = 1024
 HTTP = "127.0.0.1:8702"
@@ -102,7 +102,7 @@ def operated_of(given: argparse.Namespace) -> Operated:
         raise UserError(f"--record {record}: cannot be written to ({error.strerror}); name another "
                         "folder, or '' for none") from None  # fmt: skip
     try:
-        hosts = host_names("--allowed-hosts", given.allowed_hosts)
+        hosts = parse_host_names("--allowed-hosts", given.allowed_hosts)
     except InvalidRecord as error:
         raise UserError(str(error)) from None
     return Operated(

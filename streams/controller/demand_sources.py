@@ -16,7 +16,7 @@ from streams.files.user_errors import UserError
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
 from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
-from topics.telemetry_columns import Reported
+from topics.telemetry_columns import TelemetryBatch
 from topics.topic_table import TELEMETRY
 
 
@@ -67,7 +67,7 @@ def gateways_sink(
 
     on_news: called where something was counted. known: records of other models are left out."""
 
-    def sink(records: Reported, ends_ms: Times) -> None:
+    def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         records, ends_ms = _declared(records, ends_ms, known)
         if queries:
             only_heard = [name[0] in queries for name in records.names]
@@ -88,7 +88,7 @@ def merged_sink(
     """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
     words of gateways without counts."""
 
-    def sink(records: Reported, ends_ms: Times) -> None:
+    def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         records, ends_ms = _declared(records, ends_ms, known)
         merged = [name[1].startswith(MERGED) for name in records.names]
         counted = [
@@ -104,13 +104,15 @@ def merged_sink(
 def prometheus_sink(windows: TelemetryWindows) -> Sink:
     """Counts what Prometheus says, which is no gateway: it confirms no routes."""
 
-    def sink(records: Reported, ends_ms: Times) -> None:
+    def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         windows.add_all(records, ends_ms, from_gateway=False)
 
     return sink
 
 
-def _declared(records: Reported, ends_ms: Times, known: Known | None) -> tuple[Reported, Times]:
+def _declared(
+    records: TelemetryBatch, ends_ms: Times, known: Known | None
+) -> tuple[TelemetryBatch, Times]:
     """Of `records` those of declared models; the others are counted."""
     if known is None:
         return records, ends_ms
@@ -122,6 +124,8 @@ def _declared(records: Reported, ends_ms: Times, known: Known | None) -> tuple[R
     return _those(records, ends_ms, declared)
 
 
-def _those(records: Reported, ends_ms: Times, which: Sequence[bool]) -> tuple[Reported, Times]:
+def _those(
+    records: TelemetryBatch, ends_ms: Times, which: Sequence[bool]
+) -> tuple[TelemetryBatch, Times]:
     places = list(compress(range(len(records)), which))
-    return records.at(places), ends_ms[places]
+    return records.select(places), ends_ms[places]

@@ -31,7 +31,7 @@ from streams.controller.control_state import Latest
 from streams.controller.tick_schedule import Pace
 from streams.ports.actuator import Desired, Publisher
 from streams.solver.solver_client import Solver
-from topics.controls import EVERYTHING, Control
+from topics.controls import ALL_MODELS, Control
 from topics.records import Assignment, Routes
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Loop:
         """What operators said of everything, of `models`, and of what runs or was held already:
         of other names it would only be said again and again."""
         state = self.state
-        scopes = {EVERYTHING, *models, *state.routes, *(group.model for group in state.groups)}
+        scopes = {ALL_MODELS, *models, *state.routes, *(group.model for group in state.groups)}
         scopes.update(name.rsplit("/", 1)[0] for name in state.active_controls)
         return {key: one for key, one in self.latest.controls.items() if one.scope in scopes}
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from streams.files.user_errors import UserError
 from topics.checks import InvalidRecord
-from topics.keys import CLUSTER_KEY, OPERATOR_KEY, Keys, Principal, checked_key, keys_from
+from topics.keys import CLUSTER_KEY, OPERATOR_KEY, Keys, Principal, check_key, keys_from_environment
 
 
 def read_keys() -> Keys:
     """The keys that the environment or the files it names hold. UserError: they are unusable."""
     try:
-        return keys_from(os.environ, lambda path: Path(path).read_text())
+        return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{CLUSTER_KEY}_FILE or {OPERATOR_KEY}_FILE: {error}") from None
     except InvalidRecord as error:
@@ -29,14 +29,14 @@ def operator_keys(broker: str, prefix: str) -> Keys:
     """What a command signs with: the keys of the environment, else the key that a `shoal up` of
     this user left for its own broker. UserError as of `read_keys`."""
     keys = read_keys()
-    if keys.of_principal(Principal.OPERATOR):
+    if keys.principal_keys(Principal.OPERATOR):
         return keys
     try:
         text = run_key_file(broker, prefix).read_text()
     except (OSError, UnicodeDecodeError):
         return keys
     try:
-        return replace(keys, operator=checked_key(OPERATOR_KEY, text))
+        return replace(keys, operator=check_key(OPERATOR_KEY, text))
     except InvalidRecord:
         return keys
 

@@ -35,8 +35,8 @@ from streams.files.unmanaged_section import read_unmanaged
 from streams.files.user_errors import UserError
 from streams.files.workload_section import read_workload, refuse_longer
 from streams.files.yaml_tree import ConfigError, Section, read, read_text
-from topics.engine_args import refused_argument
-from topics.engine_profiles import wire_name
+from topics.engine_args import reserved_argument
+from topics.engine_profiles import profile_wire_name
 
 _MODES = tuple(mode.value for mode in Mode)
 
@@ -66,7 +66,7 @@ class EngineSpec:
     @property
     def wire_name(self) -> str:
         """What assignments call it."""
-        return wire_name(self.name, self.image, self.args)
+        return profile_wire_name(self.name, self.image, self.args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def _engines(section: Section | None) -> dict[str, EngineSpec]:
 
 def _args(value: object) -> tuple[str, ...]:
     args = units.texts(value, "[--quantization=fp8]")
-    owned = refused_argument(args)
+    owned = reserved_argument(args)
     if owned is not None:
         raise InvalidValue("", owned, "arguments that the executor does not set")
     return args

@@ -19,7 +19,7 @@ from autoscaler.domain.reason import Reason
 from streams.controller.tick_loop import TickDone
 from streams.health.controller_facts import Facts
 from streams.health.metric_names import BY_NAME, Name
-from topics.controls import EVERYTHING
+from topics.controls import ALL_MODELS
 
 _BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -190,5 +190,5 @@ class Metrics(Collector):
 def _is_left_alone(model: str, held: Mapping[str, Reason]) -> bool:
     """Whether what runs of a model that is not declared any more goes on. held: as in the state."""
     return f"{model}/undeclared" in held or any(
-        f"{scope}/{kind}" in held for scope in (model, EVERYTHING) for kind in ("pause", "release")
+        f"{scope}/{kind}" in held for scope in (model, ALL_MODELS) for kind in ("pause", "release")
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from topics.connection import Security
+from topics.connection import KafkaSecurity
 from topics.keys import ACCEPT_UNSIGNED, CLUSTER_KEY, Keys
 
 Code = Literal["records_unsigned", "unsigned_accepted", "kafka_open"]
@@ -24,7 +24,7 @@ class OpenPoint:
     mend: str
 
 
-def open_points(keys: Keys, security: Security, bootstrap: str) -> tuple[OpenPoint, ...]:
+def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[OpenPoint, ...]:
     """What is open in a controller with these keys, whose broker is at `bootstrap`."""
     found = []
     if not keys.cluster:

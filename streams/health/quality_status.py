@@ -15,7 +15,7 @@ from autoscaler.explain.reasons import thresholds
 from autoscaler.explain.text import text
 from autoscaler.state.controller_state import SplitState
 from streams.controller.tick_loop import TickDone
-from topics.scoring import EVERY, FELL_BACK
+from topics.scoring import ALL_REQUESTS, FALLBACK
 
 
 def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
@@ -44,6 +44,6 @@ def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
         "planned_shares": chosen.fractions if chosen else (),
         "planned_quality": chosen.quality if chosen else None,
         "bound_by": text(chosen.bound_by) if chosen else "",
-        "served": demand.kinds.get(EVERY, 0),
-        "fallbacks": demand.kinds.get(FELL_BACK, 0),
+        "served": demand.kinds.get(ALL_REQUESTS, 0),
+        "fallbacks": demand.kinds.get(FALLBACK, 0),
     }

@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topics.telemetry_columns import Reported
+from topics.telemetry_columns import TelemetryBatch
 
-Sink = Callable[[Reported, NDArray[np.int64]], None]
+Sink = Callable[[TelemetryBatch, NDArray[np.int64]], None]
 """Records that came together, and the event time of the end of each one's span in domain ms: called
 on the event loop."""
 

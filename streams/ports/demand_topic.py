@@ -16,9 +16,9 @@ from streams.ports.demand_source import Sink
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.demand import Demand, DemandSecond, GatewayWord
+from topics.demand import Demand, DemandSecond, GatewayState
 from topics.telemetry import COUNTS
-from topics.telemetry_columns import COLUMNS, Kinds, Name, Reported, cells_of
+from topics.telemetry_columns import COLUMNS, SentByKind, SourceName, TelemetryBatch, parse_cells
 from topics.topic_table import DEMAND
 
 MERGED = "window-workers"
@@ -26,8 +26,8 @@ _SHARE = 64
 _SERVED = (1, *[0] * (len(COUNTS) - 1))
 _IDLE = (0,) * len(COUNTS)
 
-_Said = tuple[Name, tuple[int, ...], bytes, Kinds, int]
-"""A record as in `Reported`, and ms of the broker's clock."""
+_Said = tuple[SourceName, tuple[int, ...], bytes, SentByKind, int]
+"""A record as in `TelemetryBatch`, and ms of the broker's clock."""
 
 
 class DemandTopic(TelemetryTopic):
@@ -55,7 +55,7 @@ class DemandTopic(TelemetryTopic):
             return
         names, numbers, cells, kinds, at_ms = zip(*said, strict=True)
         sink(
-            Reported(
+            TelemetryBatch(
                 names,
                 np.array(numbers, np.int64),
                 cells,
@@ -65,7 +65,7 @@ class DemandTopic(TelemetryTopic):
         )
 
 
-def _word(model: str, word: GatewayWord) -> _Said:
+def _word(model: str, word: GatewayState) -> _Said:
     # `hear` takes an arrival for a sign of service, and counts nothing.
     served = _SERVED if word.active else _IDLE
     said = (*served, 0, 0, 0, word.in_flight, word.route_generation, int(word.leaving))
@@ -79,7 +79,7 @@ def _merged(record: Demand, second: DemandSecond) -> _Said:
     return (
         (record.model, f"{MERGED}-{record.partition}", f"merged-{turns}"),
         (*second.counts, record.appended_s * _SHARE + turn, 1000, *[0] * (len(COLUMNS) - 10)),
-        cells_of(second.cells) or b"",
+        parse_cells(second.cells) or b"",
         tuple(sorted(record.kinds.items())) if second is record.seconds[-1] else (),
         second.start_ms + 1000,
     )

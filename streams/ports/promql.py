@@ -32,7 +32,7 @@ from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import without_login
 from streams.ports.demand_source import Sink
 from topics.records import Telemetry
-from topics.telemetry_columns import reported
+from topics.telemetry_columns import batch_of
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class PromqlDemand:
             *(self._rate(m, q, event_ms) for m, q in self._queries.items())
         )
         answered = zip(self._queries, rates, strict=True)
-        records = reported([self._record(m, r) for m, r in answered if r is not None])
+        records = batch_of([self._record(m, r) for m, r in answered if r is not None])
         sink(records, np.full(len(records), event_ms))
 
     async def _rate(self, model: str, query: str, now_ms: int) -> float | None:

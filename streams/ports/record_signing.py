@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from streams.clock import Clock
 from topics.keys import Keys
-from topics.signing import Signed, signed
+from topics.signing import Signed, sign_record
 
 _VALID_MS = 900_000
 _VALID_REAL_S = 60.0
@@ -26,7 +26,7 @@ class Seal:
     def __call__(self, record: Signed) -> Signed:
         """`record` as it may be published now, valid for 15 domain minutes (one real minute at
         least)."""
-        return signed(record, self.keys, self.clock.now_ms(), self.valid_ms)
+        return sign_record(record, self.keys, self.clock.now_ms(), self.valid_ms)
 
     @property
     def valid_ms(self) -> int:

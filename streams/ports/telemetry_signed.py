@@ -12,10 +12,10 @@ from typing import Any
 
 from streams.ports.telemetry_wire import read_reported
 from topics.checks import InvalidRecord
-from topics.keys import gateway_of
+from topics.keys import gateway_name
 from topics.macs import Verifier
 from topics.signing import Refusal
-from topics.telemetry_columns import Reported
+from topics.telemetry_columns import TelemetryBatch
 from topics.topic_table import TELEMETRY
 
 
@@ -24,7 +24,7 @@ class SignedTelemetry:
     """records: in their order. places: of each in the batch; None: all of it. bad: what is no
     record, refused: what is not believed, by their places in the batch."""
 
-    records: Reported
+    records: TelemetryBatch
     places: Sequence[int] | None
     bad: Mapping[int, InvalidRecord]
     refused: Mapping[int, Refusal]
@@ -37,7 +37,7 @@ def read_signed(
     verifier: Verifier,
 ) -> SignedTelemetry:
     """The records of a batch. headers: of each record."""
-    signers, refused = verifier.telemetry(values, headers, appended_ms)
+    signers, refused = verifier.verify_telemetry(values, headers, appended_ms)
     places: Sequence[int] = range(len(values))
     if refused:
         places = [at for at in places if at not in refused]
@@ -52,25 +52,25 @@ def read_signed(
         strange = _strangers(records, signers, verifier)
         if strange:
             refused |= {places[at]: why for at, why in strange.items()}
-            records = records.at([at for at in range(len(places)) if at not in strange])
+            records = records.select([at for at in range(len(places)) if at not in strange])
             places = [at for at in places if at not in refused]
     whole = len(places) == len(headers)
     return SignedTelemetry(records, None if whole else places, bad, refused)
 
 
 def _strangers(
-    records: Reported, signers: Sequence[bytes], verifier: Verifier
+    records: TelemetryBatch, signers: Sequence[bytes], verifier: Verifier
 ) -> dict[int, Refusal]:
     """Records that name another gateway than the one that signed them."""
     gateways = [name[1] for name in records.names]
     pairs = set(zip(signers, gateways, strict=True))
-    if all(gateway_of(gateway).encode() == signer for signer, gateway in pairs):
+    if all(gateway_name(gateway).encode() == signer for signer, gateway in pairs):
         return {}
     found = {}
     for at, (signer, gateway) in enumerate(zip(signers, gateways, strict=True)):
-        owner = gateway_of(gateway)
+        owner = gateway_name(gateway)
         signed_by = signer.decode(errors="replace")
-        why = verifier.misaddressed(TELEMETRY.name, signed_by, owner) if signer else None
+        why = verifier.check_owner(TELEMETRY.name, signed_by, owner) if signer else None
         if why is not None:
             found[at] = why
     return found

@@ -20,25 +20,31 @@ from topics import checks
 from topics.checks import InvalidRecord
 from topics.codec import decode_as, read_value
 from topics.telemetry import Telemetry, check_sent
-from topics.telemetry_columns import Kinds, Name, Reported, kinds_of, reported
+from topics.telemetry_columns import (
+    SentByKind,
+    SourceName,
+    TelemetryBatch,
+    batch_of,
+    requests_by_kind,
+)
 
 _MOST_NAMES = 100_000
 _SENT = dict[str, dict[str, int]]
 _BETWEEN = len('","gateway":"","boot":"')
 
-_known: dict[bytes, Name] = {}
+_known: dict[bytes, SourceName] = {}
 """Names that were looked at, by the text that says them."""
 
 
-def read_reported(batch: Sequence[bytes]) -> tuple[Reported, dict[int, InvalidRecord]]:
+def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
     """The records on the wire in their order, and what is wrong with those that are none (as of
     `codec.decode`), by their place in `batch`."""
     data = b"".join(batch)
     ends = np.append(0, np.cumsum([len(one) for one in batch], dtype=np.int64))
     numbers, spans, cells, cell_ends = scan(np.frombuffer(data, np.uint8), ends)
     pairs, odd = cells.tobytes(), []
-    names: list[Name] = []
-    said: dict[int, Kinds] = {}
+    names: list[SourceName] = []
+    said: dict[int, SentByKind] = {}
     for at, (start, end) in enumerate(zip(spans[:, 0].tolist(), spans[:, 5].tolist(), strict=True)):
         name = _known.get(data[start:end]) or _learn(data, spans[at, :6].tolist())
         names.append(name or ("", "", ""))
@@ -51,33 +57,33 @@ def read_reported(batch: Sequence[bytes]) -> tuple[Reported, dict[int, InvalidRe
         except InvalidRecord:
             odd.append(at)
         else:
-            said[at] = kinds_of(sent)
+            said[at] = requests_by_kind(sent)
     upto = (2 * cell_ends).tolist()
-    found = Reported(names, numbers, [pairs[a:b] for a, b in pairwise(upto)], said)
+    found = TelemetryBatch(names, numbers, [pairs[a:b] for a, b in pairwise(upto)], said)
     return _with_odd(found, batch, odd) if odd else (found, {})
 
 
 def _with_odd(
-    plain: Reported, batch: Sequence[bytes], odd: Sequence[int]
-) -> tuple[Reported, dict[int, InvalidRecord]]:
+    plain: TelemetryBatch, batch: Sequence[bytes], odd: Sequence[int]
+) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
     """`plain` with the records at `odd` as `codec` reads them."""
     names, numbers, cells = [*plain.names], plain.numbers, [*plain.cells]
     kinds = dict(plain.kinds)
     bad: dict[int, InvalidRecord] = {}
     for at in odd:
         try:
-            one = reported([decode_as(Telemetry, batch[at])])
+            one = batch_of([decode_as(Telemetry, batch[at])])
         except InvalidRecord as error:
             bad[at] = error
             continue
         names[at], numbers[at], cells[at] = one.names[0], one.numbers[0], one.cells[0]
         if one.kinds:
             kinds[at] = one.kinds[0]
-    found = Reported(names, numbers, cells, kinds)
-    return found.at([at for at in range(len(batch)) if at not in bad]), bad
+    found = TelemetryBatch(names, numbers, cells, kinds)
+    return found.select([at for at in range(len(batch)) if at not in bad]), bad
 
 
-def _learn(data: bytes, spans: Sequence[int]) -> Name | None:
+def _learn(data: bytes, spans: Sequence[int]) -> SourceName | None:
     """The names there, which are remembered where they stand together; None where they are none.
     spans: of the names, as of `scan`."""
     start, end = spans[0], spans[5]

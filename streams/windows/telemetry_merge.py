@@ -15,26 +15,33 @@ from numpy.typing import NDArray
 from autoscaler.estimate.sketch_cells import CELLS
 from autoscaler.estimate.span_to_seconds import split_into_seconds
 from topics.checks import MAX_COUNT
-from topics.demand import Demand, DemandSecond, GatewayWord
+from topics.demand import Demand, DemandSecond, GatewayState
 from topics.telemetry import MOST_PER_S
-from topics.telemetry_columns import AGE_MS, IN_FLIGHT, LEAVING, ROUTE_GENERATION, Reported, text_of
+from topics.telemetry_columns import (
+    AGE_MS,
+    IN_FLIGHT,
+    LEAVING,
+    ROUTE_GENERATION,
+    TelemetryBatch,
+    cells_text,
+)
 
 
 def merged(
-    partition: int, appended_s: int, records: Reported, appended_ms: NDArray[np.int64]
+    partition: int, appended_s: int, records: TelemetryBatch, appended_ms: NDArray[np.int64]
 ) -> list[Demand]:
     """One record per model, of all `records` (appended at `appended_ms`) that `partition` got in
     the second `appended_s`. Sums end at what a record may say, so no gateway makes one that nobody
     takes."""
     ends_ms = np.maximum(0, appended_ms - records.numbers[:, AGE_MS])
-    words: dict[str, dict[str, GatewayWord]] = {}
+    words: dict[str, dict[str, GatewayState]] = {}
     rows = zip(records.names, records.numbers.tolist(), ends_ms.tolist(), strict=True)
     for (model, gateway, boot), row, end_ms in rows:
         of = words.setdefault(model, {})
         known = of.get(gateway)
         active = bool(row[0] or row[1] or row[IN_FLIGHT])
         if known is None or _supersedes(known, boot, end_ms, bool(row[LEAVING])):
-            of[gateway] = GatewayWord(
+            of[gateway] = GatewayState(
                 gateway, boot, end_ms, row[IN_FLIGHT], row[ROUTE_GENERATION],
                 active or (known is not None and known.active), bool(row[LEAVING]),
             )  # fmt: skip
@@ -57,7 +64,7 @@ def merged(
         if second in sketches:
             cells, seen = sketches[second]
             own = slice(*cells.searchsorted((owner * CELLS, (owner + 1) * CELLS)).tolist())
-            text = text_of(cells[own] % CELLS, seen[own])
+            text = cells_text(cells[own] % CELLS, seen[own])
         seconds[models[owner]].append(DemandSecond(second * 1000, tuple(counted), text))
     return [
         Demand(
@@ -72,7 +79,7 @@ def merged(
     ]
 
 
-def _supersedes(known: GatewayWord, boot: str, end_ms: int, leaving: bool) -> bool:
+def _supersedes(known: GatewayState, boot: str, end_ms: int, leaving: bool) -> bool:
     """Whether these are later words than `known`: a sign-off is the last of its boot, though
     others may be dated a little later."""
     if boot == known.boot and leaving != known.leaving:

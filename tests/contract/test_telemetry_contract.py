@@ -24,7 +24,7 @@ from tests.contract.brokers import (
 )
 from topics.codec import encode
 from topics.records import Telemetry
-from topics.telemetry_columns import SEQUENCE, Reported
+from topics.telemetry_columns import SEQUENCE, TelemetryBatch
 from topics.time_base import TimeBase
 from topics.topic_table import (
     DAY_MS,
@@ -50,7 +50,7 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
     seen: set[int] = set()
     changed = asyncio.Event()
 
-    def sink(records: Reported, _ends_ms: Times) -> None:
+    def sink(records: TelemetryBatch, _ends_ms: Times) -> None:
         seen.update(records.numbers[:, SEQUENCE].tolist())
         changed.set()
 
@@ -95,7 +95,7 @@ async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
     seen: list[tuple[int, int]] = []
     changed = asyncio.Event()
 
-    def sink(records: Reported, ends_ms: Times) -> None:
+    def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         sequences = records.numbers[:, SEQUENCE].tolist()
         seen.extend(zip(sequences, ends_ms.tolist(), strict=True))
         changed.set()

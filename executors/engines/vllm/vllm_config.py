@@ -11,7 +11,7 @@ from typing import Any
 
 from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind
 from topics.checks import InvalidRecord, count, flag, number, object_fields, one_of, text, texts
-from topics.engine_args import refused_argument
+from topics.engine_args import reserved_argument
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
 _DEFAULTS: dict[str, Any] = {
@@ -40,7 +40,7 @@ def parse_vllm(where: str, raw: Any) -> VllmKind:
     if item["image"].startswith("-"):
         raise InvalidRecord(f"{where}.image", item["image"], "the name of an image")
     args = texts(f"{where}.args", item["args"])
-    owned = refused_argument(args)
+    owned = reserved_argument(args)
     if owned is not None:
         raise InvalidRecord(f"{where}.args", owned, "arguments that the executor does not set")
     if item["quantization"] is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.explain.reasons import thresholds
 from topics.records import Routes, Telemetry
-from topics.scoring import EVERY, FELL_BACK
+from topics.scoring import ALL_REQUESTS, FALLBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def service_row(
         covered_s, arrivals = covered_s + record.span_ms / 1000.0, arrivals + record.arrivals
     sent, classes, fallbacks = Counter[str](), Counter[int](), 0
     for record in recent:
-        sent.update(record.sent.get(EVERY, {}))
+        sent.update(record.sent.get(ALL_REQUESTS, {}))
         classes.update(record.classes)
-        fallbacks += sum(record.sent.get(FELL_BACK, {}).values())
+        fallbacks += sum(record.sent.get(FALLBACK, {}).values())
     split = routes.split if routes is not None else None
     planned = dict(zip(split.models, split.shares, strict=False)) if split else {}
     total = sent.total()

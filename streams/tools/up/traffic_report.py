@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoscaler.rollout.serving_group import combo_id_of, serial_of
 from autoscaler.serving.component_paths import planned_shares
 from topics.records import Routes, Telemetry
-from topics.scoring import EVERY
+from topics.scoring import ALL_REQUESTS
 
 _MOST_ROUTES = 1000
 
@@ -81,7 +81,7 @@ def shares_of(routes: Routes) -> Mapping[str, Mapping[str, float]]:
     models that a name stands for."""
     found: dict[str, Mapping[str, float]] = dict(planned_shares(routes.groups))
     if routes.split is not None:
-        found[EVERY] = dict(zip(routes.split.models, routes.split.shares, strict=False))
+        found[ALL_REQUESTS] = dict(zip(routes.split.models, routes.split.shares, strict=False))
     for kind in routes.types:
         total = sum(kind.shares)
         if total > 0.0:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.integration.executors.conftest import Harness, alive, wish
 from tests.integration.executors.fake_docker import install
-from topics.engine_profiles import wire_name
+from topics.engine_profiles import profile_wire_name
 from topics.fleet import DesiredInstance
 
 IMAGE = "the/image:1"
-ENGINE = wire_name("boxed", IMAGE, ())
+ENGINE = profile_wire_name("boxed", IMAGE, ())
 
 
 def boxed(name: str, *gpus: int, drain: bool = False) -> DesiredInstance:

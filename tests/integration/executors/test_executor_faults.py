@@ -13,7 +13,7 @@ import aiohttp
 from executors.node.state_store import StateStore
 from tests.integration.executors.conftest import Harness, alive, stop, wish
 from topics.keys import Keys
-from topics.signing import signed
+from topics.signing import sign_record
 
 
 async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: Harness) -> None:
@@ -226,9 +226,9 @@ async def test_with_a_key_only_signed_assignments_are_followed(harness: Harness)
     keys = Keys("k" * 32)
     await harness.start(tree="relaunch", SHOAL_CLUSTER_KEY=keys.cluster)
     await harness.assign(9, wish("forged", 0))
-    other = replace(signed(harness.assignment(9, wish("x", 0)), keys, 0, 0), generation=10)
+    other = replace(sign_record(harness.assignment(9, wish("x", 0)), keys, 0, 0), generation=10)
     assert await harness.kafka.publish("assignments", harness.node, other)
-    true = signed(harness.assignment(1, wish("a", 0)), keys, 0, 0)
+    true = sign_record(harness.assignment(1, wish("a", 0)), keys, 0, 0)
     assert await harness.kafka.publish("assignments", harness.node, true)
     await harness.until_ready("a")
     assert harness.metric("shoal_executor_forged_records") == 2

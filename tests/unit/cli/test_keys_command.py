@@ -10,7 +10,7 @@ import pytest
 
 from streams.cli.main import main
 from streams.files.keyfiles import operator_keys, run_key_file, write_key
-from topics.keys import GATEWAY_KEY, NODE_KEY, OPERATOR_KEY, Keys, Principal, keys_from
+from topics.keys import GATEWAY_KEY, NODE_KEY, OPERATOR_KEY, Keys, Principal, keys_from_environment
 from topics.macs import Signer, Verifier
 
 
@@ -45,9 +45,11 @@ def test_what_is_derived_is_what_the_cluster_knows_and_nobody_else_can_read_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = derive(cluster, *whom)
-    keys = keys_from({f"{variable}_FILE": str(out)}, lambda path: Path(path).read_text())
-    known = Keys(cluster.read_text().strip()).of_principal(principal, name)
-    assert keys.of_principal(principal, name) == known and known
+    keys = keys_from_environment(
+        {f"{variable}_FILE": str(out)}, lambda path: Path(path).read_text()
+    )
+    known = Keys(cluster.read_text().strip()).principal_keys(principal, name)
+    assert keys.principal_keys(principal, name) == known and known
     shown = "".join(capsys.readouterr())
     for path in (cluster, out):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -23,7 +23,7 @@ from autoscaler.state.controller_state import ModelState, Observation
 from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
-from topics.hourly_rates import Learnt, RateHour
+from topics.hourly_rates import PredictionDrift, RateHour
 from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)
@@ -211,7 +211,7 @@ def test_capacity_learnt_over_other_predictions_is_not_applied_to_these(changed:
     w = starting_in(60).run(60)
     (chat,) = w.cluster.services
     spec, on = chat.architecture, basis(chat, w.cluster)
-    record = RateHour("chat", w.now_ms // 3_600_000, 1, (-1,) * 60, 0.6, Learnt(), on)
+    record = RateHour("chat", w.now_ms // 3_600_000, 1, (-1,) * 60, 0.6, PredictionDrift(), on)
     w.rates[record.key] = record
     sizes = (spec.layers, spec.hidden, spec.vocab, spec.experts)
     own = Measurement(sizes, "bf16", "h100", 1, 1.5, 1.5, 0.1, 9, "2026-11-20")
@@ -254,13 +254,13 @@ def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the
     hour = w.now_ms // 3_600_000
     unknown = (-1,) * 60
     on = basis(w.cluster.services[0], w.cluster)
-    late = Learnt(240.0, 60.0, ("chat:a1@one",))
+    late = PredictionDrift(240.0, 60.0, ("chat:a1@one",))
     ahead = RateHour("chat", hour + 5, 1, unknown, 0.6, late, on)
     low = RateHour("chat", hour, 1, unknown, 0.01, basis=on)
     w.rates.update({ahead.key: ahead, low.key: low})
     w.restart_controller()
     model = w.state.models["chat"]
-    assert (model.derate, model.drift) == (LEAST, Learnt())
+    assert (model.derate, model.drift) == (LEAST, PredictionDrift())
 
 
 def _suspect_for_a_day(w: World) -> None:

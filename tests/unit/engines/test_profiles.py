@@ -7,7 +7,7 @@ import pytest
 from executors.engines.engine_registry import parse_engines
 from streams.files.shoal_yaml import load_config
 from topics.checks import InvalidRecord
-from topics.engine_profiles import wire_name
+from topics.engine_profiles import profile_wire_name
 
 YAML = """
 regions: {here: {h100: {gpu: H100, per_node: 1, max: 1, price: 2}}}
@@ -29,8 +29,8 @@ def test_planner_and_executor_call_the_same_profile_by_the_same_name(tmp_path) -
 
 
 def test_a_profile_that_says_nothing_is_called_by_its_name() -> None:
-    assert wire_name("default", "", []) == "default"
-    assert wire_name("a", "image", []) != wire_name("a", "", ["image"])
+    assert profile_wire_name("default", "", []) == "default"
+    assert profile_wire_name("a", "image", []) != profile_wire_name("a", "", ["image"])
     assert set(parse_engines("engines", {"default": {"kind": "simulated"}})) == {"default"}
 
 

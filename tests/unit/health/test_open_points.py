@@ -8,10 +8,10 @@ import pytest
 
 from streams.cli.doctor import of_status
 from streams.health.exposure import open_points
-from topics.connection import Security
+from topics.connection import KafkaSecurity
 from topics.keys import Keys
 
-SAFE = Security("SASL_SSL", username="controller", password_file="p")
+SAFE = KafkaSecurity("SASL_SSL", username="controller", password_file="p")
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ SAFE = Security("SASL_SSL", username="controller", password_file="p")
         (Keys(), SAFE, "kafka.example:9093", ("records_unsigned",)),
         (Keys(operator="o" * 32), SAFE, "127.0.0.1:9092", ("records_unsigned",)),
         (Keys("c" * 32, unsigned_accepted=True), SAFE, "127.0.0.1:1", ("unsigned_accepted",)),
-        (Keys("c" * 32), Security(), "kafka.example:9092", ("kafka_open",)),
-        (Keys("c" * 32), Security(), "127.0.0.1:9092,[::1]:9092", ()),
+        (Keys("c" * 32), KafkaSecurity(), "kafka.example:9092", ("kafka_open",)),
+        (Keys("c" * 32), KafkaSecurity(), "127.0.0.1:9092,[::1]:9092", ()),
     ],
 )
 def test_each_open_point_has_its_code(
-    keys: Keys, security: Security, broker: str, codes: tuple[str, ...]
+    keys: Keys, security: KafkaSecurity, broker: str, codes: tuple[str, ...]
 ) -> None:
     assert tuple(point.code for point in open_points(keys, security, broker)) == codes
 

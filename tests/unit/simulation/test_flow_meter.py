@@ -1,4 +1,4 @@
-"""A flow is reported in columns that equal the records of the same requests."""
+"""A flow is batch_of in columns that equal the records of the same requests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autoscaler.simulation.gateway_meter import GatewayMeter
 from autoscaler.simulation.rate_flow import Cohort
 from topics.sketch import LOWEST, MOST_IN_CELL
 from topics.telemetry import COUNTS
-from topics.telemetry_columns import Reported, from_rows, reported
+from topics.telemetry_columns import TelemetryBatch, batch_from_rows, batch_of
 from topics.telemetry_span import Span
 
 CAME = [Arrival(0.1, "m", 500, 100), Arrival(0.2, "m", 9000, 10), Arrival(0.3, "m", 7, 3)]
 
 
-def cells(records: Reported) -> dict[int, int]:
+def cells(records: TelemetryBatch) -> dict[int, int]:
     """Counts by bucket."""
     found: dict[int, int] = {}
     for place, count in np.frombuffer(records.cells[0], np.int16).reshape(-1, 2).tolist():
@@ -25,13 +25,13 @@ def cells(records: Reported) -> dict[int, int]:
     return found
 
 
-def by_column(meter: FlowMeter) -> Reported:
+def by_column(meter: FlowMeter) -> TelemetryBatch:
     row, found = meter.report(7, 1000, 2)
-    return from_rows([("m", "g", "b")], [row], [found])
+    return batch_from_rows([("m", "g", "b")], [row], [found])
 
 
-def by_record(span: Span) -> Reported:
-    return reported([span.report("m", "g", "b", 7, 5000, 1000, 2)])
+def by_record(span: Span) -> TelemetryBatch:
+    return batch_of([span.report("m", "g", "b", 7, 5000, 1000, 2)])
 
 
 def test_columns_equal_the_records_of_single_requests() -> None:
@@ -56,7 +56,7 @@ def test_columns_equal_the_records_of_single_requests() -> None:
     assert one.numbers.tolist() == other.numbers.tolist()
     assert cells(one) == cells(other)
     assert len(cells(one)) > 5
-    # Each count is reported once.
+    # Each count is batch_of once.
     assert not cells(by_column(meter))
 
 
@@ -83,7 +83,7 @@ def test_a_gateway_report_equals_its_record() -> None:
         meter.refused += 1
     for _ in range(2):
         row, found, kinds = gateway_meter.take_report(7, 1000, 2)
-        one = from_rows([("m", "g", "b")], [row], [found], {0: kinds} if kinds else {})
+        one = batch_from_rows([("m", "g", "b")], [row], [found], {0: kinds} if kinds else {})
         other = by_record(record)
         assert one.numbers.tolist() == other.numbers.tolist()
         assert one.cells == other.cells

@@ -26,7 +26,7 @@ from topics.records import (
     Status,
     Telemetry,
 )
-from topics.telemetry_columns import reported
+from topics.telemetry_columns import batch_of
 from topics.time_base import TimeBase
 
 CLUSTER = load_config("streams/data/demo.yaml").cluster
@@ -84,7 +84,7 @@ def test_telemetry_of_other_models_reaches_no_window() -> None:
         windows, known = TelemetryWindows(), Known(lambda: CLUSTER, {})
         news: list[int] = []
         take = sink(windows, {}, lambda news=news: news.append(1), known)
-        batch = reported([replace(one, model=f"m{at}") for at in range(5)] + [one])
+        batch = batch_of([replace(one, model=f"m{at}") for at in range(5)] + [one])
         take(batch, np.full(6, NOW_MS))
         assert windows.counters.applied == 1 and known.dropped["telemetry"] == 5
         assert news == [1]

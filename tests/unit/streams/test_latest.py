@@ -127,7 +127,7 @@ def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
     mono = [0]
     broker = BrokerClock(lambda: mono[0], lambda: 0)
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)
-    broker.heard(600_000, 0)
+    broker.add_sample(600_000, 0)
     latest = Latest()
     take = into_latest(latest, Election("b"), clock, lambda _record: None, lambda _alert: None)
     take("status", Status("n", "p", "x", 1, 0), 0, 600_000)

@@ -21,7 +21,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.ports import promql as module
 from streams.ports.promql import PromqlDemand, rate_of
-from topics.telemetry_columns import ROUTE_GENERATION, SPAN_MS, Reported
+from topics.telemetry_columns import ROUTE_GENERATION, SPAN_MS, TelemetryBatch
 from topics.time_base import TimeBase
 
 CLOCK = Clock(TimeBase(1.0, 1_000_000, 0), mono_ns=lambda: 60_000_000_000, broker_ms=lambda: 0)
@@ -64,7 +64,7 @@ async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPat
             raise NoConnection("refused")
         return vector(query)
 
-    seen: list[tuple[Reported, Times]] = []
+    seen: list[tuple[TelemetryBatch, Times]] = []
     queries = {"busy": "2", "idle": "0", "lost": "NaN", "gone": "gone"}
     source = PromqlDemand({"here": ask}, queries, CLOCK, every_s=15.0)
     await source.ask_all(lambda *one: seen.append(one))
@@ -138,7 +138,7 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
     """The gateway's requests are the same ones; that it lives, and its routes, still count."""
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
-    said: list[tuple[Reported, Times]] = []
+    said: list[tuple[TelemetryBatch, Times]] = []
     source = PromqlDemand({"p": lambda _: vector("5")}, {"asked": "q"}, CLOCK)
     await source.ask_all(lambda *one: said.append(one))
     ((records, ends_ms),) = said

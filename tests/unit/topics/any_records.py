@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from topics import records
 from topics.checks import MAX_MS
-from topics.demand import DemandSecond, GatewayWord
-from topics.hourly_rates import Learnt
-from topics.sketch import HIGHEST, LOWEST, to_text
+from topics.demand import DemandSecond, GatewayState
+from topics.hourly_rates import PredictionDrift
+from topics.sketch import HIGHEST, LOWEST, sketches_to_text
 from topics.telemetry import LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
 
 NAMES = st.text("azAZ09._:/@+-", max_size=12).map(lambda rest: "n" + rest)
@@ -81,13 +81,13 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
                 DemandSecond,
                 TIMES,
                 st.tuples(*OF_A_SECOND),
-                cells=st.lists(SKETCHES, max_size=6).map(to_text),
+                cells=st.lists(SKETCHES, max_size=6).map(sketches_to_text),
             ),
             max_size=2,
         ).map(tuple),
         st.lists(
             st.builds(
-                GatewayWord, NAMES, NAMES, TIMES, IN_FLIGHT, COUNTS, st.booleans(), st.booleans()
+                GatewayState, NAMES, NAMES, TIMES, IN_FLIGHT, COUNTS, st.booleans(), st.booleans()
             ),
             max_size=2,
         ).map(tuple),
@@ -154,7 +154,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         st.lists(st.integers(-1, 10**6), min_size=60, max_size=60).map(tuple),
         st.floats(0.5, 1.0),
         st.builds(
-            Learnt,
+            PredictionDrift,
             RATES,
             st.floats(0.1, 1e9),
             st.lists(NAMES, max_size=3).map(tuple),

@@ -17,7 +17,7 @@ from topics import records
 from topics.checks import InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode, read_value
 from topics.demand import DemandSecond
-from topics.hourly_rates import Learnt
+from topics.hourly_rates import PredictionDrift
 from topics.routing import Hop, RoutePath, Stage
 from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_PER_S, MOST_REQUESTS_PER_S
 from topics.topic_table import TABLE, topic_of
@@ -226,9 +226,12 @@ def test_floats_keep_their_last_bit() -> None:
 
 def test_a_start_is_learnt_over_a_prediction() -> None:
     """Shares are taken of it, so it is not nothing."""
-    assert Learnt() == Learnt(0.0, 0.0) and Learnt(60.0, 1.0).start_s == 60.0
+    assert (
+        PredictionDrift() == PredictionDrift(0.0, 0.0)
+        and PredictionDrift(60.0, 1.0).start_s == 60.0
+    )
     with pytest.raises(InvalidRecord, match=r"start_s: .*60.* allowed; allowed: 0 where predicted"):
-        Learnt(60.0, 0.0)
+        PredictionDrift(60.0, 0.0)
 
 
 def test_the_shares_of_a_type_are_one_per_group() -> None:

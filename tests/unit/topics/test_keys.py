@@ -10,9 +10,9 @@ from topics.keys import (
     Keys,
     Principal,
     credential,
-    derived,
-    gateway_of,
-    keys_from,
+    derive_key,
+    gateway_name,
+    keys_from_environment,
 )
 
 CLUSTER = "c" * 32
@@ -21,16 +21,23 @@ CLUSTER = "c" * 32
 def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
     """A short key is refused without a word of it."""
     files = {"/k": "f" * 40 + "\n"}
-    assert keys_from({"SHOAL_CLUSTER_KEY": "e" * 32}, files.__getitem__) == Keys("e" * 32)
-    assert keys_from({"SHOAL_NODE_KEY_FILE": "/k"}, files.__getitem__) == Keys(node="f" * 40)
-    assert keys_from({"SHOAL_OPERATOR_KEY_FILE": "/k"}, files.__getitem__).operator == "f" * 40
-    assert not keys_from({}, files.__getitem__)
-    found = keys_from({"SHOAL_ENGINE_KEY": "k" * 32}, files.__getitem__)
+    assert keys_from_environment({"SHOAL_CLUSTER_KEY": "e" * 32}, files.__getitem__) == Keys(
+        "e" * 32
+    )
+    assert keys_from_environment({"SHOAL_NODE_KEY_FILE": "/k"}, files.__getitem__) == Keys(
+        node="f" * 40
+    )
+    assert (
+        keys_from_environment({"SHOAL_OPERATOR_KEY_FILE": "/k"}, files.__getitem__).operator
+        == "f" * 40
+    )
+    assert not keys_from_environment({}, files.__getitem__)
+    found = keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32}, files.__getitem__)
     assert (found.engine, bool(found)) == ("k" * 32, False)  # it signs nothing
     with pytest.raises(InvalidRecord, match="printable"):
-        keys_from({"SHOAL_ENGINE_KEY": "k" * 32 + "\r\nX: y"}, files.__getitem__)
+        keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32 + "\r\nX: y"}, files.__getitem__)
     with pytest.raises(InvalidRecord) as error:
-        keys_from({"SHOAL_CLUSTER_KEY": "secret"}, files.__getitem__)
+        keys_from_environment({"SHOAL_CLUSTER_KEY": "secret"}, files.__getitem__)
     assert "secret" not in str(error.value)
     assert CLUSTER not in repr(Keys(CLUSTER))
 
@@ -48,7 +55,7 @@ def test_what_cannot_be_a_key_is_refused_by_its_variable(
     environ: dict[str, str], named: str
 ) -> None:
     with pytest.raises(InvalidRecord, match=f"^{named}"):
-        keys_from(environ, lambda path: path)
+        keys_from_environment(environ, lambda path: path)
 
 
 def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
@@ -62,20 +69,20 @@ def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
         text = credential(both.cluster, principal, name)
         held = {principal.value: text}
         assert len(text.splitlines()) == 2
-        assert Keys(**held).of_principal(principal, name) == both.of_principal(principal, name)
+        assert Keys(**held).principal_keys(principal, name) == both.principal_keys(principal, name)
 
 
 def test_every_principal_has_a_key_of_its_own() -> None:
     """Nothing that is derived for one is the key of another, or of a topic."""
     keys = Keys(CLUSTER)
     found = [
-        keys.of_principal(Principal.NODE, "x"),
-        keys.of_principal(Principal.NODE, "y"),
-        keys.of_principal(Principal.GATEWAY, "x"),
-        keys.of_principal(Principal.GATEWAYS),
-        keys.of_principal(Principal.OPERATOR),
-        keys.of_principal(Principal.CONTROLLER),
-        (derived(CLUSTER, "routes", "x"),),
+        keys.principal_keys(Principal.NODE, "x"),
+        keys.principal_keys(Principal.NODE, "y"),
+        keys.principal_keys(Principal.GATEWAY, "x"),
+        keys.principal_keys(Principal.GATEWAYS),
+        keys.principal_keys(Principal.OPERATOR),
+        keys.principal_keys(Principal.CONTROLLER),
+        (derive_key(CLUSTER, "routes", "x"),),
         (CLUSTER,),
     ]
     assert len(set(found)) == len(found)
@@ -85,14 +92,14 @@ def test_a_credential_gives_no_key_of_others() -> None:
     node = Keys(node=credential(CLUSTER, Principal.NODE, "n1"))
     gateway = Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))
     for principal in (Principal.OPERATOR, Principal.CONTROLLER, Principal.GATEWAYS):
-        assert node.of_principal(principal) == ()
-    assert gateway.of_principal(Principal.NODE, "n1") == ()
-    assert gateway.of_principal(Principal.OPERATOR) == ()
+        assert node.principal_keys(principal) == ()
+    assert gateway.principal_keys(Principal.NODE, "n1") == ()
+    assert gateway.principal_keys(Principal.OPERATOR) == ()
 
 
 def test_workers_of_a_gateway_sign_with_its_key() -> None:
-    assert gateway_of("edge.w12") == "edge" and gateway_of("edge") == "edge"
-    assert gateway_of("edge.west") == "edge.west"
+    assert gateway_name("edge.w12") == "edge" and gateway_name("edge") == "edge"
+    assert gateway_name("edge.west") == "edge.west"
 
 
 def test_no_two_topics_outside_the_operators_share_a_signer_by_mistake() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.keys import SIGNER, Keys, Principal, credential
-from topics.macs import FRESH_MS, HEADER, Signer, Verifier
-from topics.signing import SIGNED, Refusal
+from topics.macs import HEADER, MAX_SIGNATURE_AGE_MS, Signer, Verifier
+from topics.signing import BODY_SIGNED_TOPICS, Refusal
 
 CLUSTER = "c" * 32
 ALL = Keys(CLUSTER)
@@ -19,7 +19,7 @@ BODY = b'{"schema_version":1,"node":"n1"}'
 NOW_MS = 1_753_000_000_000
 
 Headers = list[tuple[str, bytes]]
-TOPICS = [name for name in SIGNER if name not in SIGNED]
+TOPICS = [name for name in SIGNER if name not in BODY_SIGNED_TOPICS]
 
 
 def clock(start_ms: int = NOW_MS) -> Iterator[int]:
@@ -116,14 +116,14 @@ def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
     before = signer().headers("status", b"n1", BODY)
     assert reader.refusal("status", b"n1", BODY, before, NOW_MS) is None
     restarted = signer(start_ms=NOW_MS - 3_600_000)
-    restarted.heard("status", b"n1", before)
+    restarted.on_record("status", b"n1", before)
     after = restarted.headers("status", b"n1", BODY)
     assert reader.refusal("status", b"n1", BODY, after, NOW_MS) is None
 
 
 def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_started() -> None:
     """By the broker's clock alone; what an operator declared stays in force for years."""
-    late_ms = NOW_MS + FRESH_MS + 1
+    late_ms = NOW_MS + MAX_SIGNATURE_AGE_MS + 1
     for topic, expected in (
         ("status", Refusal.STALE), ("telemetry", Refusal.STALE), ("alerts", Refusal.STALE),
         ("services", None),
@@ -158,7 +158,7 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
     """The quick way finds what the slow one does, whatever comes together and in which order."""
     one, two = signer(gateway="a"), signer(gateway="b")
     stranger = signer(Keys("x" * 32), "a")
-    old = signer(gateway="a", start_ms=NOW_MS - FRESH_MS - 5_000)
+    old = signer(gateway="a", start_ms=NOW_MS - MAX_SIGNATURE_AGE_MS - 5_000)
     values = [b"%d" % number for number in range(7)]
     made = [one, two, stranger, one, old, two]
     headers = [tuple(of.headers("telemetry", None, v)) for of, v in zip(made, values, strict=False)]
@@ -166,14 +166,14 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
     expected = {2: Refusal.WRONG, 4: Refusal.STALE, 6: Refusal.UNSIGNED}
     reader = Verifier(ALL)
     for _ in range(2):  # gateways are new the first time
-        signers, refused = reader.telemetry(values, headers, [NOW_MS] * 7)
+        signers, refused = reader.verify_telemetry(values, headers, [NOW_MS] * 7)
         assert refused == expected
         assert signers == [b"a", b"b", b"a", b"a", b"a", b"b", b""]
     good = [0, 1, 3, 5]
     kept = [values[at] for at in good], [headers[at] for at in good]
-    assert reader.telemetry(*kept, [NOW_MS] * 4) == ([b"a", b"b", b"a", b"b"], {})
+    assert reader.verify_telemetry(*kept, [NOW_MS] * 4) == ([b"a", b"b", b"a", b"b"], {})
     swapped = [values[at] for at in (1, 0, 3, 5)]
-    assert set(reader.telemetry(swapped, kept[1], [NOW_MS] * 4)[1]) == {0, 1}
+    assert set(reader.verify_telemetry(swapped, kept[1], [NOW_MS] * 4)[1]) == {0, 1}
 
 
 def test_names_of_strangers_are_not_remembered() -> None:

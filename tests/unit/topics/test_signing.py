@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from topics.codec import encode
-from topics.keys import Keys, derived
+from topics.keys import Keys, derive_key
 from topics.records import Assignment, DesiredInstance, Routes
-from topics.signing import refusal, signed
+from topics.signing import body_refusal, sign_record
 
 CLUSTER = Keys(cluster="c" * 32)
-NODE = Keys(node=derived("c" * 32, "assignments", "n1"))
+NODE = Keys(node=derive_key("c" * 32, "assignments", "n1"))
 WISH = DesiredInstance("a", "m", "aggregated", "g", (0,))
 ASSIGNMENT = Assignment("n1", "r/p/owned", 3, 7, 1000, (WISH,))
 ROUTES = Routes("m", 3, 7, 1000, 500.0, 50.0)
@@ -22,7 +22,7 @@ ROUTES = Routes("m", 3, 7, 1000, 500.0, 50.0)
 
 def wire(**changes: Any) -> bytes:
     """The signed assignment with some fields of its JSON changed afterwards."""
-    value = orjson.loads(encode(signed(ASSIGNMENT, CLUSTER, 9000, 900)))
+    value = orjson.loads(encode(sign_record(ASSIGNMENT, CLUSTER, 9000, 900)))
     return orjson.dumps({**value, **changes})
 
 
@@ -30,12 +30,12 @@ def wire(**changes: Any) -> bytes:
 def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Keys) -> None:
     """Both hold a key that fits; order of fields and unknown ones of a later version are covered
     by the signature, not refused."""
-    assert refusal("assignments", wire(), keys) is None
+    assert body_refusal("assignments", wire(), keys) is None
     newer = orjson.loads(wire())
     newer["hint"] = 1.5
-    assert refusal("assignments", orjson.dumps(newer), keys) == "signature does not match"
+    assert body_refusal("assignments", orjson.dumps(newer), keys) == "signature does not match"
     turned = dict(reversed(orjson.loads(wire()).items()))
-    assert refusal("assignments", orjson.dumps(turned), keys) is None
+    assert body_refusal("assignments", orjson.dumps(turned), keys) is None
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,24 @@ def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Ke
 )
 def test_whatever_is_changed_afterwards_is_refused(change: dict[str, Any]) -> None:
     """Node, leader token, generation, validity and body are all under the signature."""
-    assert refusal("assignments", wire(**change), CLUSTER) == "signature does not match"
+    assert body_refusal("assignments", wire(**change), CLUSTER) == "signature does not match"
 
 
 def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_none() -> None:
     """Whoever configures a key gets no half of it."""
-    assert refusal("assignments", encode(ASSIGNMENT), CLUSTER) == "not signed"
-    assert refusal("assignments", b"[1]", CLUSTER) == "not signed"
-    assert refusal("assignments", encode(ASSIGNMENT), Keys()) is None
-    assert refusal("status", b"{}", CLUSTER) is None
+    assert body_refusal("assignments", encode(ASSIGNMENT), CLUSTER) == "not signed"
+    assert body_refusal("assignments", b"[1]", CLUSTER) == "not signed"
+    assert body_refusal("assignments", encode(ASSIGNMENT), Keys()) is None
+    assert body_refusal("status", b"{}", CLUSTER) is None
 
 
 def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
     """A node that was broken into cannot write assignments of its neighbours, nor routes."""
-    other = signed(replace(ASSIGNMENT, node="n2"), NODE, 9000, 900)
-    assert refusal("assignments", encode(other), CLUSTER) == "signature does not match"
-    routes = signed(ROUTES, NODE, 9000, 900)
-    assert refusal("routes", encode(routes), CLUSTER) == "not signed"
-    assert refusal("routes", encode(signed(ROUTES, CLUSTER, 9000, 900)), CLUSTER) is None
+    other = sign_record(replace(ASSIGNMENT, node="n2"), NODE, 9000, 900)
+    assert body_refusal("assignments", encode(other), CLUSTER) == "signature does not match"
+    routes = sign_record(ROUTES, NODE, 9000, 900)
+    assert body_refusal("routes", encode(routes), CLUSTER) == "not signed"
+    assert body_refusal("routes", encode(sign_record(ROUTES, CLUSTER, 9000, 900)), CLUSTER) is None
 
 
 def test_while_keys_rotate_both_are_believed_and_the_first_signs() -> None:
@@ -77,7 +77,10 @@ def test_while_keys_rotate_both_are_believed_and_the_first_signs() -> None:
     both = Keys(cluster="c" * 32 + "\n" + "d" * 32)
     old, new = CLUSTER, Keys(cluster="d" * 32)
     for keys in (old, new):
-        assert refusal("assignments", encode(signed(ASSIGNMENT, keys, 9000, 900)), both) is None
-    turning = encode(signed(ASSIGNMENT, both, 9000, 900))
-    assert refusal("assignments", turning, old) is None
-    assert refusal("assignments", turning, new) == "signature does not match"
+        assert (
+            body_refusal("assignments", encode(sign_record(ASSIGNMENT, keys, 9000, 900)), both)
+            is None
+        )
+    turning = encode(sign_record(ASSIGNMENT, both, 9000, 900))
+    assert body_refusal("assignments", turning, old) is None
+    assert body_refusal("assignments", turning, new) == "signature does not match"

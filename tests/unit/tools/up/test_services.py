@@ -13,7 +13,7 @@ from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts, screen
 from tests.unit.tools.up.seen import NOW_MS, telemetry
 from topics.records import Routes
-from topics.scoring import EVERY, FELL_BACK
+from topics.scoring import ALL_REQUESTS, FALLBACK
 
 ROUTE = QualityRoute.from_sample(
     "auto", ("mini", "chat"), [0.1, 0.3, 0.5, 0.7], [[90, 95], [80, 95], [60, 95], [40, 95]],
@@ -42,7 +42,7 @@ def test_a_service_shows_shares_quality_and_what_fell_back(cluster: Cluster, wid
     """As planned and as served, on every width."""
     picture = picture_of(cluster)
     picture.add(Routes("auto", 1, 1, NOW_MS, 0.0, 0.0, split=ROUTE.split((2,), ROUTE.sample)))
-    sent = {EVERY: {"mini": 3, "chat": 1}, FELL_BACK: {"mini": 1}}
+    sent = {ALL_REQUESTS: {"mini": 3, "chat": 1}, FALLBACK: {"mini": 1}}
     told = telemetry(model="auto", arrivals=4, sent=sent, classes={0: 1, 1: 1, 3: 2})
     picture.add(told)
     picture.add(told)  # a copy

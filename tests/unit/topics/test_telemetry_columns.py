@@ -21,9 +21,16 @@ from tests.unit.topics.any_records import JUNK, RECORDS
 from topics import codec
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
-from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, NUMBERS, WIDTH, to_text
+from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, NUMBERS, WIDTH, sketches_to_text
 from topics.telemetry import SKETCHES, Telemetry
-from topics.telemetry_columns import Kinds, Name, Reported, cells_of, reported, text_of
+from topics.telemetry_columns import (
+    SentByKind,
+    SourceName,
+    TelemetryBatch,
+    batch_of,
+    cells_text,
+    parse_cells,
+)
 
 T0_MS = 1_700_000_000_000
 GOOD = RECORDS["telemetry"].map(encode)
@@ -35,7 +42,7 @@ LATER = st.recursive(
 )
 """What a field of a later version may hold."""
 
-Row: TypeAlias = tuple[Name, tuple[int, ...], bytes, Kinds]
+Row: TypeAlias = tuple[SourceName, tuple[int, ...], bytes, SentByKind]
 
 
 @st.composite
@@ -51,7 +58,7 @@ def changed(draw: st.DrawFn) -> bytes:
     return orjson.dumps(wire)
 
 
-def rows(records: Reported) -> list[Row]:
+def rows(records: TelemetryBatch) -> list[Row]:
     """What it holds, record by record."""
     numbers = map(tuple, records.numbers.tolist())
     kinds = [records.kinds.get(at, ()) for at in range(len(records))]
@@ -61,7 +68,7 @@ def rows(records: Reported) -> list[Row]:
 def alone(data: bytes) -> Row | str:
     """What is read of `data` by the codec, as windows count it, or what is wrong with it."""
     try:
-        return rows(reported([decode("telemetry", data)]))[0]
+        return rows(batch_of([decode("telemetry", data)]))[0]
     except InvalidRecord as error:
         return str(error)
 
@@ -89,7 +96,7 @@ def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) 
     kinds = encode(replace(record, sent={"text": {"own/a": 2, "own/b>c&d": 3}, "image": {}}))
     records, bad = read_reported([encode(record), b"{", kinds, encode(record)])
     assert [*bad] == [1] and slow == [b"{"]
-    assert rows(records)[0] == rows(records)[2] == rows(reported([record]))[0]
+    assert rows(records)[0] == rows(records)[2] == rows(batch_of([record]))[0]
     assert dict(records.kinds) == {1: (("image", 0), ("text", 5))}
 
 
@@ -199,7 +206,7 @@ def test_cells_that_are_none_are_refused_by_name(cells: Any) -> None:
 def test_a_count_beyond_a_cell_takes_several() -> None:
     """A bucket of a busy second of many gateways."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={LOWEST: 20_000})
-    assert to_text([record.ttft_ms]).count(NUMBERS[0]) == 3
+    assert sketches_to_text([record.ttft_ms]).count(NUMBERS[0]) == 3
     assert decode("telemetry", encode(record)) == record
 
 
@@ -207,8 +214,8 @@ def test_a_count_beyond_a_cell_takes_several() -> None:
 def test_merged_cells_are_written_as_a_record_writes_its_own(sketch: dict[int, int]) -> None:
     """None, one or several cells of a place."""
     places, counts = np.array([*sketch], np.int64) - LOWEST, np.array([*sketch.values()], np.uint32)
-    text = text_of(places, counts)
-    assert text == to_text([sketch]) and cells_of(text) is not None
+    text = cells_text(places, counts)
+    assert text == sketches_to_text([sketch]) and parse_cells(text) is not None
 
 
 def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> None:
@@ -216,7 +223,7 @@ def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> N
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={0: MOST_COUNT})
     full = encode(record)
     wire = orjson.loads(full)
-    over = orjson.dumps({**wire, "cells": wire["cells"] + to_text([{0: 1}])})
+    over = orjson.dumps({**wire, "cells": wire["cells"] + sketches_to_text([{0: 1}])})
     records, bad = read_reported([full, over, full])
     assert [rows(records), str(bad[1])] == [[alone(full)] * 2, alone(over)]
 
