@@ -32,7 +32,7 @@ WORDS = {
     r"for ever": "forever, endlessly",
     r"of worth": "useful",
     r"is looked through": "is ignored",
-    r"(?:is|are|was|were) (?:said|told)": "name who reports it",
+    r"(?:is|are|was|were) (?:said|told(?! to))": "name who reports it",
     r"what (?:runs|ran|stands|stood|serves|served|is (?:had|left|asked|said|paid))": "name it",
     r"(?:of|from|to|by|for|than|all) what (?:it|they|is|are|was|were|has|can|may)": "name it",
     r"knows? nothing of": "leave it out",

@@ -20,12 +20,12 @@ from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, leaving, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.rollout.reversal_limit import may_go_in, moved
-from autoscaler.rollout.role_switch import Room, in_place
+from autoscaler.rollout.reversal_limit import after_move, scale_in_within_limit
+from autoscaler.rollout.role_switch import SwitchRoom, in_place
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.waves import retire
-from autoscaler.sizing.scale_in import doubt
-from autoscaler.sizing.sizing_rate import sustained
+from autoscaler.sizing.scale_in import stale_evidence
+from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
@@ -168,7 +168,7 @@ def room_to_switch(
     combos: Mapping[str, Combo],
     sight: FleetSnapshot,
     gains: bool,
-) -> Room:
+) -> SwitchRoom:
     """Capacity that may stop serving for a role switch, in addition to switches in progress. gains:
     the model is to have more afterwards."""
     known = [group for group in counting if group.combo_id in combos]
@@ -183,7 +183,7 @@ def room_to_switch(
     if gains and slo_pressure(view.demand, service):
         at_a_time = service.max_leaving_req_per_s([*ready.values(), *away])
         spare = max(spare, at_a_time - sum(away))
-    return Room(ready, spare, service.min_instances)
+    return SwitchRoom(ready, spare, service.min_instances)
 
 
 def scale_in_veto(
@@ -198,7 +198,7 @@ def scale_in_veto(
     raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
     change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
     # An increase within capacity is no surge, but the removed capacity would be missed.
-    present = max(view.state.target_req_per_s, sustained(view.demand, view.policy).req_per_s)
+    present = max(view.state.target_req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:
@@ -225,14 +225,14 @@ def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
         return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
-    if not may_go_in(view.state.turns, now_ms, view.policy.reversals_per_h):
+    if not scale_in_within_limit(view.state.turns, now_ms, view.policy.reversals_per_h):
         return scale_in_paused(Reason(ReasonCode.TOO_MANY_REVERSALS))
     return None
 
 
 def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
     """Why the data does not prove that less capacity is enough; None if it does."""
-    why = doubt(view) or slo_pressure(view.demand, view.service)
+    why = stale_evidence(view) or slo_pressure(view.demand, view.service)
     if why is not None:
         return scale_in_paused(why)
     if view.service.mode is not Mode.ACT:
@@ -260,7 +260,7 @@ def after_change(
     out = outward or (net_req_per_s > 0.0 and not exchange)
     into = net_req_per_s < 0.0 and not exchange and not outward
     if out or into:
-        turns = moved(turns, "out" if out else "in", now_ms)
+        turns = after_move(turns, "out" if out else "in", now_ms)
     return replace(
         state,
         turns=turns,

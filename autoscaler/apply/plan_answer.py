@@ -32,7 +32,7 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import FreeCapacity, difference, start
-from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
+from autoscaler.rollout.node_limits import planned_nodes, within_plan, without_limit
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.traffic_split import planned_split
 from autoscaler.state.controller_state import ModelState, Pending
@@ -167,7 +167,7 @@ def _apply_to_models(
                 change = Change(Counter(), Counter(), no_room(found.unplaced))
         done = apply_change(change, service, counting, now, inside, state, scene, short)
         if inside is not site:
-            done = replace(done, site=lifted(done.site, inside, site))
+            done = replace(done, site=without_limit(done.site, inside, site))
         moved = None
         if answer.urgency is Urgency.FULL and service.mode is Mode.ACT and _is_empty(done):
             moved = defragment(service, counting, now, site, state, scene)
@@ -184,7 +184,7 @@ def _apply_to_models(
             now = dict(done.groups)
             if done.started or done.going:
                 decisions.append(decision)
-            elif answer.urgency is Urgency.FULL and models[model].traffic_split.differ(ways):
+            elif answer.urgency is Urgency.FULL and models[model].traffic_split.differs(ways):
                 because = _reasons(answer, pending, scene.views[model], "")
                 why = Reason(ReasonCode.DIVIDED_ANEW, model, because=because)
                 decisions.append(notice(model, why, scene.now_ms))

@@ -1,7 +1,6 @@
-"""From groups to what each node should run, and to where each model's requests go.
+"""From groups to records: assignments of nodes and routes of models.
 
-Owns the projection of groups onto records. Decides nothing: the same groups give the same
-records, and a record is made anew only where it says something new.
+The same groups give the same records. A record is written only if it says something new.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ def changed_assignments(
 ) -> tuple[Assignment, ...]:
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
-    A changed node gets its generation + 1; a node that was emptied gets an empty assignment. All
-    nodes are published anew under a new leader token. drain_timeouts_ms: by model; a drain always
-    comes with a change of its node, so a node is told the longest of what runs, or ran, on it.
-    nodes: only these can have changed; left out, any may have.
+    A changed node gets its generation + 1; an emptied node gets an empty assignment. A new leader
+    token publishes all nodes again. drain_timeouts_ms: by model; a node is told the longest of its
+    present and former models, because a drain always comes with a change of its node. nodes: only
+    these can have changed; if left out, any may have.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
         node: (published[node].pool, [])
@@ -53,7 +52,7 @@ def changed_assignments(
         if node in published
     }
     for group in groups:
-        # A switch that executors are not told of yet: they know the group as it was.
+        # Executors do not know this switch yet: they have the group in its old form.
         held = group.switch if group.switch is not None and not group.switch.asked else None
         for placed in held.placed if held else group.placed:
             if nodes is not None and placed.node not in nodes:
@@ -82,7 +81,7 @@ def changed_assignments(
         models = {one.model for one in (*desired, *(old.instances if old else ()))}
         known = [drain_timeouts_ms[model] for model in models if model in drain_timeouts_ms]
         if old is not None and not models <= drain_timeouts_ms.keys():
-            known.append(old.drain_timeout_ms)  # of a model that is no longer declared
+            known.append(old.drain_timeout_ms)  # of an undeclared model
         changed.append(
             Assignment(
                 node,
@@ -103,7 +102,7 @@ def component_engine(model: str, deployment: str) -> str:
 
 
 def changed_nodes(before: Iterable[ServingGroup], after: Iterable[ServingGroup]) -> frozenset[str]:
-    """Nodes of groups that came, went or became others."""
+    """Nodes of groups that were added, removed or changed."""
     left = {group.name: group for group in before}
     changed: list[ServingGroup] = []
     for group in after:
@@ -124,11 +123,11 @@ def route_groups(
     lengths: Lengths,
     published: Routes | None = None,
 ) -> tuple[RouteGroup, ...]:
-    """The groups of one model that can serve now, each weighted by the goodput of what is ready.
+    """The groups of one model that can serve now, each weighted by the goodput of its ready part.
 
-    lengths: the workload that `combos` are for; with it an instance's slots are told. A
-    prefill-decode group needs at least one ready instance of each phase. A combo that nobody has
-    valued yet (after a restart) keeps the weight and the slots that are `published`.
+    lengths: the workload of `combos`; it decides the slots of instances. A prefill-decode group
+    needs at least one ready instance of each phase. A combo without an evaluation (after a restart)
+    keeps the `published` weight and slots.
     """
     before = {route.group: route for route in published.groups} if published else {}
     found: list[RouteGroup] = []
@@ -142,7 +141,7 @@ def route_groups(
             found += [cell] if cell is not None else []
             continue
         if combo is not None:
-            # Addresses come anew with each status: equal ones are made one.
+            # Each status brings new address objects: equal ones are shared.
             ready = [part for placed, at in view.ready for part in (placed, intern(at))]
             route = _valued(group, combo, lengths, *ready)
         else:
@@ -153,9 +152,10 @@ def route_groups(
     return tuple(sorted(found, key=lambda route: route.group))
 
 
-@memoize(16_384)  # tick after tick the same, but for the few groups that come and go
+@memoize(16_384)  # most groups are the same in every tick
 def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
-    """The route of a group that was valued as `combo`. ready: what is, each with its address."""
+    """The route of a group that was evaluated as `combo`. ready: its ready instances with their
+    addresses."""
     view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, None, False)
     weight = ready_req_per_s(combo, view)
     return _route(group.name, view, weight, lambda placed: slots(combo, placed, lengths))
@@ -164,7 +164,7 @@ def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) ->
 def _route(
     name: str, view: GroupView, weight: float, most: Callable[[Placed], int]
 ) -> RouteGroup | None:
-    """None where no request can be served in full."""
+    """The route, None if no request can be served completely."""
     ends: dict[Phase, list[Endpoint]] = {}
     for placed, address in view.ready:
         end = Endpoint(placed.instance, address, most(placed))
@@ -175,7 +175,7 @@ def _route(
         return None
     return RouteGroup(
         name,
-        # Five digits: a weight that moves in the ninth is no news to gateways.
+        # Five digits: gateways need no smaller change of a weight.
         float(f"{max(weight, _LEAST_WEIGHT):.5g}"),
         aggregated,
         tuple(ends[Phase.PREFILL]) if both else (),
@@ -184,7 +184,7 @@ def _route(
 
 
 def _published(route: RouteGroup | None) -> Callable[[Placed], int]:
-    """The slots that a published route gives an instance; 0 where it names none."""
+    """The slots that a published route gives an instance; 0 if it names none."""
     ends = (*route.aggregated, *route.prefill, *route.decode) if route is not None else ()
     given = {end.instance: end.slots for end in ends}
     return lambda placed: given.get(placed.instance, 0)
@@ -200,15 +200,14 @@ def changed_routes(
     feeds: tuple[str, ...] = (),
     types: tuple[TypeRoute, ...] = (),
 ) -> Routes | None:
-    """New routes of `service` if they say something new, else None. The first are published even
-    if empty: gateways learn of the model, report on it, and hold its requests.
+    """New routes of `service` if they say something new, else None. The first routes are published
+    even if empty: gateways learn of the model, report on it, and hold its requests.
 
-    start_s: of its slowest combo, 0 where none is known (what was published stays). feeds: where
-    the executors of its instances tell how busy these are. types: kinds of requests that go
-    different ways.
+    start_s: of its slowest combo, 0 if unknown (the published value stays). feeds: where its
+    executors report the load of their engines. types: request classes with routes of their own.
     """
     slo = service.slo
-    # Two digits: a prediction that moves by a second is no news to gateways.
+    # Two digits: gateways need no smaller change of a prediction.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
     aliases = (service.hugging_face_name,) if service.hugging_face_name else ()
     asked = service.graph.types if service.graph is not None else ()
@@ -241,12 +240,12 @@ def changed_routes(
 
 def without_groups(published: Routes, leader_token: int, now_ms: int) -> Routes:
     """Routes of a name that is no longer declared: gateways send nothing more to its instances, or
-    to those of the models that it stands for."""
+    to those of its models."""
     return _again(published, leader_token, now_ms, groups=(), types=(), feeds=(), split=None)
 
 
 def marked(published: Routes, advised: bool, leader_token: int, now_ms: int) -> Routes:
-    """The same routes, which tell whether their model is declared in mode recommend."""
+    """The same routes, marked with whether their model is declared in mode recommend."""
     return _again(published, leader_token, now_ms, advised=advised)
 
 

@@ -1,7 +1,7 @@
-"""Which nodes and pools are left alone after launches that failed.
+"""Back-off of nodes and pools after failed launches.
 
-Owns the back-off: per node, because one bad node says nothing of its healthy neighbours; a pool as
-a whole only when several of its nodes fail, more of them where others serve. Knows no demand.
+The back-off is per node, because one bad node says nothing about its neighbours. A pool backs off
+only if several of its nodes fail; more of them are needed while others serve.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NODES_FOR_POOL, _NODES_FOR_SERVING_POOL = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A node that is left alone until `until_ms`, after `strikes` failed launches in a row."""
+    """A node that gets no launch until `until_ms`, after `strikes` failed launches in a row."""
 
     pool: str
     until_ms: int
@@ -24,11 +24,11 @@ class Backoff:
 
 
 def failed(known: Mapping[str, Backoff], node: str, pool: str, now_ms: int) -> Backoff:
-    """The back-off of `node` after one more failed launch: each time twice as long.
+    """The back-off of `node` after another failed launch: twice as long each time.
 
-    Strikes of other nodes of the pool count as its own: where a driver is broken, a hundred fresh
-    nodes must not be tried one after the other. A strike is forgotten once its node was left alone
-    for MOST_MS without another.
+    Strikes of other nodes of the pool count as its own, so that a broken driver does not fail a
+    hundred new nodes in turn. A strike is forgotten MOST_MS after the node's back-off without
+    another one.
     """
     marks = [known[node]] if node in known else []
     marks += [mark for mark in known.values() if mark.pool == pool]
@@ -47,9 +47,9 @@ def scarce_pools(
 ) -> frozenset[str]:
     """Pools that get no launch now.
 
-    Where some instance is ready (`serving`): while four nodes back off. Where none is, two nodes
-    whose failures are remembered close the pool until the last of them may be tried again: else
-    each of its nodes in turn would end the rest of the others.
+    If an instance of the pool is ready (`serving`): while four nodes back off. Otherwise two nodes
+    with remembered failures close the pool until the last of them may be tried again; else each of
+    its nodes in turn would end the back-off of the others.
     """
     alive = frozenset(serving)
     resting: dict[str, int] = {}
@@ -68,5 +68,5 @@ def scarce_pools(
 
 
 def swept(known: Mapping[str, Backoff], now_ms: int) -> dict[str, Backoff]:
-    """`known` without marks that no longer mean anything."""
+    """`known` without expired entries."""
     return {node: mark for node, mark in known.items() if now_ms - mark.until_ms < MOST_MS}

@@ -1,7 +1,4 @@
-"""Where new instances go: aligned blocks of GPUs on nodes, best fit first.
-
-Owns the packing of slices on GPU indices. Knows nothing of demand, prices or routes.
-"""
+"""Placement of new instances: aligned blocks of GPUs on nodes, best fit first."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _GONE = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 def used_gpus(groups: Iterable[ServingGroup], statuses: Iterable[Status] = ()) -> Used:
-    """GPUs taken by `groups` and by whatever else executors say still runs."""
+    """GPUs in use by `groups` and by further instances that executors report."""
     taken: dict[str, set[int]] = {}
     for group in groups:
         for placed in group.placed:
@@ -43,10 +40,10 @@ def place(
     obtainable: Mapping[str, int],
     shut: Collection[str] = (),
 ) -> tuple[tuple[Placed, ...], Used] | None:
-    """Place one `combo`: its instances and the GPUs taken after that; None if it does not fit.
+    """Place one `combo`: its instances and the GPUs in use afterwards; None if it does not fit.
 
-    Larger slices first; each takes the smallest free aligned block that holds it, on a node that
-    is paid for already if there is one, else on a new node of the pool.
+    Larger slices first. Each takes the smallest free aligned block that holds it, on a node on the
+    bill if there is one, else on a new node of the pool.
     """
     after: Used = dict(used)
     placed: list[tuple[Placed, ComboMember]] = []
@@ -74,7 +71,7 @@ def place(
 
 
 def _left_of_both(cluster: Cluster, pool: Pool, used: Mapping[str, frozenset[int]]) -> int:
-    """Nodes that the ceiling on `pool` and the same nodes of another market still allows."""
+    """Nodes that the common ceiling of `pool` and its sibling market still allows."""
     if not pool.max_of_both:
         return pool.max_nodes
     pools = cluster.pools_by_shared_limit()[pool.region, pool.name]
@@ -93,7 +90,7 @@ def _find(
         if len(taken) + gpus > pool.per_node or (not paid and new_left <= 0):
             continue
         for start, size in _blocks(pool.per_node, taken):
-            # Paid nodes before new ones, tight blocks before roomy ones, then by order.
+            # Nodes on the bill before new ones, tight blocks before large ones, then by order.
             rank = (size if paid else 1000 + size, order, node, start)
             if size >= gpus and (best is None or rank < best):
                 best = rank

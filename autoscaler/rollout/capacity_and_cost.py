@@ -1,7 +1,4 @@
-"""What groups hold and cost: capacity, nodes, the bill.
-
-Owns these sums. Decides nothing.
-"""
+"""Capacity, nodes and cost of groups."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ def by_model(groups: Iterable[ServingGroup]) -> dict[str, list[ServingGroup]]:
 
 
 def raw_req_per_s(groups: Iterable[ServingGroup], combos: Mapping[str, Combo]) -> float:
-    """Capacity of `groups` once they are ready, before utilization. Unknown combos hold nothing."""
+    """Capacity of `groups` when all are ready, before utilization. Unknown combos count 0."""
     return sum(combos[g.combo_id].req_per_s for g in groups if g.combo_id in combos)
 
 
 def nodes_of(groups: Iterable[ServingGroup]) -> dict[str, str]:
-    """Node -> pool of all nodes that `groups` stand on."""
+    """Node -> pool of all nodes of `groups`."""
     return {placed.node: placed.pool for group in groups for placed in group.placed}
 
 
 def billed_usd_per_h(
     groups: Collection[ServingGroup], sight: FleetSnapshot, prices_usd_per_h: Mapping[str, float]
 ) -> float:
-    """Price of the nodes under `groups`; nodes that are lost with what ran on them cost nothing."""
+    """Price of the nodes of `groups`; lost nodes are not on the bill."""
     nodes, unpaid = nodes_of(groups), sight.unpaid(groups)
     return sum(prices_usd_per_h.get(pool, 0.0) for n, pool in nodes.items() if n not in unpaid)
 

@@ -1,7 +1,4 @@
-"""Cells on their way to gateways: stages with their instances, and the paths through them.
-
-Owns the projection of one placed cell onto a group of routes. Decides nothing.
-"""
+"""Cells as routes for gateways: stages with their instances, and the paths through them."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 def cell_route(
     group: ServingGroup, view: GroupView, combo: Combo | None, published: RouteGroup | None
 ) -> RouteGroup | None:
-    """The cell `group` as far as it is ready; None while some deployment has no instance ready.
+    """The ready part of the cell `group`; None while a deployment has no ready instance.
 
-    A path of which a hop is not ready would be chosen and broken off, and the other paths were not
-    planned for its share, so the whole cell waits. A cell that nobody has valued yet (after a
-    restart) keeps the paths that are `published`. A group that was taken over from assignments may
-    be no such cell, whatever it is called: then no request goes there.
+    The whole cell waits, because a path with a missing hop would break requests off and the other
+    paths are not planned for its share. A cell without an evaluation (after a restart) keeps the
+    `published` paths. A group restored from assignments may be no cell, despite its name: then it
+    gets no requests.
     """
     names = stage_names(group.placed)
     if not all(is_name(name) for name in names.values()):
@@ -46,7 +43,7 @@ def cell_route(
     paths = tuple(
         RoutePath(
             path.type,
-            # Five digits: a rate that moves in the ninth is no news to gateways.
+            # Five digits: gateways need no smaller change of a rate.
             float(f"{path.req_per_s * share:.5g}"),
             tuple(Hop(names[hop.deployment, hop.pool], hop.runs) for hop in path.hops),
         )
@@ -56,8 +53,8 @@ def cell_route(
 
 
 def stage_names(placed: tuple[Placed, ...]) -> dict[tuple[str, str], str]:
-    """(deployment, pool) -> the stage's name: the deployment, with its pool where it runs on
-    several, because it is faster on one of them."""
+    """(deployment, pool) -> name of the stage: the deployment, with its pool if it runs on several,
+    because their speeds differ."""
     pools = Counter(name for name, _ in {(one.deployment, one.pool) for one in placed})
     return {
         (one.deployment, one.pool): one.deployment

@@ -1,7 +1,6 @@
-"""From a plan's counts to groups: what starts, what retires, what stays for lack of room.
+"""From a plan's counts to groups: additions, removals, and additions without room.
 
-Owns the difference between counts and groups, and which groups of a kind leave. Whether anything
-may leave at all is the caller's decision; when it leaves is for `transitions.waves`.
+The caller decides whether a removal is allowed; `rollout.waves` decides when it happens.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.bin_packing import Used, place
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, Placed, ServingGroup
-from autoscaler.rollout.waves import keep
+from autoscaler.rollout.waves import reactivate
 
 _CENT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class FreeCapacity:
-    """Where groups can be placed. used: GPUs taken. obtainable: further nodes per rented pool.
-    shut: nodes that get no launch. serial: of the next group. spare_usd_per_h: what the budget
-    leaves for further nodes beside all that are paid for."""
+    """Room for new groups. used: GPUs in use. obtainable: further nodes per rented pool. shut:
+    nodes that get no launch. serial: of the next group. spare_usd_per_h: budget left for further
+    nodes."""
 
     cluster: Cluster
     used: Used
@@ -38,7 +37,7 @@ class FreeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Groups that were placed, the site after them, and what found no room (combo id -> count)."""
+    """Placed groups, the free capacity after them, and combos without room (combo id -> count)."""
 
     groups: tuple[ServingGroup, ...]
     site: FreeCapacity
@@ -48,19 +47,20 @@ class Started:
 def difference(
     groups: Iterable[ServingGroup], wanted: Mapping[str, int]
 ) -> tuple[Counter[str], Counter[str]]:
-    """(to add, to remove) by combo id, from groups that count to `wanted`."""
+    """(to add, to remove) by combo id, from counting groups to `wanted`."""
     have = Counter(group.combo_id for group in groups)
     want = Counter({combo_id: count for combo_id, count in wanted.items() if count > 0})
     return want - have, have - want
 
 
 def revived(groups: Iterable[ServingGroup], now_ms: int) -> tuple[ServingGroup, ...]:
-    """Groups on their way out that were not yet told to drain, wanted again.
+    """Cancel removals of groups that were not told to drain yet.
 
-    Not those that yield: what is planned for others would be taken back from them, for ever.
+    Groups that yield to other models stay on their way out; otherwise the removal would repeat
+    endlessly.
     """
     return tuple(
-        keep(group, now_ms)
+        reactivate(group, now_ms)
         for group in groups
         if group.life in (Life.RETIRING, Life.UNROUTED) and not group.failed_ms and not group.yields
     )
@@ -73,7 +73,7 @@ def start(
     site: FreeCapacity,
     now_ms: int,
 ) -> Started:
-    """Place what `adds` names, larger combos first; what does not fit is left out."""
+    """Place the combos of `adds`, larger ones first; combos without room are left out."""
     groups: list[ServingGroup] = []
     unplaced: Counter[str] = Counter()
     order = sorted(adds, key=lambda i: (-sum(combos[i].gpus_by_pool().values()), i))
@@ -102,7 +102,7 @@ def start(
 
 
 def _after(site: FreeCapacity, placed: tuple[Placed, ...], used: Used) -> FreeCapacity:
-    """The site with one more group on it; new nodes are taken off what can be had."""
+    """The free capacity after one more group; new nodes are no longer obtainable."""
     left = dict(site.obtainable)
     for pool in {p.node: p.pool for p in placed if p.node not in site.used}.values():
         if pool in left:
@@ -112,10 +112,10 @@ def _after(site: FreeCapacity, placed: tuple[Placed, ...], used: Used) -> FreeCa
 
 
 def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
-    """What the budget leaves beside all nodes that are billed; infinite without one.
+    """Budget left after all nodes on the bill; infinite without a budget.
 
-    A node on its way out is paid for until it is empty, and nodes of all pools share the budget.
-    0 where a price that rose exceeds it: what costs nothing can still be placed.
+    A draining node is on the bill until it is empty, and all pools share the budget. 0 if a price
+    increase exceeds it: free nodes can still be used.
     """
     budget = cluster.policy.budget_usd_per_h
     if budget <= 0.0:
@@ -128,7 +128,7 @@ def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
 
 
 def _payable(site: FreeCapacity) -> Mapping[str, int]:
-    """Further nodes of each pool, of those that can be had, that there is money for."""
+    """Further obtainable nodes of each pool within the budget."""
     if math.isinf(site.spare_usd_per_h):
         return site.obtainable
     found = dict(site.obtainable)
@@ -140,7 +140,7 @@ def _payable(site: FreeCapacity) -> Mapping[str, int]:
 
 
 def _rent_usd_per_h(site: FreeCapacity, placed: Iterable[Placed]) -> float:
-    """Price of the nodes that are rented for `placed`."""
+    """Price of the nodes rented for `placed`."""
     pools = {p.node: site.cluster.pool(p.pool) for p in placed if p.node not in site.used}
     return sum(p.price_usd_per_h for p in pools.values() if p.market is not Market.OWNED)
 
@@ -151,8 +151,8 @@ def leaving(
     every: Iterable[ServingGroup],
     sight: FleetSnapshot,
 ) -> tuple[ServingGroup, ...]:
-    """Which of `groups` go: those that do not serve yet, then those whose leaving empties a node,
-    then the youngest. every: groups of all models, who share nodes."""
+    """The `groups` to remove: those that do not serve yet, then those whose removal empties a node,
+    then the youngest. every: groups of all models, which share nodes."""
     alive = list(groups)
     tenants = Counter(node for group in every for node in {p.node for p in group.placed})
 

@@ -1,4 +1,4 @@
-"""When gateways are known to send nothing more to what has left the routes. Pure."""
+"""Confirmation that gateways send nothing more to instances that left the routes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ CONFIRM_TIMEOUT_MS = 15_000
 
 
 def confirmed(group: ServingGroup, gateways: Sequence[GatewayReport], now_ms: int) -> bool:
-    """Whether every live gateway applies routes without what leaves of `group`, or had its time."""
+    """Whether every live gateway applies routes without the leaving instances of `group`, or timed
+    out."""
     if now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
         return True
     generation = group.unrouted_generation

@@ -1,7 +1,5 @@
-"""What the fleet looks like at one moment: every group by what executors report of it.
-
-Owns who counts as lost and which regions are cut off. Knows nothing of demand.
-"""
+"""A snapshot of the fleet: every group as executors report it, lost nodes, regions that are cut
+off."""
 
 from __future__ import annotations
 
@@ -17,14 +15,14 @@ from autoscaler.rollout.serving_group import (
     FleetView,
     GroupView,
     ServingGroup,
+    carry_view,
     fleet_view,
-    look,
-    view_again,
+    observe_group,
 )
 from topics.fleet import InstanceState, Status
 
-_IDLE = 3  # a node that runs nothing speaks less often
-_IDLE_SPEAKS_MS = 11_000  # it says a word every ten seconds
+_IDLE = 3  # an idle node reports less often
+_IDLE_SPEAKS_MS = 11_000  # it reports every ten seconds
 _CUT_OFF = 2
 _NO_LAUNCH_MS = 1_800_000
 _STAYS_CUT_MS = 3_600_000
@@ -32,17 +30,16 @@ _STAYS_CUT_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """The fleet now.
+    """The fleet at one moment.
 
-    views: by group name. silent: nodes not heard of for `policy.node_silent_s`; lost: of these,
-    owned nodes and what ran something (a rented node that is idle is given back); gone: of these,
-    nodes given up after ten minutes. unusable: silent nodes that get no launch; a rented node that
-    is gone may be tried again, an owned one not before it is heard of. cut_pools: pools of regions
-    in which something served and no known node (two at least) is heard of now: something lies
-    between us and them, so nothing there is given up, of rented nodes for an hour; shut_pools: of
-    these, pools in which nothing is started, for half an hour from the last word: by then the nodes
-    may as well be dead. reclaimed: nodes that will be taken away (spot), with when that is; they
-    get no launch.
+    views: by group name. silent: nodes without a status for `policy.node_silent_s`; lost: of these,
+    owned nodes and nodes with instances (an idle rented node is released); gone: of these, nodes
+    given up after ten minutes. unusable: silent nodes that get no launch; a rented node that is
+    gone may be tried again, an owned one only after its next status. cut_pools: pools of regions
+    that served and in which no known node (at least two) reports now: the connection is broken, so
+    nothing there is given up, rented nodes for an hour. shut_pools: of these, pools without
+    launches, for half an hour from the last status, because their nodes may be dead by then.
+    reclaimed: nodes with a reclaim notice, and its time; they get no launch.
     """
 
     fleet: FleetView
@@ -56,22 +53,22 @@ class FleetSnapshot:
     lost: frozenset[str] = frozenset()
 
     def reclaim_ms(self, group: ServingGroup) -> int:
-        """When the first node of `group` is taken away; 0 = none is."""
+        """When the first node of `group` is reclaimed; 0 = none is."""
         found = [self.reclaimed[p.node] for p in group.placed if p.node in self.reclaimed]
         return min(found, default=0)
 
     def counts(self, group: ServingGroup) -> bool:
-        """Whether `group` is planned capacity: wanted, not broken, its nodes heard of."""
+        """Whether `group` is planned capacity: active, not broken, on nodes that report."""
         return group.counts and not self.views[group.name].lost
 
     def unreachable(self, group: ServingGroup) -> bool:
-        """Whether a node of `group` is lost, and not merely cut off from us with its region."""
+        """Whether a node of `group` is lost, and not merely cut off with its region."""
         cut = any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
         return self.views[group.name].lost and not cut
 
     def unpaid(self, groups: Iterable[ServingGroup]) -> frozenset[str]:
-        """Silent nodes, but for those under one of `groups` that is not lost: a node that got the
-        name of one that is gone is paid for before it says its first word."""
+        """Silent nodes, except those of `groups` that are not lost: a node that reuses the name of
+        a gone one is on the bill before its first status."""
         if not self.silent:
             return self.silent
         seen = ((self.views.get(group.name), group) for group in groups)  # None: just placed
@@ -79,14 +76,14 @@ class FleetSnapshot:
         return self.silent - {placed.node for group in kept for placed in group.placed}
 
     def load_feeds(self, groups: Iterable[ServingGroup]) -> tuple[str, ...]:
-        """Where the executors of `groups` tell how busy their engines are, sorted."""
+        """Where the executors of `groups` report the load of their engines, sorted."""
         nodes = {placed.node for group in groups for placed in group.placed}
         statuses = [self.fleet.statuses[node] for node in nodes if node in self.fleet.statuses]
         return tuple(sorted({status.load_feed for status in statuses if status.load_feed}))
 
     def with_new(self, groups: Iterable[ServingGroup]) -> FleetSnapshot:
-        """The same sight with views of groups that were just placed: nothing of them is up yet,
-        apart from what such a group has of the one that it was."""
+        """The snapshot with views of newly placed groups: none of their instances is ready, except
+        those of a group that changes its form."""
         nothing = GroupView((), False, None, False)
         new = {
             g.name: view_at_once(g, self.views.get(g.switch.source, nothing))
@@ -100,15 +97,15 @@ class FleetSnapshot:
     def with_undone(
         self, before: Iterable[ServingGroup], after: Iterable[ServingGroup]
     ) -> FleetSnapshot:
-        """The same sight with views of groups of `after` that are again what they were before they
-        switched: what of them serves in its phase does so on."""
+        """The snapshot with views of groups whose switch was undone. Instances that keep their role
+        continue to serve."""
         switched = {group.switch.source: group.name for group in before if group.switch}
         undone = [g for g in after if g.name in switched and g.name not in self.views]
-        new = {g.name: view_again(g, self.fleet, self.views[switched[g.name]]) for g in undone}
+        new = {g.name: carry_view(g, self.fleet, self.views[switched[g.name]]) for g in undone}
         return replace(self, views={**self.views, **new}) if new else self
 
     def serving_pools(self) -> frozenset[str]:
-        """Pools on whose nodes some instance is ready."""
+        """Pools with at least one ready instance."""
         return frozenset(
             status.pool
             for node, status in self.fleet.statuses.items()
@@ -126,18 +123,18 @@ def snapshot(
     now_ms: int,
     listens_since_ms: int,
 ) -> FleetSnapshot:
-    """How everything is doing, from the latest status per node, at `now_ms`: a moment up to which
-    all statuses were read. Where the controller is behind that is in the past, so that what it has
-    not read yet is no silence.
+    """The fleet from the latest status per node, at `now_ms`: a moment up to which all statuses
+    were read. If the controller is behind, this moment is in the past, so unread statuses are no
+    silence.
 
-    listens_since_ms: since when this leader hears executors. Until it has listened for as long as
-    a node may say nothing, old words mean that the broker was away, not that nodes are lost.
+    listens_since_ms: this leader hears executors since then. Until it has listened for as long as a
+    node may be silent, old statuses mean that the broker was away, not that nodes are lost.
     """
     fleet = fleet_view(statuses)
     silent_ms = int(cluster.policy.node_silent_s * 1000)
     if now_ms - listens_since_ms < _may_be_silent_ms(silent_ms):
         silent_ms = now_ms  # longer than any silence
-    # Thousands of nodes, every tick: all is well with most of them, and told by one comparison.
+    # Thousands of nodes every tick: one comparison settles the healthy ones.
     heard_ms = now_ms - silent_ms
     silent = frozenset(
         node
@@ -175,7 +172,7 @@ def snapshot(
         combo = combos.get(group.combo_id)
         if combo is not None:
             timeout_s = max(timeout_s, 2.0 * combo.start_s)
-        views[group.name] = look(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
+        views[group.name] = observe_group(group, fleet, now_ms, int(timeout_s * 1000), silent_ms)
     lost = frozenset(n for n in silent if statuses[n].instances or statuses[n].pool in owned)
     return FleetSnapshot(
         fleet, views, silent, gone, unusable, cut_pools, shut_pools, reclaimed, lost
@@ -183,19 +180,19 @@ def snapshot(
 
 
 def _may_be_silent_ms(silent_ms: int) -> float:
-    """How long a node may say nothing although all is well."""
+    """How long a healthy node may send no status."""
     return max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
 
 
 def _cut_regions(
     cluster: Cluster, statuses: Mapping[str, Status], now_ms: int, silent_ms: int
 ) -> dict[str, int]:
-    """Regions in which a node served, of two at least that fell silent together, and none is heard
-    of; with when one last was. Of a node that was to be taken away by now nothing is to be heard,
-    one that runs nothing may have been deleted: it is no witness for long; and one that fell silent
-    long before the others is lost, whatever became of them."""
-    # In a region that is cut off the last word of a node that runs nothing may be younger than that
-    # of one that serves, by as long as it may be silent in order.
+    """Regions with a serving node in which at least two nodes fell silent together and none
+    reports; with the time of the last status. Nodes past their reclaim time do not count, idle
+    nodes only for a short time (they may have been deleted), and a node that fell silent long
+    before the others is lost."""
+    # In a cut region the last status of an idle node may be younger than that of a serving
+    # one, by the time that an idle node may be silent.
     heard_ms = _may_be_silent_ms(silent_ms)
     region_of = {pool.id: pool.region for pool in cluster.pools}
     of: dict[str, list[Status]] = {}

@@ -1,9 +1,8 @@
-"""Groups that will not come up, and nodes that went silent or will be taken away.
+"""Groups that fail to start, and nodes that are silent or have a reclaim notice.
 
-Owns what becomes of them: a broken group retires and its node backs off; a lost group no longer
-counts, and is forgotten once its node was silent for long (a gang retires when the ranks that are
-left fail); a group on a node with a reclaim notice retires at once, and serves on until it must go.
-What comes in their place is for the planner.
+A broken group retires and its node backs off. A lost group no longer counts and is forgotten after
+a long silence of its node (a multi-node group retires when its other ranks fail). A group on a node
+with a reclaim notice retires at once and serves until it must leave. The planner replaces them.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What was noticed. groups: after it. lost: groups whose nodes fell silent or are taken away,
-    and that counted as wanted."""
+    """The detected faults. groups: after them. lost: groups that counted as wanted and whose nodes
+    are silent or reclaimed."""
 
     groups: tuple[ServingGroup, ...]
     backoff: Mapping[str, Backoff]
@@ -48,7 +47,7 @@ def detect_faults(
     acts: Callable[[str], bool],
     now_ms: int,
 ) -> Faults:
-    """Look at every group once. acts: whether a model's groups are ours to change."""
+    """Check every group once. acts: whether Shoal may change the groups of a model."""
     kept: list[ServingGroup] = []
     failures: list[Failure] = []
     lost: list[ServingGroup] = []
@@ -64,7 +63,7 @@ def detect_faults(
             lost.append(group)
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
-            # It yields: its model is short without it, and still it cannot be kept.
+            # It leaves although its model needs it, because it cannot be kept.
             group = replace(retire(group, now_ms), yields=True)
         elif view.broken is not None and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)

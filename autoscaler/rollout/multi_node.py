@@ -1,7 +1,6 @@
-"""Gangs among groups: instances over several nodes, which are up, end and count as one.
+"""Instances over several nodes: their ranks start, serve and end as one.
 
-Owns what ties the ranks of a gang together: which parts make it, when it serves, who waits for
-whom. A drain goes to rank 0 first, which holds the requests; the others are told when it is gone.
+A drain goes to rank 0 first, which holds the requests. The other ranks follow when it has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from topics.instance_ranks import GangRank, GangStage
 
 
 def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tuple[Placed, ...]:
-    """`placed` with its gangs: the n-th slice of every stage of a phase makes the n-th gang."""
+    """`placed` with its multi-node instances: the n-th slice of every stage of a phase forms the
+    n-th one."""
     found: list[Placed] = []
     parts: dict[tuple[str, int], list[tuple[Placed, ComboMember]]] = {}
     counted = Counter[tuple[str, int]]()
@@ -43,7 +43,8 @@ def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tu
 
 
 def waits(group: ServingGroup) -> bool:
-    """Whether a rank does not know yet where its rank 0 is; asked of every group in every tick."""
+    """Whether a rank does not know the address of its rank 0 yet; called for every group in every
+    tick."""
     for one in group.placed:  # noqa: SIM110  twice as fast as any() of one or two
         if one.gang is not None and not one.gang.rendezvous:
             return True
@@ -51,7 +52,7 @@ def waits(group: ServingGroup) -> bool:
 
 
 def met(group: ServingGroup, fleet: FleetView) -> ServingGroup:
-    """`group` with what the executors of its ranks 0 say of where the others find them."""
+    """`group` with the addresses of its ranks 0, as their executors report them."""
     if not waits(group):
         return group
     seen = {name: one.gang for name, one in fleet.instances.items() if one.gang is not None}
@@ -64,7 +65,8 @@ def met(group: ServingGroup, fleet: FleetView) -> ServingGroup:
 
 
 def broken(group: ServingGroup, fleet: FleetView) -> ServingGroup:
-    """`group`, its gangs of which a rank failed marked: what is left of them can finish nothing."""
+    """`group` with its failed multi-node instances marked: the remaining ranks cannot finish
+    anything."""
     failed = {
         one.gang.gang
         for one in group.placed
@@ -82,7 +84,7 @@ def without(group: ServingGroup, gone: Callable[[Placed], bool]) -> ServingGroup
 
 
 def drains(group: ServingGroup, placed: Placed) -> bool:
-    """Whether `placed` is to finish and stop now: of a gang rank 0 before the others."""
+    """Whether `placed` is to drain now: rank 0 before the others."""
     if group.life is not Life.DRAINING:
         return False
     gang = placed.gang

@@ -1,9 +1,7 @@
-"""Nodes that a plan rents: an exchange of what runs waits for room on them.
+"""Limit on rented nodes: an exchange waits for room on the plan's nodes.
 
-A plan packs combos as tightly as can be, while what it replaces still stands where it was. Placed
-at once, a combo whose place on a node is taken until another one leaves would have a node rented
-for it, which is given back minutes later. Owns the count of nodes that a plan has and the site on
-which no more of them are rented. Pure.
+A plan packs combos tightly, while the combos that it replaces still occupy their nodes. If a combo
+were placed at once, a node would be rented for a few minutes until another combo leaves.
 """
 
 from __future__ import annotations
@@ -23,16 +21,15 @@ from autoscaler.rollout.serving_group import ServingGroup
 def planned_nodes(
     counts: Mapping[str, int], combos: Mapping[str, Combo], cluster: Cluster
 ) -> dict[str, int]:
-    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool that they use."""
+    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool."""
     return fewest_nodes(cluster, [(combos[i], n) for i, n in counts.items() if i in combos])
 
 
 def within_plan(
     site: FreeCapacity, planned: Mapping[str, int], groups: Iterable[ServingGroup]
 ) -> FreeCapacity:
-    """`site` with no further node of a pool beyond those that are planned. groups: all that stand
-    somewhere, but for those of the model to be placed that leave for it: they are replaced beside.
-    """
+    """`site` without further nodes beyond the planned ones. groups: all present groups, except
+    those of the placed model that leave for it: their replacements may overlap."""
     rented = Counter(nodes_of(groups).values())
     left = {
         pool.id: min(
@@ -44,8 +41,8 @@ def within_plan(
     return replace(site, obtainable=left)
 
 
-def lifted(after: FreeCapacity, inside: FreeCapacity, before: FreeCapacity) -> FreeCapacity:
-    """`after`, which came of `inside`, with all that can be had `before` but for what was taken."""
+def without_limit(after: FreeCapacity, inside: FreeCapacity, before: FreeCapacity) -> FreeCapacity:
+    """`after`, which followed from `inside`, with all nodes obtainable `before` less those used."""
     taken = {pool: n - after.obtainable[pool] for pool, n in inside.obtainable.items()}
     left = {pool: max(0, n - taken.get(pool, 0)) for pool, n in before.obtainable.items()}
     return replace(after, obtainable=left)

@@ -1,16 +1,16 @@
-"""Role switches in place: a combo becomes another one on the GPUs that it has.
+"""Role switches in place: a combo becomes another one on the same GPUs.
 
-Owns which groups may switch, and the steps of a switch:
+The steps of a switch:
 
-    held       its new phases are in nobody's assignment yet; what changes its phase has left the
-               routes, and every live gateway has to say so (or a time-out)
-    asked      its assignment names the new phases; executors switch, verify and report them
+    held       no assignment has its new phases yet; instances that change their phase have left
+               the routes, and every live gateway must confirm it (or a time-out passes)
+    asked      the assignment has the new phases; executors switch, verify and report them
     switched   every instance serves in its new phase
-    back       an executor rolled back, or its node was given an older word: the group is what it
+    back       an executor rolled back, or its node got an older assignment: the group is what it
                was before, and does not switch again
 
-From the first step on a group counts as what it becomes. Instances that keep their phase serve on
-all the while. Knows nothing of why another combo is wanted.
+From the first step on the group counts in its new form. Instances that keep their phase serve
+without interruption.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from topics.fleet import Assignment, InstanceState
 
 
 def switched_to(group: ServingGroup, combo: Combo, name: str, now_ms: int) -> ServingGroup | None:
-    """`group` as `combo`, on the same GPUs; None where their slices differ, where more than
-    roles tell them apart (stages, components), or where it was tried."""
+    """`group` as `combo`, on the same GPUs; None if their slices differ, if they differ by more
+    than roles (stages, components), or if the switch was tried before."""
     if not _may(group) or not combo.can_switch_roles:
         return None
-    placed = _rephased(group.placed, combo)
+    placed = _with_phases(group.placed, combo)
     if placed is None:
         return None
     switch = Switch(group.name, group.placed)
@@ -53,8 +53,8 @@ def _may(group: ServingGroup) -> bool:
     return roles_only and group.switch is None and not group.stays
 
 
-def _rephased(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:
-    """`placed` in the phases of `combo`; as many as can be keep theirs."""
+def _with_phases(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:
+    """`placed` in the phases of `combo`; as many instances as possible keep theirs."""
     wanted = Counter[tuple[str, int, Phase]]()
     for member in combo.members:
         wanted[member.pool, member.gpus, member.phase] += member.count
@@ -81,14 +81,14 @@ def in_place(
     removes: Mapping[str, int],
     groups: Sequence[ServingGroup],
     combos: Mapping[str, Combo],
-    room: Room,
+    room: SwitchRoom,
     serial: int,
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Groups of `groups` that become combos of `adds` instead of being replaced by them.
+    """Groups that become combos of `adds` instead of being replaced by them.
 
-    Only those that are wholly ready: what still starts is better started as what is wanted. What
-    finds no room is left for a replacement beside it.
+    Only completely ready groups: a starting group is better replaced. Switches without room become
+    replacements.
     """
     wanted, going = Counter(adds), Counter(removes)
     found: list[ServingGroup] = []
@@ -108,11 +108,10 @@ def in_place(
     return tuple(found)
 
 
-def switchable(groups: Sequence[ServingGroup], room: Room) -> Counter[str]:
-    """How many groups of each combo may switch now, those of other combos left as they are; one
-    instance has but one role."""
+def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> Counter[str]:
+    """How many groups of each combo may switch now, with groups of other combos unchanged."""
     found: Counter[str] = Counter()
-    left: dict[str, Room] = {}
+    left: dict[str, SwitchRoom] = {}
     for group in groups:
         own = left.get(group.combo_id, room)
         if len(group.placed) > 1 and _may(group) and own.fits(group):
@@ -122,30 +121,30 @@ def switchable(groups: Sequence[ServingGroup], room: Room) -> Counter[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What may leave the routes for a switch. ready_req_per_s: of the groups that are wholly ready.
-    spare_req_per_s: what they hold beyond what must stay. floor: how many must stay."""
+class SwitchRoom:
+    """Capacity that may leave the routes for a switch. ready_req_per_s: of completely ready groups.
+    spare_req_per_s: their capacity beyond what must stay. floor: how many must stay."""
 
     ready_req_per_s: Mapping[str, float]
     spare_req_per_s: float
     floor: int
 
     def fits(self, group: ServingGroup) -> bool:
-        """Whether `group` may leave for a while."""
+        """Whether `group` may stop serving for a while."""
         rate = self.ready_req_per_s.get(group.name)
         if rate is None or len(self.ready_req_per_s) <= self.floor:
             return False
         return rate <= self.spare_req_per_s + 1e-9
 
-    def without(self, group: ServingGroup) -> Room:
-        """The room that is left while `group` switches."""
+    def without(self, group: ServingGroup) -> SwitchRoom:
+        """The room left while `group` switches."""
         left = {name: rate for name, rate in self.ready_req_per_s.items() if name != group.name}
         rate = self.ready_req_per_s[group.name]
-        return Room(left, self.spare_req_per_s - rate, self.floor)
+        return SwitchRoom(left, self.spare_req_per_s - rate, self.floor)
 
 
 def view_at_once(group: ServingGroup, before: GroupView) -> GroupView:
-    """What is known of a group that begins to switch: what keeps its phase serves on."""
+    """The view of a group that starts to switch: instances that keep their phase serve on."""
     phases = {placed.instance: placed.phase for placed in group.placed}
     ready = tuple(
         (placed, address)
@@ -163,7 +162,7 @@ def advance(
     assignments: Mapping[str, Assignment],
     now_ms: int,
 ) -> ServingGroup:
-    """A switching group one step further; called again with nothing changed it changes nothing."""
+    """Advance the switch of a group by one step. Idempotent if nothing has changed."""
     switch = group.switch
     assert switch is not None  # noqa: S101  only such groups are asked
     if not switch.asked:
@@ -173,12 +172,12 @@ def advance(
     if view.all_ready:
         return replace(group, switch=None)
     if _rolled_back(group, switch, fleet, assignments):
-        return back(group, now_ms)
+        return rolled_back(group, now_ms)
     return group
 
 
-def back(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """A switching group as it was before."""
+def rolled_back(group: ServingGroup, now_ms: int) -> ServingGroup:
+    """A switching group in its old form."""
     switch = group.switch
     assert switch is not None  # noqa: S101
     return replace(
@@ -196,9 +195,8 @@ def back(group: ServingGroup, now_ms: int) -> ServingGroup:
 def _rolled_back(
     group: ServingGroup, switch: Switch, fleet: FleetView, assignments: Mapping[str, Assignment]
 ) -> bool:
-    """Whether an executor that acts on the new phases serves in the old one: it tried, and could
-    not. (An instance that only has to begin is SWITCHING by the time it reports the assignment.)
-    """
+    """Whether an executor that has the new phases serves in the old one: it tried and failed. (An
+    instance that has not begun reports SWITCHING with the assignment.)"""
     before = {placed.instance: placed.phase for placed in switch.placed}
     for placed in group.placed:
         seen, status = fleet.instances.get(placed.instance), fleet.statuses.get(placed.node)

@@ -1,11 +1,9 @@
-"""Groups: combos that were placed on nodes, and where each is on its way in and out.
+"""Serving groups: combos placed on nodes, with their life cycle.
 
-Owns the values, the table of lives and what statuses say about a group. Knows nothing of demand.
-
-    ACTIVE    wanted; starting, or serving once it is ready
-    RETIRING  still serving; goes when what replaces it is ready and capacity allows
-    UNROUTED  left out of the routes; waits until gateways confirm that
-    DRAINING  told to finish what it has and stop; dropped when it is gone
+ACTIVE    wanted; starting, or serving if ready
+RETIRING  still serving; leaves when its replacement is ready and capacity allows
+UNROUTED  left out of the routes; waits until gateways confirm it
+DRAINING  told to finish its requests and stop; dropped when it is gone
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ FORGOTTEN_MS = 600_000
 
 _BATCHES = 2.0
 _SPARE_SLOTS = 4
-_MOST_SLOTS = 1_000_000  # what the record takes
+_MOST_SLOTS = 1_000_000  # bound of the record
 
 
 class Life(StrEnum):
-    """Where a group is on its way in and out."""
+    """Life-cycle state of a group."""
 
     ACTIVE = "active"
     RETIRING = "retiring"
@@ -43,8 +41,8 @@ class Life(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One instance of a group on GPUs `gpus` of `node`. gang: of which it is one rank, None for an
-    instance of its own."""
+    """One instance of a group on GPUs `gpus` of `node`. gang: the multi-node instance of which it
+    is one rank, else None."""
 
     instance: str
     phase: Phase
@@ -55,14 +53,14 @@ class Placed:
 
     @property
     def deployment(self) -> str:
-        """What it runs of a model of components, which is part of its name; else empty."""
+        """Its deployment in a model of components, as in its name; else ""."""
         return self.instance.partition("+")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """What a switching group was before. source: its name then. placed: its instances in their
-    phases of then. asked: executors were told the new phases (see `transitions.switches`)."""
+    """The former form of a switching group. source: its former name. placed: its instances in their
+    former phases. asked: executors have the new phases (see `rollout.role_switch`)."""
 
     source: str
     placed: tuple[Placed, ...]
@@ -71,13 +69,13 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class ServingGroup:
-    """One combo that was placed. name: "{combo id}:{serial}".
+    """One placed combo. name: "{combo id}:{serial}".
 
-    created_ms: when it was first assigned. since_ms: when it entered its life. after: names of
-    groups that must be ready before it may leave. unrouted_generation: of the first routes without
-    it, 0 while they are not out. failed_ms: when it was found broken, 0 if it is not. yields: it
-    leaves for the sake of others although its model is short. switch: it changes roles in place.
-    stays: it could not, and is not asked again.
+    created_ms: first assignment. since_ms: begin of its present state. after: names of groups that
+    must be ready before it may leave. unrouted_generation: of the first routes without it, 0
+    before. failed_ms: when it was found broken, 0 if it is not. yields: it leaves for other models
+    although its own is below target. switch: a role switch in progress. stays: a role switch failed
+    and is not tried again.
     """
 
     name: str
@@ -97,17 +95,17 @@ class ServingGroup:
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of planned capacity: wanted and not broken."""
+        """Whether it is part of planned capacity: active and not broken."""
         return self.life is Life.ACTIVE and not self.failed_ms
 
 
 def combo_id_of(group_name: str) -> str:
-    """The combo's id in a group's name."""
+    """The combo id in a group's name."""
     return group_name.rsplit(":", 1)[0]
 
 
 def serial_of(group_name: str) -> int:
-    """The serial in a group's name; 0 where there is none, or none that a leader may go on from."""
+    """The serial in a group's name; 0 if there is none, or none that a leader may continue from."""
     tail = group_name.rsplit(":", 1)[-1]
     if len(tail) > len(str(MAX_RESTORED_COUNT)) or not (tail.isascii() and tail.isdigit()):
         return 0
@@ -117,7 +115,8 @@ def serial_of(group_name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What executors report, by instance and by node. running: of the nodes that run any."""
+    """The executors' reports, by instance and by node. running: statuses of nodes with
+    instances."""
 
     instances: Mapping[str, ObservedInstance]
     statuses: Mapping[str, Status]
@@ -133,12 +132,11 @@ def fleet_view(statuses: Mapping[str, Status]) -> FleetView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What the fleet says of a group.
+    """The state of a group as executors report it.
 
-    ready: (instance placed, endpoint) of those that serve; of a gang rank 0, while every rank is
-    up. all_ready: every one is. broken: why it will not come up, None if nothing says so. lost: a
-    node of it has not been heard of lately.
-    broken_node, broken_pool: where it broke.
+    ready: (instance placed, endpoint) of serving instances; of a multi-node instance rank 0, if
+    every rank is up. all_ready: every instance is. broken: why it will not start, None if no report
+    says so. lost: a node has not reported lately. broken_node, broken_pool: place of the failure.
     """
 
     ready: tuple[tuple[Placed, str], ...]
@@ -149,17 +147,17 @@ class GroupView:
     broken_pool: str = ""
 
 
-def look(
+def observe_group(
     group: ServingGroup, fleet: FleetView, now_ms: int, start_timeout_ms: int, lost_ms: int
 ) -> GroupView:
-    """How `group` is doing. Times in ms; `lost_ms`: silence after which a node counts as lost."""
+    """The view of `group`. Times in ms; `lost_ms`: silence after which a node counts as lost."""
     up: list[tuple[Placed, str]] = []
     broken: Reason | None = None
     broken_node = broken_pool = ""
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
-        # On a node that was given up something new is started only once it is there again.
+        # A node that was given up gets a new launch only after it reports again.
         if status is not None and group.created_ms - status.at_ms <= FORGOTTEN_MS:
             lost = lost or now_ms - status.at_ms > lost_ms
         seen = fleet.instances.get(placed.instance)
@@ -178,19 +176,21 @@ def look(
             broken = Reason(ReasonCode.NOT_READY, placed.instance, quantities=(timeout_s,))
             broken_node, broken_pool = placed.node, placed.pool
     all_ready = len(up) == len(group.placed)
-    ready = tuple(up) if all(placed.gang is None for placed, _ in up) else _leading(up)
+    ready = tuple(up) if all(placed.gang is None for placed, _ in up) else _leading_ranks(up)
     return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
 
 
-def view_again(group: ServingGroup, fleet: FleetView, before: GroupView) -> GroupView:
-    """What is known of a group that was another one until now, seen as `before`; no gang is."""
+def carry_view(group: ServingGroup, fleet: FleetView, before: GroupView) -> GroupView:
+    """The view of a group that changed its form, from the view `before`; not for multi-node
+    groups."""
     known = ((placed, fleet.instances.get(placed.instance)) for placed in group.placed)
     up = tuple((p, seen.endpoint) for p, seen in known if seen is not None and _is_up(p, seen))
     return GroupView(up, len(up) == len(group.placed), None, before.lost)
 
 
-def _leading(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
-    """Of `up` what requests can go to: of a gang rank 0, if every rank is up."""
+def _leading_ranks(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
+    """The instances of `up` that take requests: of a multi-node instance rank 0, if every rank is
+    up."""
     ranks = Counter(placed.gang.gang for placed, _ in up if placed.gang is not None)
     return tuple(
         (placed, endpoint)
@@ -201,15 +201,15 @@ def _leading(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
 
 
 def _is_up(placed: Placed, seen: ObservedInstance) -> bool:
-    """Whether it serves as it should; who cannot be reached serves nobody, but as a rank."""
+    """Whether the instance serves as assigned and can be reached; a rank needs no endpoint."""
     follows = placed.gang is not None and not placed.gang.leads
     serves = seen.state is InstanceState.READY and (bool(seen.endpoint) or follows)
     return serves and seen.phase == placed.phase
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:
-    """Goodput in requests/s of the part of a combo that is ready: its slowest phase, or the part
-    of a cell that its least ready deployment allows."""
+    """Goodput in requests/s of the ready part of a combo: its slowest phase, or the part of a cell
+    that its least ready deployment allows."""
     if combo.paths:
         up = Counter((placed.deployment, placed.pool) for placed, _ in view.ready)
         parts = [up[m.deployment, m.pool] / m.count for m in combo.members]
@@ -226,15 +226,15 @@ def ready_req_per_s(combo: Combo, view: GroupView) -> float:
 def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
     """Most requests that a gateway may have in flight on one instance of `combo`; 0 = no bound.
 
-    By Little's law an instance at capacity has L = req_per_s x (TTFT + TPOT x R_out) requests in
-    it; a prefill instance has them for the TTFT only. Twice that: one batch computes, one waits, so
-    it never runs dry between two decisions of a gateway; a few more for instances that hold less
-    than one. E.g. 1.1 req/s x (1 s + 211 x 50 ms) = 12.7, so 30. More would only wait, in a queue
-    that no later instance can help with. A decode instance must take what was prefilled for it: of
-    it these are the requests that it decodes at capacity, beyond which it is busy.
+    By Little's law an instance at capacity holds L = req_per_s x (TTFT + TPOT x R_out) requests; a
+    prefill instance holds them for the TTFT only. Slots are twice that, so that one batch computes
+    while one waits; instances with less than one request get a few more. E.g. 1.1 req/s x (1 s +
+    211 x 50 ms) = 12.7, so 30. More would only wait in a queue that later instances cannot serve. A
+    decode instance must take every prefilled request: its slots are the requests that it decodes at
+    capacity, beyond which it is busy.
     """
     if combo.paths:
-        return 0  # paths through cells ask no queue
+        return 0  # path routing does not use slots
     key = (placed.phase, placed.pool, len(placed.gpus))
     rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
     if not rates:

@@ -1,8 +1,7 @@
-"""What pools cost and how many further nodes they have, as feeds say it, believed with care.
+"""Prices and available nodes of pools, from feeds, with plausibility checks.
 
-Owns the fold of price and availability records: the last good value stands. A price that jumps
-beyond a factor of the last good one is set aside; nodes that a feed offered are used up as they are
-rented. Knows nothing of plans.
+The last good value stands. A price that jumps by more than a factor is set aside. Offered nodes are
+used up as they are rented.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ MOST_TIMES = 20.0
 
 @dataclass(frozen=True, slots=True)
 class GoodPrice:
-    """USD per node and hour, believed since `observed_ms`. stale_usd_per_h: at least so much is
-    planned with, because the feed is silent (0: it is not)."""
+    """USD per node and hour, valid since `observed_ms`. stale_usd_per_h: lower bound for plans
+    while the feed is silent (0: it is not)."""
 
     usd_per_h: float
     observed_ms: int
@@ -33,7 +32,7 @@ class GoodPrice:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Further nodes of a pool that could be had at `observed_ms`. stale: the feed is silent."""
+    """Further nodes of a pool obtainable at `observed_ms`. stale: the feed is silent."""
 
     nodes: int
     observed_ms: int
@@ -42,15 +41,15 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Last good values by pool id; a pool without one has its declared price, or its maximum.
-    aside: prices that were not believed, while no later one was."""
+    """Last good values by pool id. A pool without one has its declared price and its maximum.
+    aside: implausible prices, until a later one arrives."""
 
     prices: Mapping[str, GoodPrice] = field(default_factory=dict)
     offers: Mapping[str, Offer] = field(default_factory=dict)
     aside: Mapping[str, GoodPrice] = field(default_factory=dict)
 
     def prices_usd_per_h(self) -> dict[str, float]:
-        """Per node and hour, of pools whose price a feed told."""
+        """USD per node and hour of pools with a price from a feed."""
         return {p: max(one.usd_per_h, one.stale_usd_per_h) for p, one in self.prices.items()}
 
 
@@ -61,12 +60,12 @@ def fold(
     availability: Mapping[str, Availability],
     now_ms: int = 0,
 ) -> Supply:
-    """`supply` after the latest records; the same object where they say nothing new.
+    """`supply` after the latest records; the same object if nothing changed.
 
-    What a feed said longer than STALE_MS before `now_ms` is stale: a price counts as no lower than
-    the declared one, and an offer as one node at most.
+    Values older than STALE_MS at `now_ms` are stale: a price counts at least as the declared one,
+    and an offer as one node at most.
 
-    Records of pools that are not declared are ignored, and so are prices of owned pools.
+    Records of undeclared pools are ignored, and so are prices of owned pools.
     """
     pools = {pool.id: pool for pool in cluster.pools if pool.market is not Market.OWNED}
     good = {pool: price for pool, price in supply.prices.items() if pool in pools}
@@ -76,7 +75,7 @@ def fold(
         known = good.get(pool_id)
         if pool is None or (known is not None and record.observed_ms <= known.observed_ms):
             continue
-        if believable(record.usd_per_node_h, known.usd_per_h if known else pool.price_usd_per_h):
+        if is_plausible(record.usd_per_node_h, known.usd_per_h if known else pool.price_usd_per_h):
             good[pool_id] = GoodPrice(record.usd_per_node_h, record.observed_ms)
             aside.pop(pool_id, None)
         else:
@@ -98,8 +97,9 @@ def fold(
     return Supply(good, offers, aside)
 
 
-def said(before: Supply, now: Supply) -> Iterator[Reason]:
-    """What became stale, is fresh again, or was set aside, each once; the subject is the pool."""
+def supply_notices(before: Supply, now: Supply) -> Iterator[Reason]:
+    """Values that became stale, fresh again, or were set aside, each once; the subject is the
+    pool."""
     if before is now:
         return
     for pool, price in now.aside.items():
@@ -119,10 +119,10 @@ def said(before: Supply, now: Supply) -> Iterator[Reason]:
             yield stale if offer.stale else Reason(ReasonCode.OFFER_FRESH, pool)
 
 
-def believable(usd_per_h: float, last_good_usd_per_h: float) -> bool:
+def is_plausible(usd_per_h: float, last_good_usd_per_h: float) -> bool:
     """Whether a price is within a factor of MOST_TIMES of the last good one.
 
-    Next to a price of 0 every finite price is believed.
+    After a price of 0 every finite price is plausible.
     """
     if last_good_usd_per_h <= 0.0:
         return usd_per_h >= 0.0
@@ -136,10 +136,10 @@ def obtainable(
     rented_since_ms: Mapping[str, Iterable[int]],
     scarce: Iterable[str],
 ) -> dict[str, int]:
-    """Further nodes that can be had now, per rented pool that anything is known of.
+    """Further obtainable nodes now, per rented pool with known supply.
 
-    rented_since_ms: per pool, when each node that is rented now was first used. What was rented
-    after an offer was made is taken off it.
+    rented_since_ms: per pool, the first use of each rented node. Nodes rented after an offer are
+    subtracted from it.
     """
     found = {
         pool: max(

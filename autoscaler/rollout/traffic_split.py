@@ -1,8 +1,6 @@
-"""From planned fractions to routes: where each type of request goes, of what serves now.
+"""From planned fractions to routes: the groups that each request class goes to.
 
-Owns how the fractions of a plan apply to a fleet that is on its way to it. What is planned for
-instances that are not there yet is shared, by their weights, by all that serve and can take the
-type; as they come, it is theirs. Decides nothing.
+Fractions of instances that are not ready yet are shared by the ready ones, by their weights.
 """
 
 from __future__ import annotations
@@ -21,15 +19,15 @@ _TOLD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TrafficSplit:
-    """Of one model. fractions: (type, combo, fraction) of every combo that can take the type, 0
-    where it is not planned to. copies: how many of each combo the plan wants. Empty: requests are
-    not told apart."""
+    """The planned split of one model. fractions: (type, combo, fraction) of every combo that can
+    take the type, 0 if it is not planned to. copies: planned count of each combo. Empty: no request
+    classes."""
 
     fractions: tuple[tuple[str, str, float], ...] = ()
     copies: tuple[tuple[str, int], ...] = ()
 
-    def differ(self, other: TrafficSplit) -> bool:
-        """Whether both say something and a type goes other ways, by more than people care about."""
+    def differs(self, other: TrafficSplit) -> bool:
+        """Whether both have fractions and one of them differs noticeably."""
         if not self.fractions or not other.fractions:
             return False
         before = {(kind, combo): part for kind, combo, part in self.fractions}
@@ -42,7 +40,7 @@ class TrafficSplit:
 def planned_split(
     shares: Iterable[tuple[str, str, float]], counts: Iterable[tuple[str, int]]
 ) -> TrafficSplit:
-    """What a plan says of a model. shares: (type, combo, fraction)."""
+    """The split in a plan's answer. shares: (type, combo, fraction)."""
     fractions = tuple(shares)
     named = {combo for _, combo, _ in fractions}
     return TrafficSplit(fractions, tuple((i, count) for i, count in counts if i in named))
@@ -56,7 +54,7 @@ def type_routes(
 ) -> tuple[TypeRoute, ...]:
     """Shares of each type over `groups`, which serve now.
 
-    Where no plan has come since a restart, what is `published` stands as long as its groups do.
+    Without a plan since a restart, the `published` shares stand as long as their groups exist.
     """
     if not ways.fractions:
         same = published is not None and [g.group for g in published.groups] == [

@@ -1,7 +1,7 @@
-"""Instances that run although nobody assigned them: somebody changed a node by hand.
+"""Instances that run without an assignment: a person changed a node by hand.
 
-Owns how they are told from what is merely late. Executors stop them by themselves, because an
-assignment says all that a node should run; here they are noticed, so that it can be said.
+Executors stop them, because an assignment lists all instances of a node. The controller reports
+them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from topics.fleet import Assignment, InstanceState, Status
 _RUNS = (InstanceState.STARTING, InstanceState.READY)
 
 
-def strays(
+def unassigned_instances(
     running: Iterable[Status], assignments: Mapping[str, Assignment]
 ) -> dict[str, tuple[str, str]]:
-    """Instance -> (model, node) of what runs on a node whose executor acts upon the latest
-    assignment, and does not stand in it. running: of the nodes that run anything."""
+    """Instance -> (model, node) of instances that are not in the latest assignment of their node,
+    which the node's executor has applied. running: statuses of nodes with instances."""
     found = {}
     for status in running:
         assignment = assignments.get(status.node)

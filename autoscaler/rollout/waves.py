@@ -1,13 +1,12 @@
-"""Waves: replacements first, then drains, never below min(demand, what it was).
+"""Waves: replacements first, then drains, never below min(demand, former capacity).
 
-Owns the steps of a group from RETIRING to gone. Knows nothing of why it retires. One call is one
-step in time; called again with nothing changed it changes nothing.
+The steps of a group from RETIRING to gone. Calling a step again with nothing changed is harmless.
 
-    RETIRING -> UNROUTED   replacements ready, and what stays ready covers min(demand, what it was);
-                           or half of the notice is over that its node will be taken away
-             -> ACTIVE     a replacement will not come: the old one is kept
-    UNROUTED -> DRAINING   every live gateway applies routes without it, or a time-out
-    DRAINING -> gone       its executor says it stopped, or a longer time-out
+    RETIRING -> UNROUTED   replacements are ready, and the remaining ready capacity covers
+                           min(demand, former capacity); or half of a reclaim notice has passed
+             -> ACTIVE     no replacement will come: the old group is kept
+    UNROUTED -> DRAINING   every live gateway applies routes without it, or a time-out passes
+    DRAINING -> gone       its executor reports the stop, or a longer time-out passes
 """
 
 from __future__ import annotations
@@ -24,22 +23,21 @@ from autoscaler.rollout.serving_group import FleetView, GroupView, Life, Placed,
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000
-# A sleeper is its executor's: it ends at once where anything else is to run.
+# A sleeping instance belongs to its executor, which ends it if the GPUs are needed.
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 @dataclass(frozen=True, slots=True)
 class WaveInputs:
-    """What a step looks at. demand_req_per_s: raw capacity that must stay ready where it is.
+    """Inputs of a step. demand_req_per_s: raw capacity that must stay ready.
 
     ready_req_per_s: raw goodput of the ready part of each group. floor: combos that must stay.
     max_disruption: share of the ready capacity that may be leaving at the same time; one group
-    always may, and so may what is surplus: what is not replaced, while what stays is ready for
-    proven_req_per_s, the raw capacity that all targets need (infinite: the evidence for that is not
-    good now). rated_req_per_s: of whole groups, which is what a group takes with it until it is
-    gone (a drain is over in seconds or minutes; its instances are not ready meanwhile).
-    reclaim_ms: when the nodes of a group are taken away, of those that are. paused: words of
-    executors and gateways are still unread, so no time-out takes anything away.
+    always may. Surplus may also leave: groups without replacement, while the remaining groups are
+    ready for proven_req_per_s, the raw capacity that all targets need (infinite: no good evidence
+    now). rated_req_per_s: capacity of whole groups, which is missing until a leaving group is gone.
+    reclaim_ms: reclaim times of the groups' nodes, if any. paused: statuses and gateway reports are
+    unread, so no time-out counts.
     """
 
     now_ms: int
@@ -59,14 +57,14 @@ class WaveInputs:
 
 
 def step(groups: Sequence[ServingGroup], inputs: WaveInputs) -> tuple[ServingGroup, ...]:
-    """The groups of one model one step further; groups that are gone are left out."""
+    """Advance the groups of one model by one step; groups that are gone are left out."""
     current = {group.name: group for group in groups}
     for group in groups:
         if group.life is Life.RETIRING:
             current[group.name] = _retiring(group, current, inputs)
         elif group.life is Life.UNROUTED and _may_drain(group, inputs):
             current[group.name] = _enter(group, Life.DRAINING, inputs.now_ms)
-        elif group.life is Life.DRAINING and _gone(group, inputs):
+        elif group.life is Life.DRAINING and _is_gone(group, inputs):
             del current[group.name]
         elif group.life is Life.DRAINING:
             told = broken(group, inputs.fleet)
@@ -84,12 +82,12 @@ def step(groups: Sequence[ServingGroup], inputs: WaveInputs) -> tuple[ServingGro
 
 
 def retire(group: ServingGroup, now_ms: int, after: tuple[str, ...] = ()) -> ServingGroup:
-    """`group` on its way out, once the groups named in `after` are ready."""
+    """`group` as RETIRING; it leaves when the groups named in `after` are ready."""
     return replace(group, life=Life.RETIRING, since_ms=now_ms, after=after, unrouted_generation=0)
 
 
-def keep(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """`group` wanted again, before it was told to drain."""
+def reactivate(group: ServingGroup, now_ms: int) -> ServingGroup:
+    """`group` as ACTIVE again, before it was told to drain."""
     return replace(
         group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0, yields=False
     )
@@ -100,7 +98,7 @@ def _enter(group: ServingGroup, life: Life, now_ms: int) -> ServingGroup:
 
 
 def _unrouted(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """`group` left out of the routes; those of a switch that was held had a part of it still."""
+    """`group` as UNROUTED; a group in a held switch still has some instances in the routes."""
     return replace(_enter(group, Life.UNROUTED, now_ms), unrouted_generation=0)
 
 
@@ -110,16 +108,16 @@ def _retiring(
     if inputs.paused and not group.failed_ms and group.name not in inputs.reclaim_ms:
         return group
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
-        return _enter(group, Life.DRAINING, inputs.now_ms)  # no request can be on it
+        return _enter(group, Life.DRAINING, inputs.now_ms)  # it has no requests
     taken_ms = inputs.reclaim_ms.get(group.name, 0)
     if taken_ms and 2 * (inputs.now_ms - group.since_ms) >= taken_ms - group.since_ms:
-        return _unrouted(group, inputs.now_ms)  # the other half is for its requests
-    # One that starts serves sooner than what is to replace it, so it is not cancelled for that.
+        return _unrouted(group, inputs.now_ms)  # the other half is for running requests
+    # A starting group serves sooner than its replacement, so it is kept.
     for name in group.after:
         other = current.get(name)
         if other is None or not other.counts:
-            # What should replace it will not come. A broken group has nothing better to wait for.
-            return keep(group, inputs.now_ms)
+            # The replacement will not come. A broken group leaves in any case.
+            return reactivate(group, inputs.now_ms)
         if not inputs.views[name].all_ready:
             return group
     serving = [g for g in current.values() if g.life in (Life.ACTIVE, Life.RETIRING)]
@@ -143,7 +141,7 @@ def _within_budget(
     leaving = [
         max(inputs.ready_req_per_s[g.name], inputs.rated_req_per_s.get(g.name, 0.0))
         for g in current.values()
-        if g.life in (Life.UNROUTED, Life.DRAINING) and _served(g, inputs)
+        if g.life in (Life.UNROUTED, Life.DRAINING) and _was_routed(g, inputs)
     ]
     total = serving_req_per_s + sum(leaving)
     taken = sum(leaving) + inputs.ready_req_per_s[group.name]
@@ -155,12 +153,12 @@ def _may_drain(group: ServingGroup, inputs: WaveInputs) -> bool:
     return not waits and confirmed(group, inputs.gateways, inputs.now_ms)
 
 
-def _served(group: ServingGroup, inputs: WaveInputs) -> bool:
-    """Whether a group that leaves was routed: one that never came up takes nothing away."""
+def _was_routed(group: ServingGroup, inputs: WaveInputs) -> bool:
+    """Whether a leaving group was routed: one that was never ready takes no capacity away."""
     return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
 
 
-def _gone(group: ServingGroup, inputs: WaveInputs) -> bool:
+def _is_gone(group: ServingGroup, inputs: WaveInputs) -> bool:
     waited_ms = inputs.now_ms - group.since_ms
     if waited_ms >= inputs.drain_timeout_ms + GONE_GRACE_MS and not inputs.paused:
         return True
@@ -176,6 +174,6 @@ def _stopped(placed: Placed, inputs: WaveInputs) -> bool:
     if seen is not None:
         return seen.state in _OVER
     wanted = next((w for w in assignment.instances if w.instance == placed.instance), None)
-    # Absent from the status counts only once the executor has read that it should drain.
+    # Its absence from the status counts only after the executor has read the drain.
     told = wanted is None or wanted.drain
     return told and status.observed_generation >= assignment.generation

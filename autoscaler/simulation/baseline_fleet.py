@@ -24,7 +24,7 @@ from autoscaler.rollout.serving_group import (
     Placed,
     ServingGroup,
     fleet_view,
-    look,
+    observe_group,
 )
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from topics.decisions import Decision
@@ -57,7 +57,9 @@ class BaselineFleet:
         """Read the statuses: drop groups that have ended, failed or were lost."""
         fleet = fleet_view(inputs.statuses)
         timeout_ms = int(1000 * inputs.cluster.policy.start_timeout_s)
-        self._views = {g.name: look(g, fleet, now_ms, timeout_ms, _LOST_MS) for g in self._groups}
+        self._views = {
+            g.name: observe_group(g, fleet, now_ms, timeout_ms, _LOST_MS) for g in self._groups
+        }
         kept = []
         for group in self._groups:
             view = self._views[group.name]
@@ -105,7 +107,7 @@ class BaselineFleet:
         engine = cluster.service(combo.model).engine
         group = ServingGroup(name, combo.model, combo.id, engine, found[0], now_ms)
         self._groups = (*self._groups, group)
-        self._views[name] = look(group, fleet_view({}), now_ms, 1 << 60, _LOST_MS)
+        self._views[name] = observe_group(group, fleet_view({}), now_ms, 1 << 60, _LOST_MS)
         return True
 
     def drain(self, group: ServingGroup, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import Used, place
-from autoscaler.rollout.serving_group import ServingGroup, fleet_view, look
+from autoscaler.rollout.serving_group import ServingGroup, fleet_view, observe_group
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from topics.fleet import Assignment
 from topics.routing import Routes
@@ -48,7 +48,7 @@ class FixedFleet:
         view = fleet_view(inputs.statuses)
         policy = cluster.policy
         timeout_ms = int(1000 * policy.start_timeout_s)
-        views = {g.name: look(g, view, now_ms, timeout_ms, 30_000) for g in self._groups}
+        views = {g.name: observe_group(g, view, now_ms, timeout_ms, 30_000) for g in self._groups}
         changed = []
         for service in cluster.services:
             mine = [group for group in self._groups if group.model == service.model]

@@ -1,6 +1,6 @@
-"""The declared workload counts until windows have shown the rate.
+"""Rule: the declared workload counts until windows have shown the rate.
 
-Without it a model would start with its floor and meet its first minutes short.
+Otherwise a model would start with its floor and be short in its first minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from topics.reason_codes import ReasonCode
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The declared rate of a model that is not informed yet."""
+    """The declared rate of a model whose rate was not observed yet."""
     declared = view.service.req_per_s
     if view.state.rate_observed or declared <= 0.0:
         return None

@@ -1,8 +1,8 @@
-"""More will be asked when an instance that is started now would be ready: it is started now.
+"""Rule: start an instance now if demand is expected to exceed capacity when it would be ready.
 
-Owns how far a forecast is believed (`demand.forecast` makes it). What counts is what it surely
-means: less than that came in one of twenty held-back minutes. A forecast that is only noise would
-start what is stopped again. It only raises: a forecast of less gives nothing away.
+`estimate.forecast` makes the forecast. Its lower bound counts: at most one held-back minute in
+twenty was below it. A noisy forecast would start instances that are stopped again. This rule only
+raises the target.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from autoscaler.estimate.forecast.forecast_state import Forecast, TrendForecast
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
-_HOLDS_MS = 120_000  # a forecast that was not renewed is of the past
+_VALID_MS = 120_000  # an older forecast is out of date
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The expected rate, where it exceeds the target and what is planned."""
+    """The expected rate, if it exceeds the target and the planned capacity."""
     found = _expected(view)
     if found is None:
         return None
@@ -28,19 +28,19 @@ def propose(view: ModelView) -> TargetProposal | None:
 
 
 def expected_req_per_s(view: ModelView) -> float:
-    """The rate that is surely expected; 0 where none is."""
+    """Lower bound of the expected rate in requests/s; 0 without a forecast."""
     found = _expected(view)
     return 0.0 if found is None else found.lower_bound_req_per_s
 
 
 def _expected(view: ModelView) -> Forecast | TrendForecast | None:
-    """The most that is surely expected; None where next to nothing is."""
+    """The highest lower bound; None if almost nothing is expected."""
     outlook = view.state.forecast
     found = [
         one
         for one in (outlook.forecast, outlook.trend)
         if one is not None
-        and view.now_ms <= one.at_ms + _HOLDS_MS
+        and view.now_ms <= one.at_ms + _VALID_MS
         and one.lower_bound_req_per_s > IDLE_RATE
     ]
     return max(found, key=lambda one: one.lower_bound_req_per_s, default=None)

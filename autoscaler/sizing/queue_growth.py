@@ -1,14 +1,14 @@
-"""Requests pile up beyond what the load explains: capacity is short whatever the rate says.
+"""Rule: requests in flight grow beyond what the load explains, so capacity is short whatever the
+rate is.
 
-Owns when this raises the target and by how much (`demand.backlog` has the statistics). While
-something starts, what piles up meanwhile is no news.
+`estimate.queue_model` has the statistics. While an instance starts, a growing queue is expected.
 """
 
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.queue_model import detect_overload
-from autoscaler.sizing.sizing_rate import sustained
+from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -16,10 +16,10 @@ REMEMBER_MS = 20_000
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The rate that the requests in flight show, capped by what arrivals allow."""
-    if not view.nothing_starting or not view.ready or drains(view):
+    """The rate that the requests in flight show, bounded by the arrivals."""
+    if not view.nothing_starting or not view.ready or is_draining(view):
         return None
-    rate = sustained(view.demand, view.policy)
+    rate = sizing_rate(view.demand, view.policy)
     recent = max(rate.req_per_s, view.demand.req_per_s)
     highest = max(rate.high_req_per_s, recent)
     found = detect_overload(view.demand.in_flight, recent, highest, view.ready, view.state.lengths)
@@ -30,15 +30,15 @@ def propose(view: ModelView) -> TargetProposal | None:
     return TargetProposal(found.req_per_s, why)
 
 
-def drains(view: ModelView) -> bool:
-    """Whether fewer requests are in flight than a while ago: a queue that is left over from a time
-    of too little capacity says nothing about the capacity there is."""
+def is_draining(view: ModelView) -> bool:
+    """Whether fewer requests are in flight than before: a queue left over from a past shortage says
+    nothing about the present capacity."""
     (_, before), _ = view.state.in_flight
     return view.demand.in_flight < before
 
 
-def remembered(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(when, requests in flight) of two moments, the older one some 20 to 40 s ago."""
+def in_flight_history(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(time in ms, requests in flight) at two moments, the older one about 20 to 40 s ago."""
     older, newer = view.state.in_flight
     if view.now_ms - newer[0] < REMEMBER_MS:
         return older, newer

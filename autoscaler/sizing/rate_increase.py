@@ -1,10 +1,10 @@
-"""More requests arrive than are planned for: at once where that is beyond chance.
+"""Rule: more requests arrive than are planned for, beyond chance.
 
-Owns the tests and the size. Many spans are looked at, from one second to the whole long window: a
-tenfold burst shows within a second or two, a rise by a tenth within minutes. Where the plan leaves
-room above the rate so far, that the rate rose is proven sooner than that it is above the plan: then
-the one must be beyond doubt and the other likely. What lies within the planned capacity is followed
-without a test, because it costs nothing.
+The tests look at many spans, from one second to the whole long window: a tenfold burst shows within
+a second or two, an increase by a tenth within minutes. If the plan leaves room above the previous
+rate, an increase can be proven sooner than an excess over the plan: then the increase must be
+beyond doubt and the excess likely. Increases within planned capacity are followed without a
+significance test: they cost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import is_significant
 from autoscaler.estimate.windows import Stats
-from autoscaler.sizing.sizing_rate import LASTS_S, sustained
+from autoscaler.sizing.sizing_rate import LASTS_S, sizing_rate
 from autoscaler.state.model_view import SLIVER, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -35,24 +35,24 @@ _EVIDENT = 2.0
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The present rate, where arrivals prove that it exceeds what is planned."""
+    """The present rate, if arrivals prove that it exceeds the planned one."""
     demand, policy = view.demand, view.policy
     seen = demand.local
     if not isinstance(seen, Stats) or seen.age_ms > policy.surge_window_s * 1000:
         return None
     planned = view.planned_req_per_s
-    proving = _over_plan(view, seen) or _risen(view)
+    proving = _spans_over_plan(view, seen) or _spans_of_increase(view)
     if not proving and view.is_surging:
-        likely = sustained(demand, policy).likely_req_per_s
-        size = _beyond_a_sliver(likely, planned) if _goes_on(view) else min(likely, planned)
+        likely = sizing_rate(demand, policy).likely_req_per_s
+        size = _least_order(likely, planned) if _increase_continues(view) else min(likely, planned)
         return TargetProposal(size, _why(view, size), continues_proof=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
             return None
         why = Reason(ReasonCode.SURGE, view.service.model, quantities=(seen.req_per_s,))
         return TargetProposal(seen.req_per_s, why, is_proven=False)
-    likely = _beyond_a_sliver(sustained(demand, policy).likely_req_per_s, planned)
-    size = max(likely, _at_once(view, proving))
+    likely = _least_order(sizing_rate(demand, policy).likely_req_per_s, planned)
+    size = max(likely, _first_order(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
     return TargetProposal(size, _why(view, size), since_ms)
 
@@ -62,29 +62,31 @@ def _why(view: ModelView, size: float) -> Reason:
     return Reason(ReasonCode.SURGE, view.service.model, quantities=(size, *capacity))
 
 
-def _over_plan(view: ModelView, seen: Stats) -> list[Count]:
-    """The spans that by themselves prove that more arrives than is planned for. There are ten times
-    as many of one second in a day as of ten, so each of them may err a tenth as often."""
+def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
+    """Spans that prove by themselves that more arrives than is planned for. A day has ten times as
+    many spans of one second as of ten, so each may err a tenth as often."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     proving = [
         span
         for span in spans(demand)
         if span[1] > planned * span[0]
         and span[1] >= policy.min_samples
-        and _is_over(view, span, policy.significance * min(1.0, span[0] / policy.surge_window_s))
+        and _is_beyond_chance(
+            view, span, policy.significance * min(1.0, span[0] / policy.surge_window_s)
+        )
     ]
     if not proving:
         return []
-    # Beyond the local window only what came since the rate last changed speaks of the present:
+    # Beyond the local window only arrivals since the last change of the rate count:
     # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
     longest_s = max(current_rate(demand, policy).window_s, seen.covered_s)
     return [span for span in proving if span[0] <= longest_s]
 
 
-def _risen(view: ModelView) -> list[Count]:
-    """The spans since whose beginning the rate is higher beyond doubt (a likelihood ratio of twice
-    1 / `significance`: any rate may be tested against itself all day, while a plan mostly lies
-    above it) and above the plan likely (the root of `significance`)."""
+def _spans_of_increase(view: ModelView) -> list[Count]:
+    """Spans since whose beginning the rate is higher beyond doubt and probably above the plan. The
+    likelihood ratio is twice 1 / `significance`, because the rate is tested against itself all day;
+    the excess is tested at the square root of `significance`."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     if demand.reported_ms is None:
         return []
@@ -93,15 +95,15 @@ def _risen(view: ModelView) -> list[Count]:
         span[:2]
         for span in current_rate_spans(demand, policy)
         if span[1] > planned * span[0]
-        and _may_rise(view, span, demand.reported_ms)
-        and _is_over(view, span[:2], math.sqrt(policy.significance))
+        and _may_begin(view, span, demand.reported_ms)
+        and _is_beyond_chance(view, span[:2], math.sqrt(policy.significance))
         and increase_evidence(demand, policy, span) >= enough
     ]
 
 
-def _may_rise(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
-    """Whether a rise may have begun with `span`: one that something was ordered for, or that is
-    older than the local window, proves no more."""
+def _may_begin(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
+    """Whether an increase may have begun with `span`. One that was ordered for, or is older than
+    the local window, proves no more."""
     policy = view.policy
     covered_s, arrivals, age_s = span
     return (
@@ -111,38 +113,36 @@ def _may_rise(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
     )
 
 
-def _goes_on(view: ModelView) -> bool:
-    """Whether a rise that was proven asks for more than is planned by now.
+def _increase_continues(view: ModelView) -> bool:
+    """Whether a proven increase asks for more than is planned by now.
 
-    In its first half minute what is believed of it grows, and orders with it. What is ordered later
-    leaves room above the mean, and whatever chance adds to what is believed would have one more
-    instance bought: then the mean itself must exceed the plan.
+    In its first half minute the estimate grows, and orders grow with it. Later orders have headroom
+    above the mean, and chance would add one more instance: then the mean itself must exceed the
+    plan.
     """
     rate = current_rate(view.demand, view.policy)
     return rate.window_s < LASTS_S or rate.req_per_s > view.planned_req_per_s
 
 
-def _is_over(view: ModelView, span: Count, significance: float) -> bool:
-    """Whether so many, of a span in which more came than is planned for, arrive by chance only with
-    this probability if no more are to come."""
+def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool:
+    """Whether as many arrivals as in `span` have at most this probability at the planned rate."""
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
-    # Of arrivals that come in clumps of D, only one in D says something new.
+    # If arrivals come in clumps of D, only one in D is independent.
     spread = dispersion(view.demand.blocks).confirmed
     return is_significant(round(arrivals / spread), expected / spread, significance)
 
 
-def _beyond_a_sliver(likely: float, planned: float) -> float:
-    """What is ordered for a rise that is likely to need more than is planned: so much that it is
-    ordered. A sliver short of a rate that stays is a queue that grows."""
+def _least_order(likely: float, planned: float) -> float:
+    """Order at least enough to trigger a scale-out if the estimated rate exceeds the planned
+    capacity. A persistent shortfall, however small, grows a queue."""
     return max(likely, 1.001 * planned / (1.0 - SLIVER)) if likely > planned else likely
 
 
-def _at_once(view: ModelView, proving: list[Count]) -> float:
-    """What is ordered whatever headroom half a minute of a rise would leave, until something was:
-    as much as was seen, but little. What was added before the rise was for something else.
-    Instances that share a higher rate are worth up to a tenth more each (of bursts each gets a
-    smaller part), so that less might order nothing."""
+def _first_order(view: ModelView, proving: list[Count]) -> float:
+    """The first order of an increase: about as much as was seen. Capacity added before this
+    increase does not count towards it. Instances that share a higher rate are worth up to a tenth
+    more each, because each gets a smaller part of bursts, so a smaller order might add nothing."""
     planned = view.planned_req_per_s
     if view.is_surging and view.state.last_out_ms > view.state.increase_started_ms:
         return planned
@@ -152,7 +152,7 @@ def _at_once(view: ModelView, proving: list[Count]) -> float:
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
-    """(covered seconds, arrivals): the short spans, then longer ones out of 10 s blocks."""
+    """(covered seconds, arrivals): the short spans, then longer ones from 10 s blocks."""
     longest = 0
     for covered_s, arrivals in demand.recent:
         longest = max(longest, covered_s)
@@ -161,11 +161,11 @@ def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
     if isinstance(seen, Stats):
         longest = max(longest, seen.covered_s)
         yield seen.covered_s, seen.arrivals
-    yield from _beyond(demand.blocks, longest)
+    yield from _longer_spans(demand.blocks, longest)
 
 
 @memoize(4096)  # blocks change every ten seconds
-def _beyond(blocks: Blocks, longest_s: int) -> list[Count]:
+def _longer_spans(blocks: Blocks, longest_s: int) -> list[Count]:
     """Spans longer than `longest_s`, each half as long again as the one before."""
     found = []
     covered_s = arrivals = 0

@@ -1,23 +1,23 @@
-"""What ran when the controller started counts as needed until its excess was seen.
+"""Rule: capacity that ran when the controller started counts as needed until an excess was seen.
 
-A new controller knows no target. Without this one it would plan for the present mean at once, and
-give away within minutes what the one before it kept for reasons of its own.
+A new controller knows no target. Without this rule it would plan for the present mean and remove
+capacity that its predecessor kept for a reason.
 """
 
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S
-from autoscaler.sizing.scale_in import lasting_blocks
+from autoscaler.sizing.scale_in import excess_blocks
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """What the capacity taken over is good for, for as long as an excess must last."""
+    """Demand that the inherited capacity can serve, for as long as an excess must last."""
     if not view.state.restart_hold:
         return None
-    waits_ms = lasting_blocks(view) * BLOCK_S * 1000
+    waits_ms = excess_blocks(view) * BLOCK_S * 1000
     if view.now_ms - view.started_ms >= waits_ms:
         return None
     return TargetProposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))

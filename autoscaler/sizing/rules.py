@@ -1,6 +1,7 @@
-"""All target rules, listed once, and how their proposals become a model's target.
+"""All sizing rules, in one list, and how their proposals become a model's target.
 
-The highest proposal raises the target at once; only where none does, lasting evidence lowers it.
+The highest proposal raises the target at once. Lasting evidence lowers it, if no proposal raises
+it.
 """
 
 from __future__ import annotations
@@ -38,29 +39,29 @@ RAISING: tuple[Rule, ...] = (
     routed_traffic.propose,
     forecast_increase.propose,
 )
-_NO_TRAFFIC_S = 600.0  # so long at least the declared rate stands while nothing arrives
+_NO_TRAFFIC_S = 600.0  # the declared rate holds at least so long without arrivals
 
 LOWERING: tuple[Rule, ...] = (scale_in.propose,)
 
 
-def retarget(view: ModelView) -> ModelState:
-    """The model's state with the target, and the derating, that its view speaks for."""
-    state = _informed(view, capacity_derating.derated(view))
-    in_flight = queue_growth.remembered(view)
+def update_target(view: ModelView) -> ModelState:
+    """The model's state with the target and the derating that follow from its view."""
+    state = _rate_observed(view, capacity_derating.update_derating(view))
+    in_flight = queue_growth.in_flight_history(view)
     if in_flight != state.in_flight:
         state = replace(state, in_flight=in_flight)
     if state is not view.state:
         view = replace(view, state=state)
     planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
-    raised = max(proposals, key=lambda p: _worth(p, planned), default=None)
+    raised = max(proposals, key=lambda p: _effective_req_per_s(p, planned), default=None)
     if any(_is_proven_surge(proposal) for proposal in proposals):
         rose_ms = state.increase_started_ms if view.is_surging else view.now_ms
         state = replace(state, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms)
-    if raised is not None and _is_inherited_still(raised, state) and not state.lost_ms:
-        # What was taken over is valued anew while lengths are learnt again: that is no demand.
+    if raised is not None and _is_restart_hold(raised, state) and not state.lost_ms:
+        # Inherited capacity is evaluated again while lengths are measured: that is no demand.
         return replace(state, target_req_per_s=raised.req_per_s, overload_since_ms=0)
-    if raised is not None and _worth(raised, planned) > state.target_req_per_s:
+    if raised is not None and _effective_req_per_s(raised, planned) > state.target_req_per_s:
         return _raised(replace(view, state=state), raised)
     if not view.is_surging and (raised is None or not raised.is_proven):
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
@@ -81,7 +82,7 @@ def retarget(view: ModelView) -> ModelState:
 
 def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:
     state, planned = view.state, view.planned_req_per_s
-    rate = _worth(proposal, planned)
+    rate = _effective_req_per_s(proposal, planned)
     over_ms = state.overload_since_ms
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
@@ -97,27 +98,27 @@ def _is_proven_surge(proposal: TargetProposal) -> bool:
     return proven and proposal.why.code is ReasonCode.SURGE
 
 
-def _is_inherited_still(proposal: TargetProposal, state: ModelState) -> bool:
-    """Whether the target is, and stays, that of capacity taken over at its full worth."""
+def _is_restart_hold(proposal: TargetProposal, state: ModelState) -> bool:
+    """Whether the target still is that of the inherited capacity."""
     return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target_why
 
 
-def _worth(proposal: TargetProposal, planned_req_per_s: float) -> float:
-    """What a proposal is good for: without proof, no more than is planned anyway."""
+def _effective_req_per_s(proposal: TargetProposal, planned_req_per_s: float) -> float:
+    """The rate that a proposal may ask for: without proof, at most the planned one."""
     if proposal.is_proven:
         return proposal.req_per_s
     return min(proposal.req_per_s, planned_req_per_s)
 
 
-def _informed(view: ModelView, state: ModelState) -> ModelState:
-    """Windows know better than what was declared once traffic was seen for a whole local window,
-    or once none came for so long that none is to be expected."""
+def _rate_observed(view: ModelView, state: ModelState) -> ModelState:
+    """Whether windows replace the declared rate: after traffic for a whole local window, or after a
+    long time without any."""
     if state.rate_observed:
         return state
     seen_s = BLOCK_S * len(since_first_arrival(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
-    silent = not seen_s and not scale_in.doubt(view) and waited_ms >= none_s * 1000
+    silent = not seen_s and not scale_in.stale_evidence(view) and waited_ms >= none_s * 1000
     if seen_s >= view.policy.local_window_s or silent:
         return replace(state, rate_observed=True)
     return state

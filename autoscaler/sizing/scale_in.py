@@ -1,7 +1,7 @@
-"""Less than is planned for arrives, for long enough and seen well enough to be believed.
+"""Rule: fewer requests arrive than are planned for, long enough and with enough evidence.
 
-Owns the evidence and the lower target. What leaves, if anything, is the planner's choice; missed
-SLOs and rising latency hold removals back when an answer is carried out (`demand.freshness`).
+It sets the lower target. The planner chooses what leaves, if anything. Missed SLOs and rising
+latency veto removals when an answer is applied (`estimate.scale_in_evidence`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autoscaler.estimate.overdispersion import suspected_dispersion
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.scale_in_evidence import is_stale, missing_evidence
 from autoscaler.estimate.windows import Stats
-from autoscaler.rollout.reversal_limit import Reversals, returned, turned_lately
+from autoscaler.rollout.reversal_limit import Reversals, demand_returns, reversed_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
@@ -25,32 +25,32 @@ from topics.reason_codes import ReasonCode
 
 _COVERED = 0.9
 _MATTERS = 0.99
-_WORTH_A_TURN, _TURNS_FREELY_MS = 0.9, 3_600_000
-"""Few reversals are allowed: within an hour of an addition, less than this share of what is planned
-is worth one."""
-_SURELY = 1.96  # standard deviations: a short sample must not undershoot the rate
+_REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
+"""Reversals are limited: within an hour of an addition, a scale-in must lower the target below this
+share of the planned capacity."""
+_TWO_SIDED_95 = 1.96  # standard deviations, against undershooting the rate of a short sample
 _CLUMPED_LONGER = 2.0
-_CHANCE = 1.0  # standard deviations that the highest of several windows lies above them by chance
-_UNKNOWN = 27  # blocks that show nothing yet of how clumped arrivals are
+_CHANCE = 1.0  # standard deviations by which chance raises the highest of several windows
+_BLOCKS_FOR_BURSTINESS = 27  # blocks; fewer do not show how bursty arrivals are
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """A lower target: the most that the whole time of an excess speaks for."""
+    """A lower target: the highest demand within the duration of the excess."""
     seen = view.demand.local
-    if not view.state.rate_observed or doubt(view) or not isinstance(seen, Stats):
+    if not view.state.rate_observed or stale_evidence(view) or not isinstance(seen, Stats):
         return None
-    count = lasting_blocks(view)
-    covered_s, arrivals, highest = _seen_in(
+    count = excess_blocks(view)
+    covered_s, arrivals, highest = _counts_in(
         view.demand.blocks, count, view.policy.local_window_s // BLOCK_S
     )
     must_s = count * BLOCK_S
     if view.now_ms - view.started_ms < must_s * 1000 or covered_s < _COVERED * must_s:
         return None
     if not arrivals and not seen.arrivals and not expected_req_per_s(view):
-        return _idle(view, must_s)
+        return _propose_zero(view, must_s)
     mean, burst = mean_and_burst(view)
     rate = max(
-        mean_bounds(arrivals, _SURELY)[1] / covered_s,
+        mean_bounds(arrivals, _TWO_SIDED_95)[1] / covered_s,
         highest,
         current_rate(view.demand, view.policy).req_per_s,
         burst if burst > mean else 0.0,
@@ -60,15 +60,15 @@ def propose(view: ModelView) -> TargetProposal | None:
     return _lower(view, rate, Reason(ReasonCode.LOWER_DEMAND, view.service.model, quantities=known))
 
 
-def _idle(view: ModelView, must_s: float) -> TargetProposal | None:
-    """Nobody asks for the model. Where its floor is 0 the last combo goes, but only after the idle
-    time declared for that, of which every block was reported as empty."""
+def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:
+    """No traffic. With min: 0, remove the last combo, but only after `zero_after` with every block
+    reported empty."""
     idle_s = max(must_s, view.service.zero_after_s)
     blocks = view.demand.blocks[-round(idle_s / BLOCK_S) :]
     covered_s = sum(seconds for seconds, _ in blocks)
     empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
     if view.service.min_instances == 0 and not empty:
-        # A demand next to nothing keeps one combo.
+        # A tiny demand keeps one combo.
         return _lower(view, IDLE_RATE, _no_requests(view, must_s))
     return _lower(view, 0.0, _no_requests(view, idle_s))
 
@@ -77,48 +77,47 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
     return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
 
 
-def lasting_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> float:
-    """How long an excess must last: `scale_in_after`, at least the local window; twice as long for
-    each time that demand has returned after a scale-in lately, and the long window where it has
-    since."""
+def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> float:
+    """How long an excess must last: `scale_in_after`, at least the local window; doubled for each
+    recent return of demand after a scale-in, and the long window if demand has returned since the
+    last one."""
     least_s = max(service.scale_in_after_s, policy.local_window_s)
-    if turned_lately(turns, now_ms):
+    if reversed_lately(turns, now_ms):
         return max(least_s, policy.global_window_s)
-    return max(least_s, min(least_s * 2.0 ** returned(turns, now_ms), policy.global_window_s))
+    return max(least_s, min(least_s * 2.0 ** demand_returns(turns, now_ms), policy.global_window_s))
 
 
-def lasting_blocks(view: ModelView) -> int:
-    """The same in 10 s blocks, up to twice as many where arrivals look clumped, or are so new that
-    nobody can tell: then a few minutes of less are worth little. Where nothing came, nothing is
-    clumped. At most the long window, less the block that is cut at its start in nine seconds of
-    ten."""
-    must_s = lasting_s(view.service, view.policy, view.state.turns, view.now_ms)
+def excess_blocks(view: ModelView) -> int:
+    """The same in 10 s blocks; up to twice as many if arrivals are bursty or too new to tell,
+    because then a few minutes of less demand prove little. No arrivals are not bursty. At most the
+    long window, less its first, partly covered block."""
+    must_s = excess_duration_s(view.service, view.policy, view.state.turns, view.now_ms)
     most = max(1, view.policy.global_window_s // BLOCK_S - 1)
     least = min(round(must_s / BLOCK_S), most)
     blocks = view.demand.blocks
     if not any(arrivals for _, arrivals in blocks[-least:]):
         return least
-    if len(since_first_arrival(blocks)) <= _UNKNOWN:
-        return min(max(least, min(round(least * _CLUMPED_LONGER), _UNKNOWN)), most)
+    if len(since_first_arrival(blocks)) <= _BLOCKS_FOR_BURSTINESS:
+        return min(max(least, min(round(least * _CLUMPED_LONGER), _BLOCKS_FOR_BURSTINESS)), most)
     clumped = suspected_dispersion(blocks, least)
     return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
 
 
 @memoize(4096)  # blocks change every ten seconds
-def _seen_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
+def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
     """Covered seconds and arrivals of the last `count` blocks, and their highest rate over `window`
-    of them. Nothing is covered where requests began later."""
+    blocks. Not covered if requests began later."""
     if 0 < len(since_first_arrival(blocks)) < count:
         return 0, 0, 0.0
     last = blocks[-count:]
     covered_s = sum(seconds for seconds, _ in last)
-    return covered_s, sum(arrivals for _, arrivals in last), _highest(last, window)
+    return covered_s, sum(arrivals for _, arrivals in last), _highest_rate(last, window)
 
 
-def _highest(blocks: Blocks, length: int) -> float:
-    """The highest rate of any `length` blocks in a row, counted back from now, less what chance
-    makes of one among several. A mean over all of them would call half the time of excess enough.
-    """
+def _highest_rate(blocks: Blocks, length: int) -> float:
+    """The highest rate of any `length` successive blocks, counted back from now, less what chance
+    adds to the highest of several. A mean over all of them would accept an excess that lasted half
+    the time."""
     found = 0.0
     for last in range(len(blocks), 0, -max(1, length)):
         window = blocks[max(0, last - max(1, length)) : last]
@@ -129,8 +128,8 @@ def _highest(blocks: Blocks, length: int) -> float:
     return found
 
 
-def doubt(view: ModelView) -> Reason | None:
-    """Why less demand may not be believed now; None where nothing speaks against it."""
+def stale_evidence(view: ModelView) -> Reason | None:
+    """Why a lower demand may not be believed now; None if nothing contradicts it."""
     if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
         return Reason(ReasonCode.NO_FULL_WINDOW)
     if is_stale(view.demand):
@@ -143,11 +142,11 @@ def doubt(view: ModelView) -> Reason | None:
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
     added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
-    turns = view.state.turns.last == "out" and since_ms < _TURNS_FREELY_MS
-    # What was added since has not been in excess for as long, and a little is not worth a reversal;
-    # a target beyond what is planned may fall.
+    turns = view.state.turns.last == "out" and since_ms < _NO_LIMIT_AFTER_MS
+    # Newer additions have not been in excess for as long, and a small excess is not worth a
+    # reversal. A target above the planned capacity may fall.
     if since_ms < view.service.scale_in_after_s * 1000 or (
-        turns and rate > _WORTH_A_TURN * planned
+        turns and rate > _REVERSAL_SHARE * planned
     ):
         rate = max(rate, planned)
     if rate >= _MATTERS * view.state.target_req_per_s:

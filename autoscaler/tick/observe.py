@@ -14,8 +14,8 @@ from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.launch_failures import Failure, Faults, detect_faults
 from autoscaler.rollout.supply import Supply
 from autoscaler.rollout.supply import fold as fold_supply
-from autoscaler.rollout.supply import said as supply_said
-from autoscaler.rollout.unassigned_instances import strays
+from autoscaler.rollout.supply import supply_notices as supply_said
+from autoscaler.rollout.unassigned_instances import unassigned_instances
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.operator_controls import ActiveControls
@@ -77,7 +77,7 @@ def observe(
     stray = state.unassigned
     before_ms = state.ticked_ms or state.started_ms  # ticks may be more than a second apart
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
-        by_hand = strays(sight.fleet.running, state.assignments)
+        by_hand = unassigned_instances(sight.fleet.running, state.assignments)
         decisions += [
             _unassigned_notice(name, *by_hand[name], now_ms)
             for name in sorted(by_hand.keys() - stray)

@@ -18,7 +18,7 @@ from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import restore_history
 from autoscaler.model.prediction_drift import basis
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
-from autoscaler.rollout.reversal_limit import Reversals, moved
+from autoscaler.rollout.reversal_limit import Reversals, after_move
 from autoscaler.rollout.serving_group import (
     Life,
     Placed,
@@ -76,7 +76,7 @@ def restore(
             number = max(number, decision.number)
         move = _MOVES.get(decision.kind) if decision.applied else None
         if move is not None:
-            turns[decision.model] = moved(
+            turns[decision.model] = after_move(
                 turns.get(decision.model, Reversals()), move, decision.at_ms
             )
         if move == "out":

@@ -10,7 +10,7 @@ from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_sa
 from autoscaler.model.update import data_notices, refresh_views, update_models, views, with_states
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import ServingGroup
-from autoscaler.sizing.rules import retarget
+from autoscaler.sizing.rules import update_target
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import ModelView
 from autoscaler.tick.advance_rollout import advance_waves, keep_needed, retire_undeclared
@@ -40,7 +40,7 @@ def size(found: ObservedTick) -> SizedTick:
     ]
     groups = retire_undeclared(found.faults.groups, inputs)
     seen = views(inputs, groups, models, sight)
-    seen = with_states(seen, {model: retarget(view) for model, view in seen.items()})
+    seen = with_states(seen, {model: update_target(view) for model, view in seen.items()})
     models, said = data_notices(seen)
     decisions += said
     seen = with_states(seen, models)

@@ -18,8 +18,8 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.explain.text import text, texts
 from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.planning.planner_messages import PlanRequest
-from autoscaler.rollout.reversal_limit import may_go_in
-from autoscaler.sizing.scale_in import lasting_s
+from autoscaler.rollout.reversal_limit import scale_in_within_limit
+from autoscaler.sizing.scale_in import excess_duration_s
 from autoscaler.state import reader_lag
 from autoscaler.state.effects import (
     PublishAssignment,
@@ -230,7 +230,7 @@ def guards_of(done: TickDone, found: ModelStatus) -> list[str]:
     since_s = (now_ms - model.last_out_ms) / 1000.0
     if model.last_out_ms and since_s < policy.cooldown_s:
         said.append(f"scale-in in {policy.cooldown_s - since_s:.0f} s (cooldown)")
-    if not may_go_in(model.turns, now_ms, policy.reversals_per_h):
+    if not scale_in_within_limit(model.turns, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.no_data:
         said.append("scale-in paused: no telemetry")
@@ -239,7 +239,7 @@ def guards_of(done: TickDone, found: ModelStatus) -> list[str]:
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {', '.join(texts(suspect))}")
     if not said:
-        minutes = lasting_s(service, policy, model.turns, now_ms) / 60.0
+        minutes = excess_duration_s(service, policy, model.turns, now_ms) / 60.0
         said.append(
             f"scale-in after {minutes:g} min of excess, at most "
             f"{service.max_disruption:.0%} of capacity that is replaced at a time"

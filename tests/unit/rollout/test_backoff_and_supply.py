@@ -14,7 +14,7 @@ from autoscaler.rollout.backoff import (
     scarce_pools,
     swept,
 )
-from autoscaler.rollout.supply import Supply, believable, fold, obtainable
+from autoscaler.rollout.supply import Supply, fold, is_plausible, obtainable
 from tests.unit.decide.decide_catalogue import pool
 from topics.supply import Availability, Price
 
@@ -70,7 +70,7 @@ def test_strikes_are_forgotten_after_a_long_quiet() -> None:
 def test_prices_within_twenty_times_of_the_last_good_one_are_believed(
     usd: float, good: bool
 ) -> None:
-    assert believable(usd, 2.0) is good
+    assert is_plausible(usd, 2.0) is good
     kept = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, usd, NOW)}, {})
     assert kept.prices_usd_per_h() == ({SPOT.id: usd} if good else {})
 

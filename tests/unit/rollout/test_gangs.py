@@ -18,7 +18,7 @@ from autoscaler.rollout.serving_group import (
     GroupView,
     Life,
     ServingGroup,
-    look,
+    observe_group,
     ready_req_per_s,
 )
 from autoscaler.rollout.waves import WaveInputs, step
@@ -69,7 +69,7 @@ def fleet(one: ServingGroup, *states: InstanceState | None, at_ms: int = NOW) ->
 
 
 def seen(one: ServingGroup, view: FleetView) -> GroupView:
-    return look(one, view, NOW, 600_000, 15_000)
+    return observe_group(one, view, NOW, 600_000, 15_000)
 
 
 def told(one: ServingGroup) -> dict[str, Assignment]:

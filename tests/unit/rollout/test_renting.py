@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import FreeCapacity, spare_usd_per_h, start
-from autoscaler.rollout.node_limits import lifted, planned_nodes, within_plan
+from autoscaler.rollout.node_limits import planned_nodes, within_plan, without_limit
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 
 WHERE = pool(per_node=4, nodes=5)
@@ -30,7 +30,7 @@ def test_no_node_beyond_the_plan_and_what_was_taken_is_taken_off_all_that_can_be
     inside = within_plan(first.site, {WHERE.id: 2}, first.groups)
     second = start({PAIR.id: 4}, COMBOS, CLUSTER.services[0], inside, 0)
     assert len(second.groups) == 3 and second.unplaced == {PAIR.id: 1}
-    after = lifted(second.site, inside, first.site)
+    after = without_limit(second.site, inside, first.site)
     assert after.obtainable == {WHERE.id: 2} and after.used == second.site.used
 
 

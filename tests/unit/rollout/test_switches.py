@@ -12,14 +12,21 @@ from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.assignments import changed_assignments
 from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.rollout.role_switch import (
-    Room,
+    SwitchRoom,
     advance,
     in_place,
     switchable,
     switched_to,
     view_at_once,
 )
-from autoscaler.rollout.serving_group import GroupView, Life, Placed, ServingGroup, fleet_view, look
+from autoscaler.rollout.serving_group import (
+    GroupView,
+    Life,
+    Placed,
+    ServingGroup,
+    fleet_view,
+    observe_group,
+)
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank, GangStage
 
@@ -65,7 +72,7 @@ def seen(
         for n, (placed, letter) in enumerate(zip(one.placed, now, strict=True))
     )  # fmt: skip
     statuses = {"node": Status("node", POOL, "x", 1, NOW, instances)}
-    return statuses, look(one, fleet_view(statuses), NOW, 600_000, 15_000)
+    return statuses, observe_group(one, fleet_view(statuses), NOW, 600_000, 15_000)
 
 
 def switching(before: str, to: str) -> ServingGroup:
@@ -107,7 +114,7 @@ def test_only_what_demand_can_spare_switches() -> None:
     adds, removes = {combo("pdd").id: 3}, {combo("ppd").id: 3}
 
     def switched(ready: list[ServingGroup], spare: float, floor: int) -> int:
-        room = Room({g.name: 10.0 for g in ready}, spare, floor)
+        room = SwitchRoom({g.name: 10.0 for g in ready}, spare, floor)
         found = len(in_place(adds, removes, groups, combos, room, 7, NOW))
         assert switchable(groups, room)[combo("ppd").id] == found  # as the planner is told
         return found
@@ -121,14 +128,14 @@ def test_only_what_demand_can_spare_switches() -> None:
 
 def test_a_group_that_switches_or_would_not_is_no_choice() -> None:
     groups = [group("ppd", 1), replace(group("ppd", 2), stays=True), switching("ppd", "pdd")]
-    room = Room({g.name: 10.0 for g in groups}, 99.0, 0)
+    room = SwitchRoom({g.name: 10.0 for g in groups}, 99.0, 0)
     assert switchable(groups, room) == {combo("ppd").id: 1}
 
 
 def test_components_and_pipelines_keep_their_parts() -> None:
     """Nothing but a role may tell the instances of a group apart."""
     plain = group("ppd")
-    room = Room({plain.name: 10.0}, 99.0, 0)
+    room = SwitchRoom({plain.name: 10.0}, 99.0, 0)
     assert switchable([plain], room) == {plain.combo_id: 1}
     first, *rest = plain.placed
     component = replace(first, instance=f"{first.instance}+vision")

@@ -6,10 +6,10 @@ import pytest
 
 from autoscaler.rollout.reversal_limit import (
     Reversals,
-    may_go_in,
-    moved,
-    returned,
-    turned_lately,
+    after_move,
+    demand_returns,
+    reversed_lately,
+    scale_in_within_limit,
 )
 
 
@@ -17,7 +17,7 @@ def test_the_same_move_again_is_no_reversal() -> None:
     """out, out, in, in, out: two reversals."""
     turns = Reversals()
     for k, move in enumerate(("out", "out", "in", "in", "out")):
-        turns = moved(turns, move, k * 1000)
+        turns = after_move(turns, move, k * 1000)
     assert turns == Reversals("out", (2000, 4000))
 
 
@@ -25,22 +25,24 @@ def test_the_same_move_again_is_no_reversal() -> None:
 def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow(most: int) -> None:
     """A scale-in and the scale-out after it are two reversals; `most` an hour are allowed, of two.
     Reversals before that are forgotten."""
-    assert may_go_in(Reversals("out", (1,) * (2 * most - 2)), 1000, most)
-    assert not may_go_in(Reversals("out", (1,) * (2 * most - 1)), 1000, most)
-    assert may_go_in(Reversals("out", (1,) * 9), 7_200_001, most)
-    assert may_go_in(Reversals("in", (1,) * 2 * most), 1000, most)  # going on is no reversal
+    assert scale_in_within_limit(Reversals("out", (1,) * (2 * most - 2)), 1000, most)
+    assert not scale_in_within_limit(Reversals("out", (1,) * (2 * most - 1)), 1000, most)
+    assert scale_in_within_limit(Reversals("out", (1,) * 9), 7_200_001, most)
+    assert scale_in_within_limit(
+        Reversals("in", (1,) * 2 * most), 1000, most
+    )  # going on is no reversal
 
 
 def test_only_turning_round_again_asks_for_longer_evidence() -> None:
-    assert not turned_lately(Reversals("out"), 1000)  # the first one
-    assert not turned_lately(Reversals("in", (1,)), 1000)  # going on
-    assert turned_lately(Reversals("out", (1, 2)), 1000)
-    assert not turned_lately(Reversals("out", (1, 2)), 7_200_002)
+    assert not reversed_lately(Reversals("out"), 1000)  # the first one
+    assert not reversed_lately(Reversals("in", (1,)), 1000)  # going on
+    assert reversed_lately(Reversals("out", (1, 2)), 1000)
+    assert not reversed_lately(Reversals("out", (1, 2)), 7_200_002)
 
 
 def test_demand_has_returned_with_every_second_reversal() -> None:
     """out, in, out, in: once, and after two hours never."""
     turns = Reversals()
     for k, move in enumerate(("out", "in", "out", "in")):
-        turns = moved(turns, move, k * 1000)
-    assert [returned(turns, now_ms) for now_ms in (4000, 7_202_500)] == [1, 0]
+        turns = after_move(turns, move, k * 1000)
+    assert [demand_returns(turns, now_ms) for now_ms in (4000, 7_202_500)] == [1, 0]

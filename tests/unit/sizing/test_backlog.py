@@ -9,7 +9,7 @@ import pytest
 from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.window_stats import GatewayReport
-from autoscaler.sizing.queue_growth import REMEMBER_MS, propose, remembered
+from autoscaler.sizing.queue_growth import REMEMBER_MS, in_flight_history, propose
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -65,5 +65,5 @@ def test_the_moment_compared_with_is_half_a_minute_old(later_ms: int, kept: bool
     full = piled(4.0)
     older, newer = (T0 - 60_000, 5), (T0 - later_ms, 7)
     state = replace(full.state, in_flight=(older, newer))
-    moments = remembered(replace(full, state=state))
+    moments = in_flight_history(replace(full, state=state))
     assert moments == ((older, newer) if kept else (newer, (T0, full.demand.in_flight)))

@@ -11,7 +11,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.restart_hold import propose as inherited
-from autoscaler.sizing.rules import retarget
+from autoscaler.sizing.rules import update_target
 from tests.unit.sizing.target_views import T0, stats, view
 from topics.reason_codes import ReasonCode
 
@@ -98,7 +98,7 @@ def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
     idle = steady(*[0.0] * 15)
     stray = replace(idle, blocks=(*idle.blocks[:-24], (10, 1), *idle.blocks[-23:]))
     for demand in (idle, stray):
-        assert scale_in.lasting_blocks(view(demand, service=quick)) == 12
+        assert scale_in.excess_blocks(view(demand, service=quick)) == 12
 
 
 def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
@@ -158,7 +158,7 @@ def test_what_was_taken_over_and_is_valued_anew_needs_nothing_new(
     state = replace(
         seen.state, restart_hold=True, target_req_per_s=8.0, target_why=why, lost_ms=lost_ms
     )
-    found = retarget(replace(seen, state=state))
+    found = update_target(replace(seen, state=state))
     assert found.target_req_per_s == pytest.approx(target)
 
 
@@ -169,8 +169,8 @@ def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand
 
 def test_misses_beyond_chance_derate_and_say_so() -> None:
     """Of 840 requests 42 may miss at a percentile of 0.95: 50 are chance, 210 are not."""
-    assert capacity_derating.derated(view(misses(0.06))).derate == 1.0
-    state = capacity_derating.derated(view(misses(0.25)))
+    assert capacity_derating.update_derating(view(misses(0.06))).derate == 1.0
+    state = capacity_derating.update_derating(view(misses(0.25)))
     assert state.derate < 1.0
     why = state.target_why
     assert why is not None and why.code is ReasonCode.OVERESTIMATED
@@ -181,7 +181,7 @@ def test_misses_beyond_chance_derate_and_say_so() -> None:
 def test_capacity_is_derated_to_less_than_the_load_that_missed(load: float) -> None:
     """At 5 of 8 req/s a step down to 6.8 would call for nothing, whatever the misses."""
     seen = view(misses(0.5, load))
-    found = replace(seen, state=capacity_derating.derated(seen))
+    found = replace(seen, state=capacity_derating.update_derating(seen))
     assert found.planned_req_per_s == pytest.approx(0.85 * load)
 
 
@@ -190,7 +190,7 @@ def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> No
     local = stats(540, 120, attained=270)
     recent = tuple((s, 6 * min(s, 90)) for s in (1, 2, 5, 10, 20, 40, 60, 90, 110))
     seen = view(ModelDemand(recent, local))
-    found = replace(seen, state=capacity_derating.derated(seen))
+    found = replace(seen, state=capacity_derating.update_derating(seen))
     assert found.planned_req_per_s == pytest.approx(0.85 * 6.0, rel=0.02)
 
 
@@ -200,29 +200,29 @@ def test_requests_that_are_served_together_miss_together() -> None:
     seen = view(misses(0.15))
     (one,) = seen.ready
     shared = tuple(one.scaled_to(one.req_per_s / 20) for _ in range(20))
-    assert capacity_derating.derated(seen).derate == 1.0
-    assert capacity_derating.derated(replace(seen, ready=shared)).derate < 1.0
+    assert capacity_derating.update_derating(seen).derate == 1.0
+    assert capacity_derating.update_derating(replace(seen, ready=shared)).derate < 1.0
 
 
 @pytest.mark.parametrize("load", [3.0, 9.0])
 def test_misses_below_half_of_the_planned_load_or_beyond_it_say_nothing(load: float) -> None:
-    assert capacity_derating.derated(view(misses(0.5, load))).derate == 1.0
+    assert capacity_derating.update_derating(view(misses(0.5, load))).derate == 1.0
 
 
 def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> None:
-    first = capacity_derating.derated(view(misses(0.5)))
+    first = capacity_derating.update_derating(view(misses(0.5)))
     seen = view(misses(0.5))
-    assert capacity_derating.derated(replace(seen, state=first)) == first
+    assert capacity_derating.update_derating(replace(seen, state=first)) == first
     later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
     loaded = replace(later, raw_req_per_s=20.0)  # 8 req/s planned at one half
-    assert capacity_derating.derated(loaded).derate == capacity_derating.LEAST
+    assert capacity_derating.update_derating(loaded).derate == capacity_derating.LEAST
 
 
 def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() -> None:
     """No capacity would be a remedy."""
     seen = view(misses(0.5))
     hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
-    assert capacity_derating.derated(replace(seen, ready=hopeless)).derate == 1.0
+    assert capacity_derating.update_derating(replace(seen, ready=hopeless)).derate == 1.0
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,11 @@ def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
 ) -> None:
     seen = view(misses(missing, load))
     state = replace(seen.state, derate=0.8, derated_ms=T0 - 600_000)
-    assert capacity_derating.derated(replace(seen, state=state)).derate == pytest.approx(derate)
+    assert capacity_derating.update_derating(replace(seen, state=state)).derate == pytest.approx(
+        derate
+    )
     sooner = replace(state, derated_ms=T0 - 599_000)
-    assert capacity_derating.derated(replace(seen, state=sooner)).derate == 0.8
+    assert capacity_derating.update_derating(replace(seen, state=sooner)).derate == 0.8
 
 
 def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
@@ -250,7 +252,7 @@ def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
     doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
     seen = view(ModelDemand((), doubled))
     state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)
-    assert capacity_derating.derated(replace(seen, state=state)).derate == 0.5 * 1.03
+    assert capacity_derating.update_derating(replace(seen, state=state)).derate == 0.5 * 1.03
 
 
 def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> None:
@@ -259,4 +261,4 @@ def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> N
     state = replace(view(ModelDemand()).state, derate=0.8, derated_ms=T0 - 600_000)
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):
         seen = view(ModelDemand(local=few, long=long), planned=0.12, state=state)
-        assert capacity_derating.derated(seen).derate == pytest.approx(derate)
+        assert capacity_derating.update_derating(seen).derate == pytest.approx(derate)

@@ -8,7 +8,7 @@ from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState,
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.explain.text import text
 from autoscaler.sizing.forecast_increase import propose
-from autoscaler.sizing.rules import retarget
+from autoscaler.sizing.rules import update_target
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
 
@@ -26,7 +26,7 @@ def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float 
 
 
 def test_more_than_is_planned_is_started_before_it_is_asked() -> None:
-    state = retarget(expecting(16.0))
+    state = update_target(expecting(16.0))
     assert state.target_req_per_s == 16.0
     assert state.target_why is not None
     assert text(state.target_why) == (
@@ -42,13 +42,13 @@ def test_what_is_planned_for_anyway_is_not_started_again() -> None:
 def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
     without = expecting(1.0)
     without = replace(without, state=replace(without.state, forecast=ForecastState()))
-    assert retarget(expecting(1.0)).target_req_per_s == retarget(without).target_req_per_s
+    assert update_target(expecting(1.0)).target_req_per_s == update_target(without).target_req_per_s
 
 
 def test_what_is_expected_is_not_given_away_first() -> None:
     """3 req/s arrive, 7 are expected, 8 are planned: the lasting excess leaves 7."""
-    assert retarget(expecting(1.0)).target_req_per_s < 4.0
-    assert retarget(expecting(7.0)).target_req_per_s == 7.0
+    assert update_target(expecting(1.0)).target_req_per_s < 4.0
+    assert update_target(expecting(7.0)).target_req_per_s == 7.0
 
 
 def test_a_forecast_of_the_past_counts_for_nothing() -> None:
@@ -60,7 +60,7 @@ def test_a_steady_rise_is_ordered_for_what_it_comes_to() -> None:
     found = expecting(1.0)
     climb = TrendForecast(9.5, T0 + 120_000, 8.0, 0.9, 180)
     outlook = replace(found.state.forecast, trend=climb)
-    state = retarget(replace(found, state=replace(found.state, forecast=outlook)))
+    state = update_target(replace(found, state=replace(found.state, forecast=outlook)))
     assert state.target_req_per_s == 9.5
     assert state.target_why is not None
     assert text(state.target_why) == (

@@ -12,7 +12,7 @@ from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.windows import NoData
 from autoscaler.explain.text import text
 from autoscaler.sizing.rate_increase import propose
-from autoscaler.sizing.rules import retarget
+from autoscaler.sizing.rules import update_target
 from autoscaler.state.model_view import TargetProposal
 from tests.unit.estimate.counted import demand_at
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
@@ -171,8 +171,8 @@ def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
     state = replace(
         plain, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 9000, last_out_ms=T0 - 5000
     )
-    assert not view(seen, 98.5, state=retarget(view(seen, 98.5, state=state))).covers
-    assert view(seen, 98.5, state=retarget(view(seen, 98.5, state=plain))).covers
+    assert not view(seen, 98.5, state=update_target(view(seen, 98.5, state=state))).covers
+    assert view(seen, 98.5, state=update_target(view(seen, 98.5, state=plain))).covers
 
 
 def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan() -> None:
@@ -189,7 +189,7 @@ def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan()
             increase_started_ms=T0 - 9000,
             last_out_ms=T0 - 5000,
         )
-        after = retarget(view(seen, planned, state=state))
+        after = update_target(view(seen, planned, state=state))
         assert (after.target_req_per_s > planned) is more
 
 
@@ -200,7 +200,7 @@ def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
     state = replace(
         plain, target_req_per_s=5.5, increase_confirmed_ms=T0 - 20_000, last_out_ms=T0 - 20_000
     )
-    assert 7.9 < retarget(view(seen, 10.5, state=state)).target_req_per_s < 8.6
+    assert 7.9 < update_target(view(seen, 10.5, state=state)).target_req_per_s < 8.6
 
 
 def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> None:
@@ -209,7 +209,7 @@ def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> No
     began = []
     for after_ms in (0, 1000, 2000, 122_000):
         seen = replace(step_after(2), reported_ms=T0 + after_ms)
-        state = retarget(replace(view(seen, 1.8, state=state), now_ms=T0 + after_ms))
+        state = update_target(replace(view(seen, 1.8, state=state), now_ms=T0 + after_ms))
         assert state.increase_confirmed_ms == T0 + after_ms
         began.append(state.increase_started_ms - T0)
     assert began == [0, 0, 0, 122_000]
