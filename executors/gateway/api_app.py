@@ -163,17 +163,17 @@ class ApiApp:
     ) -> None:
         """Serve if routes arrive in time. A request for a declared model counts as an arrival at
         once."""
-        early = pending_arrival(call, self._settings.declared_models, self._meters)
+        pending = pending_arrival(call, self._settings.declared_models, self._meters)
         try:
             if await self._wait_for_routes(exchange, call):
-                await self._select_and_serve(exchange, call, arrived_ns, spent_ns, early)
+                await self._select_and_serve(exchange, call, arrived_ns, spent_ns, pending)
         except asyncio.CancelledError:
-            if early is not None and exchange.client_gone:
-                early.ending = Ending.WITHDRAWN
+            if pending is not None and exchange.client_gone:
+                pending.ending = Ending.WITHDRAWN
             raise
         finally:
-            if early is not None:
-                early.close()
+            if pending is not None:
+                pending.close()
 
     def _refuse_denied(self, exchange: Exchange, denied: AccessDenied) -> None:
         self._metrics.denied.inc()
@@ -218,13 +218,13 @@ class ApiApp:
         call: ApiCall,
         arrived_ns: int,
         spent_ns: int,
-        early: PendingArrival | None = None,
+        pending: PendingArrival | None = None,
     ) -> None:
         """Serve the request. If its model name stands for several models, select one of them
         first."""
         routes = self._table.routers[call.model].routes
         if routes is None or routes.split is None:
-            await self._serve(exchange, call, arrived_ns, spent_ns, None, early)
+            await self._serve(exchange, call, arrived_ns, spent_ns, None, pending)
             return
         meter = self._meters.setdefault(call.model, ModelMeter())
         model, number, fell_back = await self.model_selector.select(
@@ -233,7 +233,7 @@ class ApiApp:
         call.model = model
         if model in self._table.routers or await self._wait_for_routes(exchange, call):
             selection = (meter, number, fell_back)
-            await self._serve(exchange, call, arrived_ns, spent_ns, selection, early)
+            await self._serve(exchange, call, arrived_ns, spent_ns, selection, pending)
 
     async def _serve(
         self,
@@ -242,15 +242,15 @@ class ApiApp:
         arrived_ns: int,
         spent_ns: int,
         selection: tuple[ModelMeter, int, bool] | None,
-        early: PendingArrival | None,
+        pending: PendingArrival | None,
     ) -> None:
         """Serve the request and count its end, whatever it is. selection: for a name that stands
         for several models, the meter of that name, the class of the score, and whether a fallback
-        model answers. early: the arrival that was counted before the model had routes."""
+        model answers. pending: the arrival that was counted before the model had routes."""
         router, media = self._table.routers[call.model], frozenset(call.media)
         if not router.accepts_media(media):
-            if early is not None:
-                early.ending = Ending.WITHDRAWN
+            if pending is not None:
+                pending.ending = Ending.WITHDRAWN
             what = ", ".join(sorted(media)) or "text alone"
             self.refuse(exchange, 400, f"{call.model} does not accept {what}", "messages")
             return
@@ -259,9 +259,9 @@ class ApiApp:
             meter = self._meters[call.model] = ModelMeter()
         name, client_id = self._request_ids(exchange)
         exchange.add_header(b"X-Request-Id", client_id)
-        lengths = count_once(meter, call, early)
+        lengths = count_once(meter, call, pending)
         if selection is not None:
-            count_once(selection[0], call, early)
+            count_once(selection[0], call, pending)
             selection[0].count_class(selection[1])
         kind = router.kind_of(*lengths, media)
         trace = _trace_headers(exchange)

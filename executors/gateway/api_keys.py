@@ -114,7 +114,7 @@ class AccessControl:
                 key.inherit_tokens(self._keys[digest])
         self._keys = new_keys
         if stat.st_mode & 0o077:
-            log.warning("%s: readable by others; chmod 600 is advised", self._path)
+            log.warning("%s: other users can read this file; run chmod 600", self._path)
 
     async def watch_file(self) -> None:
         """Read the file again whenever it changes. Never returns."""
@@ -148,7 +148,7 @@ class AccessControl:
         digest = hashlib.sha256(secret.strip()).hexdigest() if scheme.lower() == b"bearer" else ""
         key = self._keys.get(digest)
         if key is None:
-            why = "not a known API key" if authorization else "an API key is required"
+            why = "unknown API key" if authorization else "an API key is required"
             raise AccessDenied(401, why)
         wait_s = key.take_token(now) if now is not None else 0.0
         if wait_s:

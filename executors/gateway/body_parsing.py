@@ -99,13 +99,13 @@ class BodyParser:
                 await asyncio.sleep(0)  # one block per iteration
             sizes = (await process.stdout.readuntil(b"\n")).split()
             answer = await process.stdout.readexactly(int(sizes[0]))
-            core, left = BodyBuffer(), int(sizes[1])
-            while left:
-                part = await process.stdout.read(left)
+            core, remaining = BodyBuffer(), int(sizes[1])
+            while remaining:
+                part = await process.stdout.read(remaining)
                 if not part:
                     raise EOFError("the parser ended in the middle of a reply")
                 core.add(part)
-                left -= len(part)
+                remaining -= len(part)
             done = True
         finally:
             if not done:  # the stream of frames is out of step

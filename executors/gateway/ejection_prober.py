@@ -64,6 +64,6 @@ class EjectionProber:
             return
         self._proxy.need_token_probe.discard(endpoint)
         if self._table.routers[model].readmit(endpoint):
-            log.info("%s: %s at %s is back", model, endpoint.instance, endpoint.address)
+            log.info("%s: readmitted %s at %s", model, endpoint.instance, endpoint.address)
             self._metrics.readmissions.labels(model).inc()
             self._table.notify(model)

@@ -184,9 +184,9 @@ class EngineClient:
         """Tokens and requests that the engine's metrics count since its start; -1 without
         metrics."""
         status, text = await self._request(endpoint, "GET", "/metrics", b"", 5.0)
-        found = _PROGRESS.findall(text) if status == 200 else []
+        counts = _PROGRESS.findall(text) if status == 200 else []
         try:
-            return sum(map(float, found)) if found else -1.0
+            return sum(map(float, counts)) if counts else -1.0
         except ValueError:
             return -1.0
 

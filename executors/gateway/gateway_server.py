@@ -134,7 +134,7 @@ class Gateway:
         After an error the last record is not marked as leaving, because the gateway will restart.
         """
         await self._server.drain(0.0)
-        await asyncio.sleep(0)  # cut-off requests are counted before the last report
+        await asyncio.sleep(0)  # aborted requests count in the last report
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()

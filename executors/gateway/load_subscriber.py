@@ -60,19 +60,17 @@ class LoadSubscriber:
     def refresh(self, now_s: float) -> None:
         """Subscribe to the feeds of the current routes and forget old loads."""
         routers = self._table.routers
-        wanted = {
+        routed_feeds = {
             feed for router in routers.values() if router.routes for feed in router.routes.feeds
         }
-        for feed in self._feeds.keys() - wanted:
+        for feed in self._feeds.keys() - routed_feeds:
             self._unsubscribe(feed)
-        for feed in wanted - self._feeds.keys():
+        for feed in routed_feeds - self._feeds.keys():
             self._subscribe(feed)
         self._endpoints = _by_address(routers)
-        for known in [
-            known for known, at_s in self._received_s.items() if now_s - at_s > _MAX_AGE_S
-        ]:
-            model, endpoint = known
-            del self._received_s[known]
+        for key in [key for key, at_s in self._received_s.items() if now_s - at_s > _MAX_AGE_S]:
+            model, endpoint = key
+            del self._received_s[key]
             if model in routers:
                 routers[model].forget_load(endpoint)
                 self._table.notify(model)

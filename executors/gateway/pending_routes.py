@@ -46,12 +46,12 @@ def pending_arrival(
 
 
 def count_once(
-    meter: ModelMeter, call: ApiCall, early: PendingArrival | None
+    meter: ModelMeter, call: ApiCall, pending: PendingArrival | None
 ) -> tuple[float, float]:
-    """The input and expected output tokens of `call`, counted now unless `early` counted it
+    """The input and expected output tokens of `call`, counted now unless `pending` counted it
     before."""
-    if early is not None and early.meter is meter:
-        return early.hand_over()
+    if pending is not None and pending.meter is meter:
+        return pending.hand_over()
     return meter.record_arrival(call.prompt_tokens_estimate, call.max_output_tokens)
 
 

@@ -88,8 +88,8 @@ class RouteTable:
         log.info("routes of %s: withdrawn", model)
         self._update_aliases()
         self._unsaved.set()
-        for left in self._withdrawal_watchers:
-            left(model)
+        for withdrawn in self._withdrawal_watchers:
+            withdrawn(model)
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Apply `routes` and notify watchers. Stale routes are refused and counted."""
@@ -114,9 +114,9 @@ class RouteTable:
         """Call `changed` with a model's name whenever it may have gained capacity."""
         self._watchers.append(changed)
 
-    def on_withdrawal(self, left: Callable[[str], None]) -> None:
-        """Call `left` with the name of a model whose routes were withdrawn."""
-        self._withdrawal_watchers.append(left)
+    def on_withdrawal(self, withdrawn: Callable[[str], None]) -> None:
+        """Call `withdrawn` with the name of a model whose routes were withdrawn."""
+        self._withdrawal_watchers.append(withdrawn)
 
     def _update_aliases(self) -> None:
         """Rebuild `aliases` without names that several models share or that are a model's own name,
@@ -152,11 +152,11 @@ class RouteTable:
         return True
 
     async def _wait(self, until: float) -> bool:
-        left = until - time.monotonic()
-        if left <= 0.0:
+        remaining_s = until - time.monotonic()
+        if remaining_s <= 0.0:
             return False
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(remaining_s):
                 await self._changed.wait()
         except TimeoutError:
             return False
@@ -185,8 +185,8 @@ class RouteTable:
             self._unsaved.clear()
             if self._file is None:
                 continue
-            known = [router.routes for router in self.routers.values() if router.routes]
-            data = b"".join(encode(routes) + b"\n" for routes in known)
+            saved = [router.routes for router in self.routers.values() if router.routes]
+            data = b"".join(encode(routes) + b"\n" for routes in saved)
             try:
                 await asyncio.to_thread(_replace, self._file, data)
                 pause_s = 0.2

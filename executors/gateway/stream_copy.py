@@ -130,4 +130,4 @@ def _error_before_first_token(error: Any) -> Exception:
     if error is None:  # the engine aborted the request
         return EngineFault("it stopped before the first token")
     message = error.get("message") if isinstance(error, dict) else error
-    return EngineFailedRequest(f"an error event before the first token: {str(message)[:200]}")
+    return EngineFailedRequest(f"error event before the first token: {str(message)[:200]}")

@@ -52,16 +52,16 @@ class WorkerProcesses:
         watch_supervisor(loop, self._on_supervisor_gone)
         fixed = self._port
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        with socket.socket(
-            family
-        ) as reservation:  # bound and never listening: it only keeps the port
+        with socket.socket(family) as reservation:  # reserves the port
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reservation.bind((self._host, self._port))
             self._port = reservation.getsockname()[1]
             ready: list[_ReadyLine] = [loop.create_future() for _ in range(self._count)]
             supervising = [
-                asyncio.create_task(self._supervise(index, fixed + index + 1 if fixed else 0, said))
-                for index, said in enumerate(ready)
+                asyncio.create_task(
+                    self._supervise(index, fixed + index + 1 if fixed else 0, future)
+                )
+                for index, future in enumerate(ready)
             ]
             all_ready: asyncio.Future[list[dict[str, object]]] = asyncio.gather(*ready)
             either: list[asyncio.Future[Any]] = [all_ready, *supervising]
@@ -69,15 +69,15 @@ class WorkerProcesses:
             if all_ready.done():
                 ready_lines = all_ready.result()
                 own = [line["own_url"] for line in ready_lines]
-                said = {"ready": True, "url": ready_lines[0]["url"], "workers": own}
-                print(orjson.dumps(said).decode(), flush=True)
-            else:  # one could not begin, so none is to go on
+                ready_line = {"ready": True, "url": ready_lines[0]["url"], "workers": own}
+                print(orjson.dumps(ready_line).decode(), flush=True)
+            else:  # one failed to start: end all of them
                 all_ready.cancel()
                 self._signal_all(signal.SIGTERM)
             return max(await asyncio.gather(*supervising))
 
     async def _supervise(
-        self, index: int, own_port: int, said: asyncio.Future[dict[str, object]]
+        self, index: int, own_port: int, ready_line: asyncio.Future[dict[str, object]]
     ) -> int:
         """Keep one worker running. Returns its exit code when the workers end or if it never
         started."""
@@ -102,11 +102,11 @@ class WorkerProcesses:
             self._end_if_ending(process)
             assert process.stdout is not None  # noqa: S101 - a pipe
             line = await process.stdout.readline()
-            if line and not said.done():
-                said.set_result(orjson.loads(line))
+            if line and not ready_line.done():
+                ready_line.set_result(orjson.loads(line))
             code = await process.wait()
             del self._running[index]
-            if self._ending or not said.done():
+            if self._ending or not ready_line.done():
                 return code
             if loop.time() - began > _LONG_LIFE_S:
                 pause_s = _FIRST_PAUSE_S

@@ -173,7 +173,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._server.body_memory.reserve(size)
                 self._server.first_request_scheduler.run_or_queue(lambda: self._begin_queued(size))
         elif len(self._pipelined) >= _MAX_PIPELINED:
-            self._reader.refuse(429, f"more than {_MAX_PIPELINED} requests ahead of their answers")
+            self._reader.refuse(429, f"more than {_MAX_PIPELINED} pipelined requests")
         else:
             self._pipelined.append(exchange)
             if self._transport is not None:

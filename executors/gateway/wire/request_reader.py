@@ -65,7 +65,7 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.refuse(400, "no upgrade of the protocol is offered")
+            self.refuse(400, "protocol upgrades are not supported")
         except httptools.HttpParserError as error:
             self.refuse(400, f"not HTTP: {error}")
         limits, exchange = self._limits, self.exchange
@@ -76,7 +76,7 @@ class RequestReader:
             if self._head_bytes > limits.head_bytes:
                 self.refuse(431, f"the head exceeds {limits.head_bytes} bytes")
         elif self._body_wire_bytes > 2 * limits.body_bytes + limits.slack_bytes:
-            self.refuse(413, "the body's encoding is too wasteful")
+            self.refuse(413, "the chunked encoding adds too many bytes to the body")
 
     def refuse(self, status: int, why: str) -> None:
         """Refuse the current request. The first reason counts."""
