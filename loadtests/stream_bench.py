@@ -44,7 +44,7 @@ from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
 from streams.controller.demand_sources import gateways_sink
-from streams.controller.tick_schedule import Pace
+from streams.controller.tick_schedule import TickPacing
 from streams.garbage_collection import collect_seldom
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.telemetry_wire import read_reported
@@ -188,7 +188,7 @@ class _Followed:
             bootstrap, prefix, self.clock, self._poison, {}, 1800, embedded
         )
         self.windows = TelemetryWindows()
-        self.pace = Pace(self.clock)
+        self.pace = TickPacing(self.clock)
         self._count = gateways_sink(self.windows, {}, self.pace.fresh.set)
         self.models = [f"model-{k}" for k in range(models)]
         self.waiting: list[int] = []
@@ -230,7 +230,7 @@ class _Followed:
             await self.pace.next(1.0, never)
             began_s = self.clock.now_s()
             self.look()
-            self.pace.looked(began_s)
+            self.pace.tick_finished(began_s)
 
 
 async def _ours(followed: _Followed, count: int) -> float:

@@ -1,8 +1,8 @@
-"""Records that could not be understood, and what is written about them.
+"""Invalid records and their dead letters.
 
-Owns the form of a dead letter. One place of a topic gives one dead letter, however often it is
-read, as long as `Latest.dead` remembers it. Of records without a good signature only some get one:
-a stranger who writes must not fill `dead-letters`.
+One place of a topic gives one dead letter, however often it is read, as long as `ControlState.dead`
+remembers it. Only some records without a valid signature get one, so that an unauthenticated writer
+cannot fill `dead-letters`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _MOST_FORGERIES, _FORGERIES_S = 20, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A record at (topic, partition, offset), short topic name, that was refused, and why."""
+    """An invalid record at (topic, partition, offset), with the short topic name, and the
+    reason."""
 
     topic: str
     partition: int
@@ -30,17 +31,17 @@ class Poison:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What names it, now and later."""
+        """Its position, which identifies it permanently."""
         return self.topic, self.partition, self.offset
 
     def letter(self, reader: str) -> DeadLetter:
-        """What is written to dead-letters; the payload is cut at 64 KiB."""
+        """The record for dead-letters; the payload is cut at 64 KiB."""
         payload = base64.b64encode(self.value[:_MOST_BYTES]).decode()
         return DeadLetter(self.topic, self.partition, self.offset, self.why[:2000], payload, reader)
 
 
 class Forgeries:
-    """Tells `on_poison` of records without a good signature: at most 20 a minute."""
+    """Reports records without a valid signature to `on_poison`, at most 20 a minute."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Forgeries:
         self._told = 0
 
     def tell(self, poison: Poison) -> None:
-        """One more."""
+        """Report `poison` unless the limit is reached."""
         now_s = self._monotonic_s()
         if now_s - self._since_s >= _FORGERIES_S:
             self._since_s, self._told = now_s, 0

@@ -19,7 +19,7 @@ from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.state.effects import PublishDecision, SolveRequested
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from topics.fleet import InstanceState
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Promises:
 
     # -- each tick of whoever leads -----------------------------------------------------------
 
-    def ticked(self, controller: Controller, done: TickDone) -> None:
+    def ticked(self, controller: Controller, done: TickResult) -> None:
         """Whoever leads has decided."""
         self._ticks += 1
         self._ticked_s = self._world.now_s
@@ -80,7 +80,7 @@ class Promises:
             self._hold("replay", (again, effects) == (done.after, done.effects),
                        "the same observation led to other decisions")  # fmt: skip
 
-    def _removals(self, controller: Controller, done: TickDone) -> None:
+    def _removals(self, controller: Controller, done: TickResult) -> None:
         """Lines 1 to 4, 25: what forbids a scale-in."""
         world, now_s = self._world, self._world.now_s
         for effect in done.effects:
@@ -125,7 +125,7 @@ class Promises:
                 return fault.at_s
         return None
 
-    def _budgets(self, done: TickDone) -> None:
+    def _budgets(self, done: TickResult) -> None:
         """Lines 6 and 20: what leaves at a time, and what stays."""
         before = {group.name: group for group in done.before.groups}
         for group in done.after.groups:
@@ -156,7 +156,7 @@ class Promises:
                 "20", len(stays) >= floor, f"{group.name} leaves {len(stays)} of {floor} ready"
             )
 
-    def _is_surplus(self, group: ServingGroup, own: list[ServingGroup], done: TickDone) -> bool:
+    def _is_surplus(self, group: ServingGroup, own: list[ServingGroup], done: TickResult) -> bool:
         """Whether what stays ready without `group` covers all that is planned for, while nothing
         hides or distorts the model's demand."""
         model = group.model
@@ -170,13 +170,13 @@ class Promises:
         stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
         return sum(_rate(g, done) for g in stays) >= needed - 1e-6
 
-    def _supply(self, done: TickDone) -> None:
+    def _supply(self, done: TickResult) -> None:
         """Line 15: only prices that a feed truly said are planned with."""
         for pool, price in done.after.supply.prices.items():
             known = (pool, price.usd_per_h) in self.believable_usd
             self._hold("15", known, f"{pool} is believed to cost {price.usd_per_h}")
 
-    def _solver(self, controller: Controller, done: TickDone) -> None:
+    def _solver(self, controller: Controller, done: TickResult) -> None:
         """Lines 18 and 23: no answer changes nothing; full plans keep to their rate."""
         answers = done.observation.answers
         if answers and all(answer.outcome is Outcome.NONE for answer in answers):
@@ -190,7 +190,7 @@ class Promises:
                 recent = sum(done.now_ms - at_ms < WITHIN_MS for at_ms in asked)
                 self._hold("23", recent <= MOST, f"{recent} full plans within a minute")
 
-    def _silence(self, controller: Controller, done: TickDone) -> None:
+    def _silence(self, controller: Controller, done: TickResult) -> None:
         """Lines 1 and 17: a gap is marked, and nobody is lost who speaks."""
         term_s = (done.now_ms - done.after.started_ms) / 1000.0
         for model, state in done.after.models.items():
@@ -362,17 +362,17 @@ def _now_ms(controller: Controller) -> int:
     return controller.clock.now_ms()
 
 
-def _rate(group: ServingGroup, done: TickDone) -> float:
+def _rate(group: ServingGroup, done: TickResult) -> float:
     combo = done.after.combos.get(group.combo_id)
     return combo.req_per_s if combo else 0.0
 
 
-def _ready(group: ServingGroup, done: TickDone) -> bool:
+def _ready(group: ServingGroup, done: TickResult) -> bool:
     """Whether executors say that all of it serves."""
     return _states(group, done) == {InstanceState.READY}
 
 
-def _states(group: ServingGroup, done: TickDone) -> set[InstanceState | None]:
+def _states(group: ServingGroup, done: TickResult) -> set[InstanceState | None]:
     found: set[InstanceState | None] = set()
     for placed in group.placed:
         status = done.observation.statuses.get(placed.node)
@@ -383,6 +383,6 @@ def _states(group: ServingGroup, done: TickDone) -> set[InstanceState | None]:
     return found
 
 
-def _reclaimed(group: ServingGroup, done: TickDone) -> bool:
+def _reclaimed(group: ServingGroup, done: TickResult) -> bool:
     statuses = done.observation.statuses
     return any(p.node in statuses and statuses[p.node].reclaim_ms for p in group.placed)

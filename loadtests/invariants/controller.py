@@ -23,15 +23,15 @@ from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import Latest, Refused, into_latest
+from streams.controller.control_state import ControlState, RecordRefused, control_record_handler
 from streams.controller.control_topics import FOLLOWED
+from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink
 from streams.controller.election import Election
-from streams.controller.known import Known
-from streams.controller.leadership import Seat
+from streams.controller.leadership import LeadershipClient
 from streams.controller.leadership_term import Terms
 from streams.controller.outbox import Outbox
-from streams.controller.tick_loop import Loop, Ports, TickDone
+from streams.controller.tick_loop import Loop, Ports, TickResult
 from streams.ports.record_signing import Seal
 from streams.ports.telemetry_wire import read_reported
 from streams.solver.solver_client import plan_here
@@ -95,7 +95,7 @@ class Controller:
         now_s: float,
         wall_skew_ms: int,
         cluster: Callable[[], Cluster],
-        watch: Callable[[Controller, TickDone], None],
+        watch: Callable[[Controller, TickResult], None],
         rng: random.Random,
     ) -> None:
         self.name = name
@@ -109,15 +109,15 @@ class Controller:
         broker = BrokerClock(mono_ns, lambda: T0 + wall_skew_ms + mono_ns() // 1_000_000)
         base = TimeBase(1.0, T0 + wall_skew_ms, 0)
         self.clock = Clock(base, mono_ns, broker.now_ms)
-        self.latest = Latest()
+        self.latest = ControlState()
         self.election = Election(f"{name}-{life}")
         self.solver = SimSolver(process, rng)
         self.windows = TelemetryWindows(cluster().policy.global_window_s)
-        known = Known(cluster, self.latest.assignments, self.latest.undeclared)
+        known = DeclaredNames(cluster, self.latest.assignments, self.latest.undeclared)
         self._count = gateways_sink(self.windows, {}, lambda: self.loop.pace.fresh.set(), known)
         self.poison = 0
         producer = SimLeaderProducer(log, link)
-        self.seat = Seat(
+        self.seat = LeadershipClient(
             SimProducer(log, link), LEADERSHIP.wire_name(), name, self.election, self.clock,
             broker.add_sample,
         )  # fmt: skip
@@ -136,7 +136,7 @@ class Controller:
         names = [t.name for t in FOLLOWED]
         read_s = lambda: process.now_s  # noqa: E731
         self._telemetry_reader = Reader(log, link, ("telemetry",))
-        self._fold = into_latest(
+        self._fold = control_record_handler(
             self.latest, self.election, self.clock, self.loop.overwrite,
             lambda alert: self.latest.take(alert, 0), known,
         )  # fmt: skip
@@ -182,7 +182,7 @@ class Controller:
             return
         try:
             self._fold(name, record, entry.offset, entry.append_ms)
-        except Refused:
+        except RecordRefused:
             self.poison += 1
 
     def _hear(self, _name: str, entry: Entry) -> None:

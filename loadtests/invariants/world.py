@@ -19,7 +19,7 @@ from loadtests.invariants.gateways import Gateway
 from loadtests.invariants.log import T0, Link, Log
 from loadtests.invariants.nodes import EngineProcess, Node
 from loadtests.invariants.scenario import Fault, Scenario
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from topics.codec import encode
 from topics.controls import Control
 from topics.records import Availability, Price
@@ -171,7 +171,7 @@ class World:
         finally:
             self.running = None
 
-    def _ticked(self, controller: Controller, done: TickDone) -> None:
+    def _ticked(self, controller: Controller, done: TickResult) -> None:
         for name, combo in done.after.combos.items():
             self.rates.setdefault(name, combo.req_per_s)
         self.promises.ticked(controller, done)

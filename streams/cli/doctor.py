@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def of_file(path: Path) -> Iterator[Finding]:
     """The file, its broker and its Prometheus servers."""
-    from streams.controller.demand_sources import asked_of_prometheus  # a compiler, not for --help
+    from streams.controller.demand_sources import prometheus_queries  # a compiler, not for --help
 
     config = load_config(path)
     cluster = config.cluster
@@ -95,7 +95,7 @@ def of_file(path: Path) -> Iterator[Finding]:
                 f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
             )
     try:
-        asked_of_prometheus(config)
+        prometheus_queries(config)
     except UserError as error:
         yield Finding(False, "prometheus", str(error), f"add prometheus: {{name: URL}} to {path}")
 

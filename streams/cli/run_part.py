@@ -18,7 +18,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.serving.routing_policies import AcrossCombos, WithinCombo
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.clock import real_time
-from streams.controller.controller_options import HTTP, add_operated, operated_argv
+from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
 from streams.decision_log.log_folder import default_folder
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
@@ -74,7 +74,7 @@ def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> 
 def run_controller(args: argparse.Namespace) -> int:
     """Become the controller."""
     config = load_config(args.config)
-    operated = operated_argv(args)
+    operated = operator_options_argv(args)
     broker = reachable(args, config) if args.broker or config.kafka else ""
     if not broker:
         sys.stderr.write("shoal: no kafka is named: an embedded broker of its own, for a trial\n")
@@ -128,7 +128,7 @@ def add_parser(subparsers: Any) -> None:
     """Add both commands to the command line."""
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
-    add_operated(controller, record=str(default_folder()), http=HTTP)
+    add_operator_options(controller, record=str(default_folder()), http=HTTP)
     controller.add_argument(
         "--demand",
         default="telemetry",

@@ -19,7 +19,7 @@ from autoscaler.rollout.serving_group import Life
 from autoscaler.tick.restore import restore
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
-from streams.controller.control_state import Latest
+from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.files.user_errors import UserError
 
@@ -60,9 +60,9 @@ def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
     return Running(known, demand, tuple(sorted(set(counts) - set(known))))
 
 
-async def _read(broker: str, prefix: str) -> Latest:
+async def _read(broker: str, prefix: str) -> ControlState:
     """The last values of the control topics."""
-    latest = Latest()
+    latest = ControlState()
     found = await ensure_topics(broker, prefix)
     control = ControlTopics(
         broker,

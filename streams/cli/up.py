@@ -24,7 +24,7 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from streams.broker.broker_reach import parse_address
-from streams.controller.controller_options import add_operated, operated_argv
+from streams.controller.controller_options import add_operator_options, operator_options_argv
 from streams.files.components_section import refuse_components
 from streams.files.memory_check import refuse_misfits
 from streams.files.plan_inputs import with_workload
@@ -93,7 +93,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
     parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
-    add_operated(parser)
+    add_operator_options(parser)
     add_log_level(parser)
     parser.set_defaults(run=run)
 
@@ -224,7 +224,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         seed=seed,
         demands=demands,
         log_level=args.log_level,
-        operated=operated_argv(args),
+        operated=operator_options_argv(args),
     )
 
 

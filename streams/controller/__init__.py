@@ -1,1 +1,1 @@
-"""The controller: Faust application, telemetry hot path, ticks, and the way of effects out."""
+"""Controller process: Kafka input, control loop and publication of its effects."""

@@ -1,7 +1,7 @@
-"""`python -m streams.controller`: the control plane as one process.
+"""Run the controller process: `python -m streams.controller`.
 
-Owns options, signals, the ready line and the exit code. Prints one JSON line after its first
-tick as leader or once it stands by, {"ready": true, ...}, and again when that changes; logs go to
+Parses options, handles signals and sets the exit code. Prints one JSON line, {"ready": true, ...},
+after its first tick as leader or once it is a standby, and again on each change of role. Logs go to
 stderr.
 """
 
@@ -24,7 +24,7 @@ from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import TopicsUnusable
 from streams.clock import real_time
 from streams.controller.composition import Options, run_controller
-from streams.controller.controller_options import add_operated, operated_of
+from streams.controller.controller_options import add_operator_options, parse_operator_options
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_seldom
@@ -38,7 +38,8 @@ _END_WITHIN_S = 3.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until told to end. 0; 2 for bad input or a broker that is not there; 1 after a crash."""
+    """Run until a signal or the supervisor ends it. Returns 0; 2 for invalid input or an
+    unreachable broker; 1 after a crash."""
     given = _parse(argv)
     log_to_stderr(given.log_level, given.log_format)
     collect_seldom()
@@ -102,7 +103,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         choices=["telemetry", "merged"],
         help="read every gateway's telemetry, or what `shoal windows` workers merged of it",
     )
-    add_operated(parser)
+    add_operator_options(parser)
     parser.add_argument(
         "--workload",
         type=Path,
@@ -123,7 +124,7 @@ def _options(given: argparse.Namespace) -> Options:
         default_mode=Mode(given.default_mode),
         cautious=given.default_capacity == CAUTIOUS,
         merged=given.demand == "merged",
-        operated=operated_of(given),
+        operated=parse_operator_options(given),
         workload=given.workload,
     )
 
@@ -132,6 +133,6 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Clients of a broker that is gone wait for it in threads of theirs; we do not wait for them.
-    # Nothing is left to write: desired state is said again by whoever leads next.
+    # Client threads may wait without a limit for an unreachable broker, so do not join them.
+    # No write is lost: the next leader publishes the desired state again.
     os._exit(code)

@@ -1,8 +1,8 @@
-"""The composition root of the controller: opens everything, then runs until the end.
+"""Composition root of the controller: open every part, then run until the end.
 
-Owns the order of a start: broker and topics, the last values of the control topics, windows from
-telemetry, and then waiting for the seat. Decides nothing. A controller that waits follows
-everything that the leader follows, so taking over reads nothing but the last few records.
+Start order: broker and topics, last values of the control topics, telemetry windows, then leader
+election. A standby follows everything that the leader follows, so a takeover reads only the last
+few records.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.kafka_clients import security
 from streams.broker.topic_admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.clock import Clock, wall_ms
-from streams.controller.control_state import Latest, into_latest
+from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import ControlTopics
-from streams.controller.controller_options import Operated
-from streams.controller.declared_cluster import Declared
-from streams.controller.demand_sources import asked_of_prometheus, demand_sources
+from streams.controller.controller_options import OperatorOptions
+from streams.controller.declared_cluster import DeclaredCluster
+from streams.controller.declared_names import DeclaredNames
+from streams.controller.demand_sources import demand_sources, prometheus_queries
 from streams.controller.election import Election
-from streams.controller.known import Known
 from streams.controller.leader_producer import LeaderProducer
-from streams.controller.leadership import Seat
+from streams.controller.leadership import LeadershipClient
 from streams.controller.leadership_term import Terms
-from streams.controller.operator_endpoints import operated
+from streams.controller.operator_endpoints import open_operator_endpoints
 from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop, Ports
 from streams.files.keyfiles import read_keys
@@ -76,10 +76,11 @@ _STALL_REAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. default_mode, cautious: what holds where the file names no mode
-    and no capacity.
-    workload: a demand file, for models whose workload the file does not declare. merged: demand is
-    read from what window workers merged, not from every gateway's telemetry.
+    """Options of the controller command. default_mode, cautious: defaults if the file declares no
+    mode and no capacity.
+
+    workload: a demand file, for models whose workload the file does not declare. merged: read
+    demand from the merged records of window workers instead of every gateway's telemetry.
     """
 
     config: Path
@@ -89,7 +90,7 @@ class Options:
     prefix: str
     default_mode: Mode
     cautious: bool = True
-    operated: Operated = field(default_factory=Operated)
+    operated: OperatorOptions = field(default_factory=OperatorOptions)
     workload: Path | None = None
     merged: bool = False
 
@@ -102,8 +103,8 @@ each time it comes to lead, after the first tick."""
 async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:
     """Run until `end` is set.
 
-    Raises UserError for a bad file, BrokerUnreachable, TopicsUnusable, and whatever crashed one of
-    its loops.
+    Raises UserError for an invalid file, BrokerUnreachable, TopicsUnusable, and any exception that
+    crashed one of its loops.
     """
     config = _config(options)
     config = _patient(config, options.time_base.speed)
@@ -112,7 +113,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         config = replace(config, cluster=with_workload(config.cluster, demands))
     broker_clock = BrokerClock(time.monotonic_ns, wall_ms)
     clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
-    queries = asked_of_prometheus(config)  # refused before this controller claims to lead
+    # Invalid queries fail here, before this controller claims leadership.
+    queries = prometheus_queries(config)
     keys = read_keys()
     exposed = open_points(keys, security(), options.broker)
     for point in exposed:
@@ -120,25 +122,25 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     seal, signer, verifier = Seal(keys, clock), Signer(keys, broker_clock.now_ms), Verifier(keys)
     found = await ensure_topics(options.broker, options.prefix)
     _say_changed(found)
-    latest, election = Latest(), Election(uuid.uuid4().hex)
+    latest, election = ControlState(), Election(uuid.uuid4().hex)
     words = new_producer(options.broker, options.controller_id, request_timeout_ms=10_000)
     written = LeaderProducer(
         options.broker, options.controller_id, options.prefix, not found.embedded
     )
-    seat = Seat(
+    seat = LeadershipClient(
         words,
         LEADERSHIP.wire_name(options.prefix),
         options.controller_id,
         election,
         clock,
-        # The embedded broker acknowledges with a made-up time; it runs on this machine's clock.
+        # Acknowledgements of the embedded broker hold no real time; it uses this machine's clock.
         (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.add_sample,
     )
     outbox = Outbox(written, options.prefix, seat.leads, signer)
     bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
-    declared = Declared(config, latest)
-    known = Known(declared, latest.assignments, latest.undeclared)
+    declared = DeclaredCluster(config, latest)
+    known = DeclaredNames(declared, latest.assignments, latest.undeclared)
     desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
@@ -178,7 +180,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         options.broker,
         options.prefix,
         found.partitions,
-        into_latest(latest, election, clock, loop.overwrite, alerts.take, known),
+        control_record_handler(latest, election, clock, loop.overwrite, alerts.take, known),
         latest.drop,
         bury,
         lambda: [node for node, desired in latest.assignments.items() if desired.instances],
@@ -205,7 +207,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     await warmed(any(service.pipelines != "none" for service in config.cluster.services))
     await words.start()
     try:
-        # Its first word tells the broker's time, against which the age of everything is measured.
+        # The first acknowledgement gives the broker's time, from which record ages are measured.
         await seat.introduce()
         await control.start()
         windows.advance(clock.now_ms())
@@ -241,7 +243,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         def behind() -> dict[str, int]:
             return {**control.behind.records, **telemetry.behind.records}
 
-        async with operated(
+        async with open_operator_endpoints(
             options.operated, identity, loop, words, signer, leader, behind, verifier
         ):
             await _until_over(loops, end, outbox, seat)
@@ -252,8 +254,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
 
 
 def _config(options: Options) -> Config:
-    """The file. UserError for whatever is wrong with it: from here on a refused value is a fault of
-    this program, unless it came in a record."""
+    """Read the configuration file. UserError for any fault in it. After this, a rejected value is a
+    bug unless it came in a record."""
     try:
         return load_config(options.config, options.default_mode, cautious=options.cautious)
     except InvalidValue as error:
@@ -261,15 +263,16 @@ def _config(options: Options) -> Config:
 
 
 def _patient(config: Config, speed: float) -> Config:
-    """`config` for a run at `speed`: processes stall for real seconds, however fast time goes."""
+    """Scale the timeouts of `config` to `speed`, because processes stall in real seconds."""
     policy = config.cluster.policy
     silent_s = max(policy.node_silent_s, min(3600.0, _STALL_REAL_S * speed))
     cluster = replace(config.cluster, policy=replace(policy, node_silent_s=silent_s))
     return replace(config, cluster=cluster)
 
 
-def _unmanaged(config: Config, declared: Declared, latest: Latest) -> UnmanagedServers:
-    """Looks for servers that others started, of models that declare what these run on."""
+def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) -> UnmanagedServers:
+    """Counter of vLLM servers that Shoal did not start, for models that declare
+    `unmanaged`."""
     return UnmanagedServers(
         [prometheus(server) for server in config.prometheus.values()],
         lambda: [s.model for s in declared().services if s.unmanaged],
@@ -281,7 +284,7 @@ def _unmanaged(config: Config, declared: Declared, latest: Latest) -> UnmanagedS
 def _watching(
     options: Options, control: ControlTopics, telemetry: TelemetryTopic, loop: Loop
 ) -> Callable[[], Awaitable[None]]:
-    """Topics that were deleted are made again and said; partitions that were added are read."""
+    """Recreate deleted topics with a log line, and start to read added partitions."""
 
     async def watch() -> None:
         said = ""
@@ -314,10 +317,10 @@ def _say_changed(found: EnsuredTopics) -> None:
 
 
 class _DeadLetters:
-    """Writes each poisoned place to dead-letters once; what a standby finds waits for its term."""
+    """Write one dead letter for each invalid record; a standby keeps its letters until it leads."""
 
     def __init__(
-        self, outbox: Publisher, latest: Latest, reader: str, leads: Callable[[], bool]
+        self, outbox: Publisher, latest: ControlState, reader: str, leads: Callable[[], bool]
     ) -> None:
         self._outbox = outbox
         self._latest = latest
@@ -332,7 +335,7 @@ class _DeadLetters:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits and what nobody has written yet."""
+        """Write the pending letters that no other controller has written."""
         while self._waiting:
             poison = self._waiting.popleft()
             if poison.place not in self._latest.dead:
@@ -341,9 +344,10 @@ class _DeadLetters:
 
 
 def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> Published:
-    """Executors and gateways, while some model is in mode act; else nothing leaves at all.
+    """Actuator that publishes to executors and gateways while at least one model is in mode act; it
+    withholds all records otherwise.
 
-    Models in other modes get no assignments from `decide` either: this is the second lock.
+    `decide` makes no assignments for models in other modes; this is a second safeguard.
     """
     return Published(outbox, lambda: _acts(declared()), seal)
 
@@ -357,11 +361,12 @@ def _following(source: DemandSource, sink: Sink) -> Callable[[], Awaitable[None]
 
 
 async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
-    """Wait for `stopping`, but no longer: with the broker gone, clients never stop waiting."""
+    """Wait for `stopping`, at most `limit_s` real seconds: a client of an unreachable broker never
+    stops waiting."""
     task = asyncio.ensure_future(stopping)
     done, _ = await asyncio.wait({task}, timeout=limit_s)
     for one in done:
-        if not one.cancelled():  # a client cancels itself where its broker is gone
+        if not one.cancelled():  # a client cancels itself if its broker is unreachable
             one.result()
 
 
@@ -369,9 +374,10 @@ async def _until_over(
     loops: Mapping[str, Callable[[], Awaitable[None]]],
     end: asyncio.Event,
     outbox: Outbox,
-    seat: Seat,
+    seat: LeadershipClient,
 ) -> None:
-    """Run the loops until `end`, then send what waits and resign; raise what crashed a loop."""
+    """Run the loops until `end`, then flush the outbox and resign. Raises the exception that
+    crashed a loop."""
     tasks: dict[asyncio.Future[Any], str] = {
         asyncio.ensure_future(run()): name for name, run in loops.items()
     }

@@ -1,8 +1,7 @@
-"""What the control topics said last: one value per key, whoever read it and however often.
+"""Latest value of each key on the control topics.
 
-Owns the fold of control records into "the latest". Knows nothing of Kafka clients or Faust: the
-rebuild at the start and the agents afterwards feed the same object. A record that comes twice
-changes nothing.
+The initial read and the agents that follow fold records into the same object. A record that is read
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any
 
 from autoscaler.estimate.engine_view import EngineView
 from streams.clock import Clock
+from streams.controller.declared_names import DeclaredNames
 from streams.controller.election import Election
-from streams.controller.known import Known
 from topics.checks import MAX_MS, MAX_RESTORED_COUNT
 from topics.leadership import token_of
 from topics.records import (
@@ -38,33 +37,37 @@ _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
 _KEPT_VERDICTS = 1000
 KEPT_DEAD = 10_000
-_KEPT_ASIDE = 8  # leaders of one node or model: the highest token, which may be forged, goes first
+# Leaders per node or model; the highest token, which may be forged, is evicted first.
+_KEPT_ASIDE = 8
 _SAME_MS = 1_000
 
 _ALERT_IS_NEWS_S = 60.0
 """Real seconds: what an older alert was about, the first plan sees."""
 
 
-class Refused(Exception):
-    """A record that decodes, and from which no value of the core can be made."""
+class RecordRefused(Exception):
+    """A record that decodes but holds values that the core rejects."""
 
 
 @dataclass(slots=True)
-class Latest:
-    """Latest records by key. claimed: the highest leader token that anybody claimed.
+class ControlState:
+    """Latest records by key. claimed: the highest leader token in any claim.
 
     statuses, assignments: by node; routes: by model; rates: by model and hour; nodes_obtainable,
     usd_per_node_h: by pool.
-    beyond: assignments and routes, by type and key and then by token, where nobody has claimed the
-    token: kept aside until somebody does. Where the claims are lost, forged ones above the true one
-    do not hide it; eight below it push it out (signatures keep forged ones away).
-    dead: (topic, partition, offset) of what is in dead-letters already, at least the last 10,000
-    (a dict, because it keeps their order); buried: how many there were. decisions: the last 2000.
-    services: by model, as declared on the topic; withdrawn: models whose service was withdrawn
-    there. controls: by key, as operators said it last; of verdicts at least the last 1000.
-    alerts: those that nobody has taken yet. unmanaged: by model, servers that Shoal did not start.
-    undeclared: records left out because of their names, by topic. refused: by model, why its last
-    declaration on the topic cannot be used, and the one before stands.
+
+    beyond: assignments and routes with a token that no leader has claimed, by type and key and then
+    by token; kept until a claim arrives. If claims are lost, forged records above the true one do
+    not hide it. Eight forged ones below it evict it (signatures prevent forged ones).
+
+    dead: (topic, partition, offset) of records that have a dead letter, at least the last 10,000 (a
+    dict, because it keeps their order). buried: their total number. decisions: the last 2000.
+
+    services: by model, as declared on the topic. withdrawn: models whose service was withdrawn
+    there. controls: the latest operator command of each key; at least the last 1000 verdicts.
+    alerts: not yet taken. unmanaged: by model, number of servers that Shoal did not start.
+    undeclared: number of records dropped for undeclared names, by topic. refused: by model, why its
+    latest declaration on the topic is invalid; the previous one stays in force.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -126,7 +129,7 @@ class Latest:
 
     def _control(self, record: Control) -> None:
         self.controls.pop(record.key, None)
-        self.controls[record.key] = record  # the newest is the last
+        self.controls[record.key] = record  # keeps the newest last
         if record.kind != "verdict" or len(self.controls) <= 2 * _KEPT_VERDICTS:
             return
         verdicts = [key for key, control in self.controls.items() if control.kind == "verdict"]
@@ -145,8 +148,9 @@ class Latest:
                 del self.beyond[key]
 
     def _desired(self, kept: dict[str, Any], key: str, record: Assignment | Routes) -> None:
-        """Keep `record` unless a later one is known: order is (token, generation), for a stale
-        leader's late write may be the last of its key, and a forged token may be any."""
+        """Keep `record` unless a later one is stored. Order is (token, generation), because the
+        last record of a key may be a stale leader's late write, and a forged token can have any
+        value."""
         if record.leader_token > self.claimed:
             aside = self.beyond.setdefault((type(record).__name__, key), {})
             before = aside.get(record.leader_token)
@@ -160,7 +164,7 @@ class Latest:
             kept[key] = record
 
     def take_engines(self) -> dict[str, EngineView]:
-        """What engines said since the last call, by model."""
+        """Engine observations since the last call, by model."""
         found, self.engines = self.engines, {}
         return found
 
@@ -170,7 +174,7 @@ class Latest:
         return found
 
     def bury(self, place: tuple[str, int, int]) -> None:
-        """Remember that `place` (topic, partition, offset) has its dead letter."""
+        """Record that the record at `place` (topic, partition, offset) has its dead letter."""
         self.buried += place not in self.dead
         self.dead[place] = None
         if len(self.dead) > 2 * KEPT_DEAD:
@@ -178,7 +182,7 @@ class Latest:
                 del self.dead[oldest]
 
     def drop(self, topic: str, key: str) -> None:
-        """A tombstone: `key` of `topic` is gone."""
+        """Apply a tombstone: remove `key` of `topic`."""
         if topic == "services":
             self.services.pop(key, None)
             self.withdrawn.add(key)
@@ -195,30 +199,30 @@ class Latest:
         kept.get(topic, {}).pop(key, None)
 
 
-def into_latest(
-    latest: Latest,
+def control_record_handler(
+    latest: ControlState,
     election: Election,
     clock: Clock,
     overwrite: Callable[[Assignment | Routes], None],
     on_alert: Callable[[Alert], None],
-    known: Known | None = None,
+    known: DeclaredNames | None = None,
 ) -> Callable[[str, Any, int, int], None]:
-    """What becomes of each record of the control topics: (topic, record, offset, append time).
+    """Return the handler of control records, called with (topic, record, offset, append time).
 
-    overwrite: told of what leaders wrote. on_alert: told of alerts that are news. known: what is
-    declared; without it every name is taken. Raises Refused, before anything is folded in, where
-    the record is at fault; any other exception is a fault of this program.
+    overwrite: called with records that leaders wrote. on_alert: called with new alerts. known:
+    declared names; without it every name is accepted. The handler raises RecordRefused, before it
+    changes any state, if the record is invalid; any other exception is a bug.
     """
 
     offered: dict[tuple[str, str], int] = {}
 
     def on_our_clock(record: Any, append_ms: int) -> Any:
         if isinstance(record, Status):
-            # A node's words come in order, so none is older than the one before, although the
-            # broker's clock may have been set back since.
+            # Statuses of a node arrive in order, so none is older than the previous one, even if
+            # the broker's clock was set back since.
             before = latest.statuses.get(record.node)
             heard_ms = clock.event_ms(append_ms)
-            return as_heard(record, max(heard_ms, before.at_ms) if before else heard_ms)
+            return on_local_clock(record, max(heard_ms, before.at_ms) if before else heard_ms)
         if isinstance(record, (Availability, Price)):
             return replace(record, observed_ms=clock.event_ms(append_ms))
         return record
@@ -229,9 +233,9 @@ def into_latest(
         try:
             dated = on_our_clock(record, append_ms)
         except (ValueError, ArithmeticError) as error:
-            raise Refused(str(error)) from error
+            raise RecordRefused(str(error)) from error
         if isinstance(record, Leadership):
-            election.heard(record, offset, clock.real_age_s(append_ms))
+            election.apply(record, offset, clock.real_age_s(append_ms))
         elif isinstance(record, Alert):
             if clock.real_age_s(append_ms) < _ALERT_IS_NEWS_S:
                 on_alert(record)
@@ -241,7 +245,7 @@ def into_latest(
             record = dated
         elif isinstance(record, (Availability, Price)):
             if offered.get((topic, record.pool)) == record.observed_ms:
-                return  # read again
+                return  # read a second time
             offered[topic, record.pool] = record.observed_ms
             record = dated
         latest.take(record, offset)
@@ -251,9 +255,10 @@ def into_latest(
     return on_record
 
 
-def as_heard(status: Status, heard_ms: int) -> Status:
-    """`status` on our clock: `at_ms` is when the broker took it, and what its executor's clock
-    says of its instances moves along. What an instance did lies before that, whatever it says."""
+def on_local_clock(status: Status, heard_ms: int) -> Status:
+    """`status` converted to this controller's clock. `at_ms` becomes the time at which the broker
+    received it, and instance times of the executor's clock shift with it. Instance events are never
+    later than that time."""
     ahead_ms = status.at_ms - heard_ms
     near = abs(ahead_ms) < _SAME_MS
     newest_ms = max((max(i.since_ms, i.launched_ms) for i in status.instances), default=0)

@@ -1,10 +1,10 @@
-"""The control topics: their last values at the start, then everything that is written to them.
+"""Read the control topics: their last values at the start, then every new record.
 
-Owns one consumer without a group, its positions across reconnections, and reading no more of the
-past than is needed. Knows nothing of what a record means: it is folded by `on_record`.
+One consumer without a consumer group, which keeps its positions across reconnections and reads no
+more of the past than is needed. The caller's `on_record` interprets the records.
 
-Plain aiokafka: a controller reads all partitions, so there is nothing for a consumer group or for
-Faust to share out (`streams.windows` is where there is).
+Plain aiokafka: each controller reads all partitions, so neither a consumer group nor Faust has
+anything to share out (in `streams.windows` it does).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 
 from streams.broker.consumer_lag import Behind
 from streams.broker.kafka_clients import consumer as new_consumer
-from streams.controller.control_state import Refused
+from streams.controller.control_state import RecordRefused
 from streams.invalid_records import Forgeries, Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
@@ -71,12 +71,14 @@ the core can be made of the record, which is poison then; any other exception en
 
 
 class ControlTopics:
-    """partitions: how many each topic has on this broker, by short name.
+    """Consumer of the control topics. partitions: partition count of each topic on this broker, by
+    short name.
 
-    on_gone: (short topic name, key) was deleted. expected: keys of `status` that must be found
-    even if they were silent for a while.
-    verifier: checks signatures; what has no good one is counted there, is poison (as far as
-    `Forgeries` goes), and on_forged is told of an assignment or routes.
+    on_gone: called with (short topic name, key) of each tombstone. expected: keys of `status` that
+    the initial read must find even if they have been silent for a while.
+
+    verifier: checks signatures and counts failures. A record that fails is reported as invalid
+    (within the limit of `Forgeries`), and on_forged receives it if it is an assignment or routes.
     """
 
     def __init__(
@@ -111,14 +113,14 @@ class ControlTopics:
         self.behind = Behind(prefix)
 
     async def start(self, timeout_s: float = 60.0) -> None:
-        """Fold in the last value of every key. TimeoutError after `timeout_s` real seconds."""
+        """Read the last value of every key. TimeoutError after `timeout_s` real seconds."""
         self._consumer = await self._open()
         async with asyncio.timeout(timeout_s):
             await self._read_last_values(self._consumer)
 
     async def follow(self) -> None:
-        """Fold in what comes, until cancelled, going on where reading ended, whatever happens to
-        the connection."""
+        """Read new records until cancelled. Continues at the last position after any loss of the
+        connection."""
         while True:
             try:
                 if self._consumer is None:
@@ -134,7 +136,8 @@ class ControlTopics:
             await self.close()
 
     async def caught_up(self) -> None:
-        """Wait until everything is folded in that the topics hold now. `follow` must run."""
+        """Wait until every record that the topics hold now is folded in. `follow` must be
+        running."""
         while True:
             reading: Any = self._consumer
             with contextlib.suppress(KafkaError, OSError):
@@ -143,7 +146,7 @@ class ControlTopics:
             await asyncio.sleep(_SOON_S)
 
     async def _reaches_the_end(self, reading: Any) -> bool:
-        """Whether `reading` came to the ends as they are now before it was replaced."""
+        """Whether `reading` reached the current ends before another consumer replaced it."""
         ends = await reading.end_offsets(list(self._partitions))
         this: object = reading
         while this is self._consumer:
@@ -154,13 +157,13 @@ class ControlTopics:
         return False
 
     def repartition(self, partitions: Mapping[str, int]) -> None:
-        """Topics have other numbers of partitions now: new ones are read from their beginnings."""
+        """Apply changed partition counts; new partitions are read from the beginning."""
         places = self._places(partitions)
         if places != self._partitions:
             self._partitions, self._changed = places, True
 
     async def close(self) -> None:
-        """Close the consumer; `follow` opens another one."""
+        """Close the consumer; a running `follow` opens another one."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             with contextlib.suppress(KafkaError, OSError):
@@ -177,7 +180,7 @@ class ControlTopics:
         made = new_consumer(
             self._bootstrap,
             "shoal-control",
-            # A real Kafka answers at the first byte; the embedded one holds every fetch that long.
+            # Kafka answers a fetch at the first byte; the embedded broker holds each for this long.
             fetch_max_wait_ms=40 if self._embedded else 500,
             isolation_level="read_uncommitted" if self._embedded else "read_committed",
             max_partition_fetch_bytes=8 * 1024 * 1024,
@@ -227,7 +230,7 @@ class ControlTopics:
                 return
         try:
             self._on_record(name, record, message.offset, message.timestamp)
-        except Refused as error:
+        except RecordRefused as error:
             why = str(error)
             self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
 
@@ -236,11 +239,12 @@ class ControlTopics:
         self._forgeries.tell(Poison(name, message.partition, message.offset, value, why))
 
     async def _read_last_values(self, consumer: AIOKafkaConsumer) -> None:
-        """Of compacted topics the last records of each key are decoded, of others the last 5000.
+        """Decode the last records of each key of compacted topics, and the last 5000 records of
+        others.
 
-        `status` has a record per node every two seconds, most of them not compacted yet, so it is
-        read back from its end: until a minute or thirty records per node are covered, or ten times
-        as much where an expected node was not found.
+        `status` has a record per node every two seconds, most of them not compacted yet. It is
+        therefore read backwards until it covers one minute or thirty records per node, or ten times
+        as much if an expected node is missing.
         """
         parts = self._partitions
         ends = await consumer.end_offsets(parts)
@@ -256,7 +260,7 @@ class ControlTopics:
             spans[part] = begin, ends[part]
         found = await self._read_spans(consumer, spans)
         statuses = {p: f for p, f in found.items() if p.topic == STATUS.wire_name(self._prefix)}
-        # Leadership first: it says which tokens to believe. Then services, which declare models.
+        # Leadership first: it decides which tokens are valid. Then services, which declare models.
         for part in parts:
             if part not in statuses:
                 for message in found[part].kept:
@@ -299,7 +303,7 @@ class ControlTopics:
     async def _read_spans(
         self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, _Span]:
-        """What [begin, end) of each partition holds, not decoded."""
+        """Read [begin, end) of each partition, not decoded."""
         found: dict[TopicPartition, _Span] = {}
         waiting = set()
         consumer.pause(*self._partitions)
@@ -324,9 +328,9 @@ class ControlTopics:
 
 
 class _Span:
-    """Raw records of a stretch of a partition: all, or the last three of each key (the last one
-    may be a stale leader's, or not understood). oldest_ms, newest_ms: append times. count: of
-    records."""
+    """Raw records of a section of a partition: all of them, or the last three of each key (the last
+    one may come from a stale leader or be invalid). oldest_ms, newest_ms: append times. count:
+    number of records."""
 
     def __init__(self, per_key: bool) -> None:
         self._per_key = per_key
@@ -341,7 +345,7 @@ class _Span:
         return sorted((m for last in self._last.values() for m in last), key=lambda m: m.offset)
 
     def add(self, messages: list[Any]) -> None:
-        """Later records of the partition."""
+        """Append later records of the partition."""
         self.count += len(messages)
         if messages:
             self.oldest_ms = self.oldest_ms or messages[0].timestamp
@@ -353,7 +357,7 @@ class _Span:
             del last[:-_KEPT_PER_KEY]
 
     def then(self, later: _Span) -> _Span:
-        """This stretch and the one after it; changes this one."""
+        """Extend this section by the section after it; changes this one."""
         count, oldest_ms = self.count + later.count, self.oldest_ms or later.oldest_ms
         self.add(later.kept)
         self.count, self.oldest_ms = count, oldest_ms

@@ -1,7 +1,7 @@
-"""What people want to see of a controller, as options of a command line.
+"""Command-line options for the operator endpoints of a controller.
 
-Holds these options for both of their commands: `shoal controller` hands them on to
-`python -m streams.controller`.
+Shared by `shoal controller` and `python -m streams.controller`; the first passes them to the
+second.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ HTTP = "127.0.0.1:8702"
 
 
 @dataclass(frozen=True, slots=True)
-class Operated:
-    """http: where to listen for scrapes, status and alerts, "" for nowhere. hosts: host names that
-    it answers to besides addresses. alert_token: without one, alerts are refused. read_token:
-    without one, reads need none. record: folder of the decision log, None for none, and its largest
-    size in bytes."""
+class OperatorOptions:
+    """http: listen address for scrapes, status and alerts, "" for none. hosts: accepted host names,
+    in addition to addresses. alert_token: if absent, alerts are refused. read_token: if absent,
+    reads need none. record: folder of the decision log, None for none, and its maximum size in
+    bytes."""
 
     http: str = ""
     hosts: frozenset[str] = frozenset()
@@ -39,9 +39,9 @@ class Operated:
     record_bytes: int = MOST_RECORD_MIB << 20
 
 
-def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = "") -> None:
-    """Add them. record, http: the default folder of the decision log and the default address, ""
-    for none."""
+def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http: str = "") -> None:
+    """Add the options to `parser`. record, http: defaults for the folder of the decision log and
+    the listen address, "" for none."""
     parser.add_argument(
         "--http",
         default=http,
@@ -81,8 +81,9 @@ def add_operated(parser: argparse.ArgumentParser, record: str = "", http: str = 
     )
 
 
-def operated_of(given: argparse.Namespace) -> Operated:
-    """The options as a value; the folder of the log is made. UserError: one is not allowed."""
+def parse_operator_options(given: argparse.Namespace) -> OperatorOptions:
+    """The options as a value. Creates the folder of the log. UserError: an option has an invalid
+    value."""
     if not 1 <= given.record_mib <= 1 << 20:
         raise UserError(f"--record-mib {given.record_mib}: allowed: 1 to {1 << 20}")
     if given.http:
@@ -105,7 +106,7 @@ def operated_of(given: argparse.Namespace) -> Operated:
         hosts = parse_host_names("--allowed-hosts", given.allowed_hosts)
     except InvalidRecord as error:
         raise UserError(str(error)) from None
-    return Operated(
+    return OperatorOptions(
         http=given.http,
         hosts=hosts,
         alert_token=BearerToken(token),
@@ -115,9 +116,9 @@ def operated_of(given: argparse.Namespace) -> Operated:
     )
 
 
-def operated_argv(given: argparse.Namespace) -> tuple[str, ...]:
-    """The options as they were given, for another command line."""
-    operated_of(given)
+def operator_options_argv(given: argparse.Namespace) -> tuple[str, ...]:
+    """The same options as arguments for another command line."""
+    parse_operator_options(given)
     return (
         "--log-format", given.log_format,
         "--http", given.http, "--allowed-hosts", given.allowed_hosts,

@@ -1,9 +1,8 @@
-"""The cluster as it is declared now: the file, and what the `services` topic says over it.
+"""Current declared cluster: the file, overridden by the `services` topic.
 
-Owns putting the two together. A record that cannot be read, or with which a controller that starts
-with nothing could not decide, changes nothing: the last good declaration of its model stands, its
-withdrawal included. That is said in the log once, and in `Latest.refused` while it lasts (of 100
-models at most).
+A record that is invalid, or for which a freshly started controller could not make a decision,
+changes nothing: the model keeps its last valid declaration or withdrawal. The reason is logged
+once, and kept in `ControlState.refused` while it lasts (for at most 100 models).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import replace
 from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.validation import InvalidValue
-from streams.controller.control_state import Latest
+from streams.controller.control_state import ControlState
 from streams.files.shoal_yaml import Config, parse_service
 from streams.files.user_errors import UserError, first_line
 from topics.records import DeclaredService
@@ -24,10 +23,10 @@ log = logging.getLogger(__name__)
 _MOST_SAID = 100
 
 
-class Declared:
-    """Call it for the cluster of this moment; nothing is read anew unless a record came."""
+class DeclaredCluster:
+    """Call it for the current cluster. It is rebuilt only after a new record."""
 
-    def __init__(self, config: Config, latest: Latest) -> None:
+    def __init__(self, config: Config, latest: ControlState) -> None:
         self._config = config
         self._latest = latest
         self._read: dict[str, DeclaredService] = {}
@@ -37,7 +36,7 @@ class Declared:
         self._cluster = config.cluster
 
     def __call__(self) -> Cluster:
-        """The declared cluster."""
+        """The current declared cluster."""
         records, gone = self._latest.services, frozenset(self._latest.withdrawn)
         new = [r for model, r in records.items() if self._read.get(model) is not r]
         if not new and gone == self._gone:
@@ -57,10 +56,12 @@ class Declared:
         refused = self._latest.refused
         try:
             service = parse_service(self._config, model, record.declared)
-            try_out(replace(self._config.cluster, services=(service,), routes=()), record.at_ms)
+            check_decidable(
+                replace(self._config.cluster, services=(service,), routes=()), record.at_ms
+            )
         except Exception as error:
-            # All that was worked out follows from this record and from the file, with which this
-            # controller has started: whatever was raised is the record's doing.
+            # The file alone was valid when this controller started, so the record caused the
+            # exception.
             expected = isinstance(error, (UserError, InvalidValue))
             why = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
             log.error("services: %s", why, exc_info=None if expected else error)
@@ -87,8 +88,7 @@ class Declared:
         )
 
 
-def try_out(cluster: Cluster, now_ms: int) -> None:
-    """Decide once for `cluster` as a controller does that has just started and heard nothing;
-    raises what that raises."""
+def check_decidable(cluster: Cluster, now_ms: int) -> None:
+    """Run one decision for `cluster` from an empty state; raises any exception of that decision."""
     state = restore(cluster, {}, {}, {}, (), now_ms)
     decide(state, Observation(), cluster, now_ms)

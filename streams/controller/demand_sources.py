@@ -1,7 +1,5 @@
-"""Where demand comes from: our gateways' telemetry, and Prometheus for models that name a query.
-
-Owns which source counts for which model. Knows nothing of how either is read.
-"""
+"""Choose the demand source of each model: gateway telemetry, or Prometheus if the model has a
+query."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from itertools import compress
 
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock, Times
-from streams.controller.known import Known
+from streams.controller.declared_names import DeclaredNames
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.ports.demand_source import DemandSource, Sink
@@ -28,10 +26,10 @@ def demand_sources(
     telemetry: DemandSource,
     on_news: Callable[[], None],
     merged: bool = False,
-    known: Known | None = None,
+    known: DeclaredNames | None = None,
 ) -> list[tuple[DemandSource, Sink]]:
-    """Each source with its sink. merged: `telemetry` is what window workers merged of it. known:
-    records of other models are left out."""
+    """Each source with its sink. merged: `telemetry` reads the merged records of window workers.
+    known: records of undeclared models are dropped."""
     count = merged_sink if merged else gateways_sink
     found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news, known))]
     if queries:
@@ -40,8 +38,8 @@ def demand_sources(
     return found
 
 
-def asked_of_prometheus(config: Config) -> dict[str, str]:
-    """Model -> PromQL. UserError: a query, and nobody to ask."""
+def prometheus_queries(config: Config) -> dict[str, str]:
+    """PromQL by model. UserError: a model has a query, but no Prometheus address is declared."""
     queries = {
         s.model: vllm_query(s.model) if s.demand_query == FROM_VLLM else s.demand_query
         for s in config.cluster.services
@@ -60,12 +58,14 @@ def gateways_sink(
     windows: TelemetryWindows,
     queries: Mapping[str, str],
     on_news: Callable[[], None],
-    known: Known | None = None,
+    known: DeclaredNames | None = None,
 ) -> Sink:
-    """Counts what gateways report. Where Prometheus is asked, only that they live is noted: the
-    same request must not be counted twice, nor our gateway's zero hide that Prometheus is away.
+    """Sink that counts gateway telemetry. For a model with a Prometheus query it records only that
+    the gateway is alive: a request must not be counted twice, and a zero of our gateway must not
+    hide that Prometheus is unavailable.
 
-    on_news: called where something was counted. known: records of other models are left out."""
+    on_news: called after a record is counted. known: records of undeclared models are dropped.
+    """
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         records, ends_ms = _declared(records, ends_ms, known)
@@ -83,10 +83,10 @@ def merged_sink(
     windows: TelemetryWindows,
     queries: Mapping[str, str],
     on_news: Callable[[], None],
-    known: Known | None = None,
+    known: DeclaredNames | None = None,
 ) -> Sink:
-    """As `gateways_sink`, of what window workers merged: counts come without a gateway, and the
-    words of gateways without counts."""
+    """As `gateways_sink`, for the records of window workers: these hold counts without a gateway,
+    and gateway records without counts."""
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         records, ends_ms = _declared(records, ends_ms, known)
@@ -102,7 +102,8 @@ def merged_sink(
 
 
 def prometheus_sink(windows: TelemetryWindows) -> Sink:
-    """Counts what Prometheus says, which is no gateway: it confirms no routes."""
+    """Sink that counts answers of Prometheus. Prometheus is not a gateway, so it confirms no
+    routes."""
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         windows.add_all(records, ends_ms, from_gateway=False)
@@ -111,9 +112,9 @@ def prometheus_sink(windows: TelemetryWindows) -> Sink:
 
 
 def _declared(
-    records: TelemetryBatch, ends_ms: Times, known: Known | None
+    records: TelemetryBatch, ends_ms: Times, known: DeclaredNames | None
 ) -> tuple[TelemetryBatch, Times]:
-    """Of `records` those of declared models; the others are counted."""
+    """The `records` of declared models; others are counted as dropped."""
     if known is None:
         return records, ends_ms
     models = known.models()

@@ -1,18 +1,19 @@
-"""Who leads, as one controller sees it: claims and renewals read back, on a monotonic clock.
+"""Leader election over the `leadership` topic: claims and renewals on a monotonic clock.
 
-Owns the rules; all times are arguments, in monotonic seconds. Knows nothing of Kafka: `leadership`
-reads and writes for it. The log itself elects: no consumer group, so it works the same on every
-broker and nothing is left behind.
+All times are arguments, in monotonic seconds; `leadership` does the I/O. The log itself elects the
+leader. This needs no consumer group, so it works the same on every broker and leaves no state
+behind.
 
-The highest claim leads. A leader's lease counts from when it sent the last renewal that it has
-read back, so no claim stands before that renewal in the log. Others claim once they saw no
-renewal for longer than a lease while they were reading, so two never lead at a time as long as
-monotonic clocks run at about the same rate. Where that fails, the broker fences (see `outbox`).
-Claims of several may cross on their way: the last one leads only when the others have said that
-they stand by, or when their leases are over.
+The highest claim leads. A leader's lease begins when it sent the last renewal that it has read
+back, so no other claim precedes that renewal in the log. A standby claims if it saw no renewal for
+longer than a lease while it was reading. Two controllers therefore never lead at a time if their
+monotonic clocks run at about the same rate; otherwise the broker fences (see `outbox`). If several
+claims cross, the last claimant leads only after the others have published that they stand by, or
+after their leases end.
 
-A claim can be lost with the topic, and executors that follow it refuse every lower token. They say
-which one they follow, so whoever leads without having heard of it claims again, above it.
+A claim can be lost together with the topic, and executors that follow it refuse every lower token.
+Executors publish the token that they follow, so a leader that has not read that claim claims again
+with a higher token.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _MOST_STEP_S = 0.5
 
 @dataclass(slots=True)
 class Election:
-    """boot: id of this controller's life, on all its records. token: of its claim, once it was
-    read back, 0 before. highest, leader: token and name of the highest claim. base: of the claims
-    on the topic. offset: of the last record read. heard_renewal: whether the leader renewed since
-    this controller watches. yielded: whether a later claim has just taken the seat, which others
-    wait to hear from here. in_use: the highest believable token that an executor said it follows.
-    What is only written on assignments or routes may be forged, and claiming above it would vouch
-    for it."""
+    """boot: id of this process, on all its records. token: of its own claim once read back, 0
+    before. highest, leader: token and name of the highest claim. base: the base of the latest
+    claims on the topic. offset: of the last record read. heard_renewal: whether the leader has
+    renewed since this controller began to watch. yielded: whether a later claim has just replaced
+    this controller's, whose claimant waits for its standby record. in_use: the highest plausible
+    token that an executor follows. Tokens that occur only on assignments or routes may be forged,
+    and a claim above one would make it valid."""
 
     boot: str
     token: int = 0
@@ -67,10 +68,11 @@ class Election:
     _sent_s: dict[int, float] = field(default_factory=dict)
     _rivals: dict[str, float] = field(default_factory=dict)
 
-    def heard(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
-        """A record of the topic, in order. age_s: real seconds since it was appended."""
+    def apply(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
+        """Apply a record of the topic, in order. age_s: real seconds since it was appended."""
         if offset < self.offset:
-            # Whoever led must claim on the new topic; one that does not see it holds its lease yet.
+            # The topic was recreated: a leader must claim again. One that has not noticed still
+            # has its lease.
             self.token, self._vacant = 0, self._vacant or bool(self.token)
         self.offset = offset
         ours = record.claim == self.boot
@@ -83,7 +85,7 @@ class Election:
             self.highest, self.leader = record.token, record.controller
             self._vacant, self._silent_s = False, self._age_s(age_s)
             self._rival(record, ours)
-            self.heard_renewal = self._checked_s is not None  # not one of the past
+            self.heard_renewal = self._checked_s is not None  # old renewals do not count
             if sent_s is not None and self.token == record.token:
                 self._lease_until_s = max(self._lease_until_s, sent_s + LEASE_S)
         elif record.kind in ("standby", "resignation"):
@@ -104,23 +106,24 @@ class Election:
             self.token, self._won_s, self._lease_until_s = token, sent_s, sent_s + LEASE_S
 
     def _rival(self, record: Leadership, ours: bool) -> None:
-        """Who said `record` may lead for a lease from now."""
+        """The sender of `record` may lead for one lease from now."""
         if not ours:
             self._rivals[record.claim] = self._silent_s
 
     def followed(self, token: int) -> None:
-        """An executor says that it follows the leader with `token`."""
+        """Note that an executor follows the leader with `token`."""
         if token <= MOST_FOLLOWED:
             self.in_use = max(self.in_use, token)
 
     def _age_s(self, age_s: float) -> float:
-        """By the broker's clock only while the past is read: once this controller watches, silence
-        begins when a word is heard, however far that clock is set forward meanwhile."""
+        """Age of a record in real seconds. The broker's clock counts only while old records are
+        read. Once this controller watches, silence begins when it reads a record, even if the
+        broker's clock jumps forward."""
         return age_s if self._checked_s is None else 0.0
 
     def sent(self, kind: str, at_ms: int, now_s: float) -> None:
-        """A record of this controller stamped `at_ms` is being sent. Who says that it stands by
-        takes no seat by a claim that it has not read back: others may lead from then on."""
+        """Note that a record of this controller stamped `at_ms` is being sent. A standby record
+        cancels a claim that has not been read back: other controllers may lead from then on."""
         if kind == "standby":
             self._sent_s.pop(self._claim_ms, None)
         self._claim_ms = at_ms if kind == "claim" else -1
@@ -129,12 +132,12 @@ class Election:
         self._sent_s[at_ms] = now_s
 
     def claiming(self, now_s: float) -> bool:
-        """Whether a claim is on its way, so that nothing else may be said yet."""
+        """Whether a claim is in flight, so that no other record may be sent yet."""
         return now_s - self._sent_s.get(self._claim_ms, float("-inf")) < _CURRENT_S
 
     def watch(self, now_s: float) -> None:
-        """Call often. Silence is heard only while the records of this controller are read back,
-        and a process that was stopped in between has not listened meanwhile."""
+        """Advance the timers; call it often. Silence counts only while this controller reads back
+        its own records. Time in which the process was stopped does not count."""
         step_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
         step_s = min(step_s, _MOST_STEP_S)
@@ -147,24 +150,24 @@ class Election:
         self._watched_s += step_s
 
     def may_claim(self, now_s: float) -> bool:
-        """Whether nobody leads (never anyone, one that resigned, or one that fell silent), or this
-        controller does and executors refuse it."""
+        """Whether this controller may claim: no controller leads (no claim yet, a resignation, or
+        silence), or this one leads and executors refuse its token."""
         if now_s >= self._current_until_s:
             return False
         if self.token:
             refused = self.leads(now_s) and self.in_use > self.token
             return refused and now_s - self._won_s >= ABOVE_S
-        # Who has a claim that this controller has not heard may hold its lease yet.
+        # A controller whose claim this one has not read may still have its lease.
         if self._vacant and self.in_use <= self.highest:
             return True
         return self._silent_s >= TAKEOVER_S and self._watched_s >= WATCH_S
 
     def give_up(self) -> None:
-        """This controller does not lead any more, and watches as others do."""
+        """End this controller's leadership; it continues as a standby."""
         self.token, self.heard_renewal = 0, False
 
     def next_base(self) -> int:
-        """The base of a claim made now, so that its token is higher than any in use."""
+        """Base for a claim made now, so that its token exceeds every token in use."""
         known = min(max(self.highest, self.in_use), MAX_BASE)
         return self.base if self.base + self.offset + 2 > known else known
 

@@ -1,8 +1,8 @@
-"""How the leader writes: in transactions under one id per cluster, so that a broker fences others.
+"""Transactional producer of the leader, with one id per cluster so that the broker fences others.
 
-Owns the transactional producer and its renewal after a failure. On the embedded broker, whose
-transactions are false, a plain producer stands in its place: there readers refuse lower tokens and
-the leader overwrites what others wrote.
+Opens the producer again after a failure. Transactions of the embedded broker do not fence, so there
+it is a plain producer: readers refuse lower tokens, and the leader overwrites records of other
+writers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TRANSACTION_MS = 10_000
 
 
 class Fenced(RuntimeError):
-    """Another controller took over the transactional id: this one leads no more."""
+    """Another controller took over the transactional id; this one no longer leads."""
 
 
 class LeaderProducer:
-    """One term's producer. transactional: whether the broker's transactions can be trusted."""
+    """Producer of one term. transactional: whether the broker's transactions can be trusted."""
 
     def __init__(self, bootstrap: str, client_id: str, prefix: str, transactional: bool) -> None:
         self._bootstrap = bootstrap
@@ -36,11 +36,12 @@ class LeaderProducer:
 
     @property
     def transactional(self) -> bool:
-        """Whether a batch is written whole or not at all."""
+        """Whether a batch is written as one transaction."""
         return self._id is not None
 
     async def open(self) -> None:
-        """Fence whoever wrote before, and abort what was left open. Raises what aiokafka raises."""
+        """Fence the previous writer and abort its open transaction. Raises the exceptions of
+        aiokafka."""
         await self.close()
         more: dict[str, Any] = {"request_timeout_ms": 10_000}
         if self._id is not None:
@@ -54,7 +55,7 @@ class LeaderProducer:
         self._producer = made
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaError, OSError):
@@ -63,13 +64,13 @@ class LeaderProducer:
     async def send(
         self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> Any:
-        """Queue one record; the future is done when the broker has it."""
+        """Queue one record; the future is done when the broker has acknowledged it."""
         return await self._producer.send(topic, value=value, key=key, headers=headers)
 
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
-        """What is sent inside becomes visible together at the end, or not at all if that raises.
-        Fenced: somebody else leads. KafkaConnectionError: the last `open` failed."""
+        """Records sent inside become visible together at the end, or not at all if the block
+        raises. Fenced: another controller leads. KafkaConnectionError: the last `open` failed."""
         if self._id is None:
             yield
             return

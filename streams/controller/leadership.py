@@ -1,6 +1,6 @@
-"""The seat of the leader: this controller's words on the `leadership` topic, and whether it leads.
+"""This controller's records on the `leadership` topic, and whether it leads.
 
-Owns when a record is written; the rules are `election`'s. Each acknowledged word also tells the
+Decides when to write a record; the rules are in `election`. Each acknowledgement also gives the
 broker's time.
 """
 
@@ -28,10 +28,12 @@ _RESIGN_S = 0.5
 _SAY_AGAIN_S = 10.0
 
 
-class Seat:
-    """producer: not transactional, for a claim must go through whoever holds transactions.
+class LeadershipClient:
+    """producer: not transactional, because a claim must succeed while another controller has the
+    transactional id.
 
-    on_append: (append time in ms of the broker's clock, monotonic ns of the sending) of each word.
+    on_append: called with (append time in ms of the broker's clock, monotonic ns of the send) for
+    each acknowledged record.
     """
 
     def __init__(
@@ -55,11 +57,11 @@ class Seat:
         self._sending: asyncio.Task[None] | None = None
 
     def leads(self) -> bool:
-        """Whether this controller may act now; asked before every tick and every send."""
+        """Whether this controller may act now; checked before every tick and every send."""
         return self.election.leads(self._clock.now_s())
 
     async def introduce(self) -> None:
-        """Say once that this controller is there; returns when the broker has taken it, or not."""
+        """Publish once that this controller exists; returns after success or failure."""
         self._said_s = self._clock.now_s()
         await self._send()
 
@@ -70,7 +72,7 @@ class Seat:
             await asyncio.sleep(_STEP_S)
 
     def step(self, now_s: float) -> None:
-        """Say what is due at `now_s`."""
+        """Send the record that is due at `now_s`."""
         self.election.watch(now_s)
         sending = self._sending is not None and not self._sending.done()
         if sending or self.election.claiming(now_s):
@@ -83,18 +85,18 @@ class Seat:
             self._say(now_s)
 
     async def won(self) -> int:
-        """Wait until this controller's claim is the highest; its token."""
+        """Wait until this controller's claim is the highest; returns its token."""
         while not self.leads():
             await asyncio.sleep(_STEP_S / 2)
         return self.election.token
 
     async def lost(self, token: int) -> None:
-        """Wait until the claim with `token` is not the highest any more."""
+        """Wait until the claim with `token` is no longer the highest."""
         while self.election.token == token:
             await asyncio.sleep(_STEP_S / 2)
 
     async def resign(self) -> None:
-        """Tell the others, so that one of them takes over at once."""
+        """Publish a resignation, so that a standby takes over at once."""
         token = self.election.token
         if not token:
             return
@@ -109,7 +111,7 @@ class Seat:
         self._sending = asyncio.create_task(self._send(claims))
 
     async def _send(self, claims: bool = False) -> None:
-        # Looked at only now: a claim that was long on its way may have been read back since.
+        # Build the record only now: a slow claim may have been read back in the meantime.
         token = 0 if claims else self.election.token
         kind = "claim" if claims else "renewal" if token else "standby"
         record = self._record(kind, token)

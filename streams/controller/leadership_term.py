@@ -1,7 +1,7 @@
-"""Terms of office: what happens when this controller comes to lead, and when it does no more.
+"""Terms of leadership: the steps when this controller begins to lead and when it stops.
 
-Owns the order: fence, read what is left, take the state over from the topics, tick. Knows nothing
-of how a leader is found.
+Order: fence the previous leader, read the remaining records, restore the state from the topics,
+tick. `leadership` and `election` decide who leads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from autoscaler.decide import restore
 from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import Fenced, LeaderProducer
-from streams.controller.leadership import Seat
+from streams.controller.leadership import LeadershipClient
 from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop
 from streams.ports.demand_source import DemandSource, Sink
@@ -28,11 +28,11 @@ _LOOK_S = 0.1
 
 
 class Terms:
-    """before: called when a term begins, before its first tick. on_standing: see `compose`."""
+    """before: called at the start of a term, before its first tick. on_standing: see `compose`."""
 
     def __init__(
         self,
-        seat: Seat,
+        seat: LeadershipClient,
         loop: Loop,
         producer: LeaderProducer,
         outbox: Outbox,
@@ -51,7 +51,7 @@ class Terms:
         self._on_standing = on_standing
 
     async def run(self) -> None:
-        """Wait for the seat, lead while it is held, and again, until cancelled."""
+        """Wait for leadership, lead until it is lost, and repeat until cancelled."""
         while True:
             token = await self._seated()
             self._loop.seated_s = self._loop.clock.now_s()
@@ -75,7 +75,7 @@ class Terms:
                         self._seat.election.highest)  # fmt: skip
 
     async def _seated(self) -> int:
-        """Wait for the seat; tell once if somebody else is seen to hold it."""
+        """Wait for leadership; report once if another controller leads."""
         winning = asyncio.ensure_future(self._seat.won())
         try:
             told = False
@@ -84,7 +84,7 @@ class Terms:
                     told = True
                     log.info("standby: %s leads", self._seat.election.leader)
                     self._on_standing(0, self._seat.election.leader)
-                # Nobody looks at the windows of a standby, and they must not grow for ever.
+                # No tick advances the windows of a standby, so without this they would grow.
                 self._loop.windows.advance(self._loop.clock.now_ms())
                 await asyncio.wait({winning}, timeout=_LOOK_S)
             return winning.result()
@@ -93,10 +93,10 @@ class Terms:
 
     async def _term(self, token: int) -> None:
         await self._fence()
-        # Whoever led before can write no more: what is on the topics now is all there is.
+        # The previous leader is fenced, so the topics now hold its last record.
         await self._control.caught_up()
         latest, loop = self._loop.latest, self._loop
-        latest.take_alerts()  # of the past: whatever they were about, the first plan sees it
+        latest.take_alerts()  # older alerts: the first full plan already covers them
         self._before()
         loop.begin(
             restore(
@@ -124,7 +124,7 @@ class Terms:
             await asyncio.gather(*both, return_exceptions=True)
 
     async def _tick(self, token: int) -> None:
-        # What piled up while nobody read is no silence: read it before the first tick.
+        # Read the telemetry backlog before the first tick: unread records are not missing data.
         for source, _ in self._sources:
             await source.live()
         await self._loop.run(lambda: self._on_standing(token, ""))

@@ -1,6 +1,6 @@
-"""What stands beside the loop for the people who run it: decision log, metrics, status, alerts.
+"""Operator endpoints of the controller: decision log, metrics, status and alerts.
 
-Owns opening and closing these. The loop knows nothing of them but that it is watched.
+Opens and closes them. They observe the loop, which does not depend on them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from streams.controller.controller_options import Operated
+from streams.controller.controller_options import OperatorOptions
 from streams.controller.tick_loop import Loop
 from streams.decision_log.log_writer import DecisionLog
 from streams.health.alert_webhook import Webhook
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def operated(
-    settings: Operated,
+async def open_operator_endpoints(
+    settings: OperatorOptions,
     identity: Identity,
     loop: Loop,
     producer: Any,
@@ -36,11 +36,11 @@ async def operated(
     behind: Callable[[], Mapping[str, int]],
     verifier: Verifier,
 ) -> AsyncIterator[str]:
-    """While inside, `loop` is watched by what `settings` asks for; yields the URL, "" for none.
+    """Context in which the endpoints of `settings` observe `loop`; yields the URL, "" for none.
 
     producer: of aiokafka, for alerts, which a standby publishes too; signer signs them. leader: see
-    `Facts`. behind: see `Metrics`. verifier: of what the controller reads. UserError: the address
-    cannot be had.
+    `Facts`. behind: see `Metrics`. verifier: of the records that the controller reads. UserError:
+    the address is not available.
     """
 
     async def publish(alert: Alert) -> None:

@@ -1,8 +1,8 @@
-"""The way out: records wait here until the broker has them, however long it is away.
+"""Outbox: holds records until the broker has acknowledged them, for any length of outage.
 
-Owns order, coalescing and retries. Knows nothing of why a record is written. A record that is
-superseded while it waits (same topic and key of a compacted topic) is never sent: desired state
-matters, not its history. Everything else is sent in order, at least once.
+Keeps order, coalesces and retries. A pending record of a compacted topic is dropped if a newer one
+with the same key arrives, because only the latest desired state matters. All others are sent in
+order, at least once.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _UNSENDABLE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class Producer(Protocol):
-    """What the outbox needs of a Kafka producer; the first one is `LeaderProducer`."""
+    """Kafka producer interface of the outbox; implemented by `LeaderProducer`."""
 
     @property
     def transactional(self) -> bool:
-        """Whether a batch is written whole or not at all."""
+        """Whether a batch is written as one transaction."""
 
     async def open(self) -> None:
-        """Begin anew after a failure."""
+        """Open again after a failure."""
 
     async def send(
         self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> asyncio.Future[Any]:
-        """Queue one record; the future is done when the broker has it."""
+        """Queue one record; the future is done when the broker has acknowledged it."""
 
     def batch(self) -> AbstractAsyncContextManager[None]:
-        """Around the sends of one batch."""
+        """Context for the sends of one batch."""
 
 
 class Outbox:
-    """Records on their way to the broker. `run` sends until it is cancelled or fenced.
+    """Records pending for the broker. `run` sends until it is cancelled or fenced.
 
-    signer: signs what gateways check. leads: asked before each batch; while it says no, nothing is
-    sent, because only a leader may write. A lease that lapsed may be taken up again in the same
-    term, with what waits; `clear` ends a term. Counters: sent, dropped (at the end of a term, more
-    than MAX_WAITING waiting, or larger than the broker takes: tried again, it would hold up all
+    signer: signs records that gateways verify. leads: checked before each batch; while it is false,
+    nothing is sent, because only a leader may write. A leader whose lease lapsed may continue in
+    the same term with its pending records; `clear` ends a term. Counters: sent, dropped (at the end
+    of a term, above MAX_WAITING, or larger than the broker accepts: a retry would block all
     others).
     """
 
@@ -84,7 +84,7 @@ class Outbox:
         key: object = next(self._numbers)
         if topic.cleanup is Cleanup.COMPACT:
             key = (topic.name, key_of(record))
-            self._waiting.pop(key, None)  # the newer one goes to the end
+            self._waiting.pop(key, None)  # the newer record moves to the end
         self._waiting[key] = record
         if len(self._waiting) > MAX_WAITING:
             self._waiting.pop(next(iter(self._waiting)))
@@ -93,19 +93,20 @@ class Outbox:
         self._news.set()
 
     async def flushed(self) -> None:
-        """Wait until nothing waits any more."""
+        """Wait until no record is pending."""
         await self._idle.wait()
 
     def clear(self) -> None:
-        """Forget what waits: somebody else leads."""
+        """Discard pending records: another controller leads."""
         self.dropped += len(self._waiting)
         self._waiting.clear()
         self._idle.set()
 
     async def run(self) -> None:
-        """Send what comes, until cancelled; while the broker is away, retry with growing pauses.
+        """Send pending records until cancelled; retries with growing delays while the broker is
+        unreachable.
 
-        Raises Fenced once another controller leads.
+        Raises Fenced if another controller leads.
         """
         failures = 0
         while True:
@@ -125,16 +126,16 @@ class Outbox:
             await self._renew()
 
     async def _renew(self) -> None:
-        """After a failure a transactional producer may be in any state; a stale leader must not
-        open another one, for that fences the one that leads."""
+        """Open the producer again: after a failure a transactional producer may be in any state. A
+        stale leader must not do this, because it would fence the current leader."""
         if not self._producer.transactional or not self._leads():
             return
         with contextlib.suppress(KafkaError, OSError, TimeoutError):
             await self._producer.open()
 
     async def _send(self, batch: list[tuple[object, Any]]) -> bool:
-        """Send `batch`; whether all of it is dealt with. What the broker has is never sent again
-        because of its neighbours, unless all of it is one transaction."""
+        """Send `batch`; returns whether all of it is finished. An acknowledged record is not sent
+        again because a neighbour failed, unless the batch is one transaction."""
         taken: list[tuple[object, Any]] = []
         failed: BaseException | None = None
         try:
@@ -158,7 +159,7 @@ class Outbox:
     async def _deliver(
         self, batch: list[tuple[object, Any]]
     ) -> tuple[list[tuple[object, Any]], BaseException | None]:
-        """What the broker took, and the last failure."""
+        """Returns the records that the broker acknowledged, and the last failure."""
         queued: list[tuple[object, Any]] = []
         pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None

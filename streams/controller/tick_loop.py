@@ -1,7 +1,7 @@
-"""The tick: once per domain second an observation is made, decided upon, and carried out.
+"""Control loop: once per domain second, observe, decide and apply the effects.
 
-Owns the state between ticks and the way of effects to their ports. Reads no clock but the one it
-is given; all I/O is behind ports that return at once.
+Keeps the state between ticks and passes effects to their ports. The clock is an argument, and all
+I/O is behind ports that return at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from autoscaler.state.effects import (
     SolveRequested,
 )
 from streams.clock import Clock
-from streams.controller.control_state import Latest
-from streams.controller.tick_schedule import Pace
+from streams.controller.control_state import ControlState
+from streams.controller.tick_schedule import TickPacing
 from streams.ports.actuator import Desired, Publisher
 from streams.solver.solver_client import Solver
 from topics.controls import ALL_MODELS, Control
@@ -43,7 +43,7 @@ _SLOW_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where effects go. publisher: decisions, plans and dead letters."""
+    """Destinations of effects. publisher: decisions, plans and dead letters."""
 
     desired: Desired
     publisher: Publisher
@@ -52,15 +52,16 @@ class Ports:
 
 @dataclass(slots=True)
 class Ticks:
-    """How ticking went, since the start."""
+    """Tick counters since the start."""
 
     count: int = 0
     skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class TickDone:
-    """One tick as it was: states around it, what it was told, what it led to, CPU seconds."""
+class TickResult:
+    """One tick: the states before and after it, its observation, its effects, and its CPU
+    seconds."""
 
     before: ControllerState
     after: ControllerState
@@ -71,28 +72,28 @@ class TickDone:
     cpu_s: float
 
 
-Watcher = Callable[[TickDone], None]
+Watcher = Callable[[TickResult], None]
 """Told of every tick after its effects are on their way; returns at once."""
 
 
 @dataclass(slots=True)
 class Loop:
-    """One controller. declared: the cluster as declared now. leads: whether it may act; a
-    controller that may not, watches. pace: when it ticks, told of telemetry that came.
-    refresh_ms: domain ms after which what is wanted is said again. seated_s: monotonic time at
-    which it last came to lead (0: it has not yet). late_s: of each topic on which it is
-    behind, real seconds since the last moment up to which it has read everything."""
+    """Control loop of one controller. declared: the current declared cluster. leads: whether it may
+    act; otherwise it only observes. pace: decides when to tick, and is notified of new telemetry.
+    refresh_ms: domain ms after which desired state is published again. seated_s: monotonic time at
+    which it last began to lead (0: never). late_s: by topic on which it lags, real seconds since
+    the last moment up to which it has read everything."""
 
     state: ControllerState
     declared: Callable[[], Cluster]
     windows: TelemetryWindows
-    latest: Latest
+    latest: ControlState
     ports: Ports
     clock: Clock
     leads: Callable[[], bool]
     ticks: Ticks = field(default_factory=Ticks)
     watchers: tuple[Watcher, ...] = ()
-    pace: Pace = field(init=False)
+    pace: TickPacing = field(init=False)
     refresh_ms: int = REFRESH_MS
     late_s: Callable[[], Mapping[str, float]] = dict
     seated_s: float = 0.0
@@ -100,10 +101,10 @@ class Loop:
     _late: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self.pace = Pace(self.clock)
+        self.pace = TickPacing(self.clock)
 
     def tick(self, now_ms: int) -> tuple[Effect, ...]:
-        """Decide at `now_ms` and hand every effect to its port; the effects."""
+        """Decide at `now_ms` and pass every effect to its port; returns the effects."""
         started = time.process_time()
         cluster = self.declared()
         models = [service.model for service in cluster.services]
@@ -131,21 +132,23 @@ class Loop:
         self.ticks.count += 1
         if took > _SLOW_S:
             log.warning("a tick took %.2f CPU seconds", took)
-        done = TickDone(before, self.state, observation, cluster, now_ms, effects, took)
+        done = TickResult(before, self.state, observation, cluster, now_ms, effects, took)
         for watcher in self.watchers:
             watcher(done)
         return effects
 
     def _controls(self, models: Iterable[str]) -> dict[str, Control]:
-        """What operators said of everything, of `models`, and of what runs or was held already:
-        of other names it would only be said again and again."""
+        """Operator controls for all models, for `models`, and for names that have instances or
+        controls in the state. A control of any other name would only be reported again each tick.
+        """
         state = self.state
         scopes = {ALL_MODELS, *models, *state.routes, *(group.model for group in state.groups)}
         scopes.update(name.rsplit("/", 1)[0] for name in state.active_controls)
         return {key: one for key, one in self.latest.controls.items() if one.scope in scopes}
 
     def _lag_ms(self) -> dict[str, int]:
-        """`late_s` in domain time, in whole seconds: finer would fill the decision log."""
+        """`late_s` in domain ms, rounded to whole seconds: a finer value would change in every
+        entry of the decision log."""
         late_s = self.late_s()
         for name in late_s.keys() - self._late:
             log.warning("reading %s %.0f s late: nothing is removed meanwhile", name, late_s[name])
@@ -156,16 +159,16 @@ class Loop:
         return {name: int(seconds * speed) * 1000 for name, seconds in late_s.items()}
 
     def begin(self, state: ControllerState) -> None:
-        """Go on from `state`: this controller has just come to lead."""
-        self.ports.solver.take()  # answers to questions of an earlier term
+        """Continue from `state`: this controller has just begun to lead."""
+        self.ports.solver.take()  # discard answers to requests of an earlier term
         self.state, self._said_ms = state, {}
 
     async def run(self, on_first: Callable[[], None]) -> None:
-        """Tick at every whole domain second, when the planner has answered, and soon after new
-        telemetry, until cancelled; seconds that were missed are skipped.
+        """Tick at every whole domain second, on each planner answer, and soon after new telemetry,
+        until cancelled. Missed seconds are skipped.
 
-        Gateways end their spans on whole seconds too, so a tick at the second alone would see each
-        record a second late.
+        Gateways also end their spans on whole seconds, so a tick at the second alone would see each
+        record one second late.
         """
         second = self.clock.now_ms() // 1000
         first = True
@@ -177,25 +180,25 @@ class Loop:
             second = max(second, now_ms // 1000)
             if not self.leads():
                 self.windows.advance(now_ms)
-                self.ports.solver.take()  # whoever leads now asks anew
+                self.ports.solver.take()  # the new leader sends its own requests
                 continue
             began_s = self.clock.now_s()
             self.tick(now_ms)
-            self.pace.looked(began_s)
+            self.pace.tick_finished(began_s)
             if first:
                 first = False
                 on_first()
 
     async def refresh(self) -> None:
-        """Say again what is wanted before what was said expires, until cancelled."""
+        """Publish desired state again before the published one expires, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if self.leads():
                 self.say_again(self.clock.now_ms() - self.refresh_ms)
 
     def say_again(self, older_ms: int | None = None) -> None:
-        """Say what is wanted of every node and model for which it was not said since `older_ms`;
-        of all without it. A reader takes it as a copy."""
+        """Publish the desired state of every node and model whose last publication is older than
+        `older_ms`; of all if it is absent. Readers treat it as a duplicate."""
         wanted: list[Assignment | Routes] = [*self.state.routes.values()]
         wanted += self.state.assignments.values()
         for record in wanted:
@@ -204,8 +207,8 @@ class Loop:
                 self._say(record)
 
     def overwrite(self, record: Assignment | Routes) -> None:
-        """`record` was read back from its topic; if another controller wrote it, what is wanted is
-        said again, because compaction keeps the last record of a key."""
+        """Handle `record`, read back from its topic. If another controller wrote it, publish the
+        desired state again, because compaction keeps the last record of a key."""
         token = self.state.leader_token
         if record.leader_token != token and self.leads():
             log.warning("%s %s was written with leader token %d, not %d: overwriting it",
@@ -213,7 +216,7 @@ class Loop:
             self._replace(record)
 
     def overwrite_forged(self, record: Assignment | Routes) -> None:
-        """`record` was read from its topic and nobody who may has signed it: as `overwrite`."""
+        """As `overwrite`, for a `record` without a valid signature."""
         if self.leads():
             log.warning("%s %s was written without a good signature: overwriting it",
                         *_place(record))  # fmt: skip
@@ -223,7 +226,7 @@ class Loop:
         token = self.state.leader_token
         if isinstance(record, Routes):
             ours: Assignment | Routes | None = self.state.routes.get(record.model)
-            # Generation 0: whatever is decided of it later comes after.
+            # Generation 0: every later decision for this key has a higher one.
             nothing: Assignment | Routes = replace(
                 record,
                 generation=0,
@@ -236,7 +239,8 @@ class Loop:
         else:
             ours = self.state.assignments.get(record.node)
             nothing = replace(record, generation=0, leader_token=token, instances=())
-        # A term begins by saying everything under its own token; until then nothing is ours.
+        # A term begins by publishing all desired state under its own token; earlier records are
+        # another term's.
         if ours is None or ours.leader_token == token:
             self._say(ours or nothing)
 
@@ -261,7 +265,8 @@ def _place(record: Assignment | Routes) -> tuple[str, str]:
 
 
 def _say_request(request: PlanRequest, state: ControllerState) -> None:
-    """Full plans are few and often change nothing, so their reasons stand nowhere else."""
+    """Log the reasons of a full plan request. Full plans are rare and often change nothing, so no
+    decision record holds these reasons."""
     if request.urgency is Urgency.FULL:
         why = "; ".join(texts(state.pending[Urgency.FULL].reasons))
         log.info(f"full plan {request.number} of {', '.join(request.scope)}: {why}")

@@ -1,7 +1,6 @@
-"""When the controller looks: at a given time, on an answer, and soon after telemetry came.
+"""Tick schedule: at a given time, on a planner answer, and soon after new telemetry.
 
-Owns how long news may gather and how much of the time looks may take. Knows nothing of what is
-looked at.
+Limits how long telemetry gathers before a tick, and the share of time that ticks use.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ _SPACING_S = 0.1
 _REST = 3.0
 
 
-class Pace:
-    """fresh: set when there is news. Looks after news begin at least a tenth of a second apart, and
-    take at most a quarter of the time."""
+class TickPacing:
+    """fresh: set when telemetry arrives. Ticks on telemetry begin at least 0.1 s apart and use at
+    most a quarter of the time."""
 
     def __init__(self, clock: Clock) -> None:
         self.fresh = asyncio.Event()
         self._clock = clock
         self._not_before_s = 0.0
 
-    def looked(self, began_s: float) -> None:
-        """A look that began then, in seconds of the clock, is over."""
+    def tick_finished(self, began_s: float) -> None:
+        """The tick that began at `began_s`, in seconds of the clock, is finished."""
         took_s = self._clock.now_s() - began_s
         self._not_before_s = began_s + max(_SPACING_S, _REST * took_s)
 
     async def next(self, wait_s: float, answered: asyncio.Event) -> None:
-        """Wait for `wait_s` real seconds, an answer, or news."""
+        """Wait for `wait_s` real seconds, a planner answer, or telemetry."""
         deadline_s = self._clock.now_s() + wait_s
         answer = asyncio.ensure_future(answered.wait())
         fresh = asyncio.ensure_future(self.fresh.wait())
         try:
             await asyncio.wait({answer, fresh}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             if fresh.done() and not answer.done():
-                # Records of one second come together; a look sees them all.
+                # Records of one second arrive together; one tick reads them all.
                 soon_s = max(self._not_before_s, self._clock.now_s() + _GATHER_S)
                 left_s = min(soon_s, deadline_s) - self._clock.now_s()
                 await asyncio.wait({answer}, timeout=max(0.0, left_s))

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_entries import FORM, decisions_of, digest
 from streams.decision_log.observation_diff import ObservationWriter
 from streams.private_files import open_private, private_folder
@@ -56,7 +56,7 @@ class DecisionLog:
         self._most_bytes = most_bytes
         self._segment_ms = segment_s * 1000
         self._monotonic_s = monotonic_s
-        self._waiting: queue.Queue[TickDone | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[TickResult | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="decision-log", daemon=True)
         self._file: BinaryIO | None = None
         self._packer: Any = None
@@ -72,7 +72,7 @@ class DecisionLog:
         """Begin to write."""
         self._thread.start()
 
-    def tick(self, done: TickDone) -> None:
+    def tick(self, done: TickResult) -> None:
         """Hand one tick over."""
         try:
             self._waiting.put_nowait(done)
@@ -102,7 +102,7 @@ class DecisionLog:
         except OSError as error:
             log.error("decision log: %s", error)
 
-    def _write(self, done: TickDone) -> None:
+    def _write(self, done: TickResult) -> None:
         cluster, now_ms, effects = done.cluster, done.now_ms, done.effects
         if self._broken.is_set():
             if self._monotonic_s() < self._retry_at_s:

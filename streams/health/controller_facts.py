@@ -28,7 +28,7 @@ from autoscaler.state.effects import (
     SolveRequested,
 )
 from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
-from streams.controller.tick_loop import Loop, TickDone
+from streams.controller.tick_loop import Loop, TickResult
 from streams.health.exposure import OpenPoint
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
@@ -61,7 +61,7 @@ class Facts:
     loop: Loop
     leader: Callable[[], tuple[bool, int, str]]
     refused: Callable[[], Mapping[tuple[str, Refusal], int]] = dict
-    last: TickDone | None = None
+    last: TickResult | None = None
     last_at_s: float = 0.0
     began_s: float = 0.0
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -71,12 +71,12 @@ class Facts:
         default_factory=lambda: deque(maxlen=20)
     )
     asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    _cached: tuple[TickDone, FleetStatus] | None = None
+    _cached: tuple[TickResult, FleetStatus] | None = None
 
     def __post_init__(self) -> None:
         self.began_s = self.loop.clock.now_s()
 
-    def tick(self, done: TickDone) -> None:
+    def tick(self, done: TickResult) -> None:
         """A tick was made."""
         self.last, self.last_at_s = done, self.loop.clock.now_s()
         for effect in done.effects:
@@ -90,7 +90,7 @@ class Facts:
                 for model in effect.request.scope:
                     self.asked[model] = effect.request, done.cluster
 
-    def _plan(self, request: PlanRequest, done: TickDone) -> None:
+    def _plan(self, request: PlanRequest, done: TickResult) -> None:
         pending = done.after.pending.get(request.urgency)
         reasons = texts(pending.reasons) if pending else ()
         self.plans.append((done.now_ms, request, reasons))
@@ -101,7 +101,7 @@ class Facts:
         last_s = self.last_at_s if self.last else self.began_s
         return self.loop.clock.now_s() - max(last_s, self.loop.seated_s)
 
-    def leading(self) -> TickDone | None:
+    def leading(self) -> TickResult | None:
         """The last tick of this term; None before the first, and while this controller stands by:
         another one goes on, or has gone on, from what it decided last."""
         leads, token, _ = self.leader()
@@ -203,7 +203,7 @@ class Facts:
             "cluster": cluster,
         }
 
-    def _explain_route(self, route: QualityRoute, done: TickDone) -> dict[str, Any]:
+    def _explain_route(self, route: QualityRoute, done: TickResult) -> dict[str, Any]:
         """Of a service that stands for several models: thresholds, shares, and what binds."""
         return {
             "now_ms": done.now_ms,
@@ -215,7 +215,7 @@ class Facts:
         }
 
 
-def guards_of(done: TickDone, found: ModelStatus) -> list[str]:
+def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     """What holds changes of the model back now, in words."""
     state, now_ms = done.after, done.now_ms
     model = state.models[found.model]
@@ -247,7 +247,7 @@ def guards_of(done: TickDone, found: ModelStatus) -> list[str]:
     return said
 
 
-def _present(done: TickDone, model: str) -> Mapping[str, float] | None:
+def _present(done: TickResult, model: str) -> Mapping[str, float] | None:
     demand = done.observation.demand.get(model)
     if demand is None:
         return None

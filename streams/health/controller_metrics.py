@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from autoscaler.domain.reason import Reason
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import Facts
 from streams.health.metric_names import BY_NAME, Name
 from topics.controls import ALL_MODELS
@@ -50,7 +50,7 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def tick(self, done: TickDone) -> None:
+    def tick(self, done: TickResult) -> None:
         """Count one tick."""
         self._within[next((k for k, s in enumerate(_BUCKETS_S) if done.cpu_s <= s), -1)] += 1
         self._cpu_s += done.cpu_s

@@ -14,11 +14,11 @@ from autoscaler.estimate.score_drift import current_score_mix
 from autoscaler.explain.reasons import thresholds
 from autoscaler.explain.text import text
 from autoscaler.state.controller_state import SplitState
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from topics.scoring import ALL_REQUESTS, FALLBACK
 
 
-def service_facts(route: QualityRoute, done: TickDone) -> dict[str, Any]:
+def service_facts(route: QualityRoute, done: TickResult) -> dict[str, Any]:
     """Thresholds, shares and quality, as planned and by the scores that come now; what binds.
 
     requests: whose scores `shares` and `quality` are of, 0 where they are of the declared sample.

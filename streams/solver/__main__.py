@@ -18,7 +18,7 @@ from autoscaler.performance.profile_sources import profile_of
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import unanswered
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.solver.solver_wire import asked, reply
+from streams.solver.solver_wire import decode_request, encode_answer
 from streams.supervision import end_with_supervisor
 from topics.reason_codes import ReasonCode
 
@@ -59,7 +59,7 @@ def main() -> int:
         os.dup2(2, 1)
         for line in sys.stdin.buffer:
             elapsed_s = Stopwatch()
-            request, cluster = asked(line)
+            request, cluster = decode_request(line)
             try:
                 profile, planner = profile_of(cluster), strategy_for(cluster.policy)
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)
@@ -68,7 +68,7 @@ def main() -> int:
                 # Any failure is an answer: the last good plan stands, and the reason is said.
                 named = f"{type(error).__name__}: {error}"
                 found = unanswered(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
-            out.write(reply(found))
+            out.write(encode_answer(found))
     return 0
 
 

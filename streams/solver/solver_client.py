@@ -32,7 +32,7 @@ from autoscaler.planning.planner_messages import (
     unanswered,
 )
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.solver.solver_wire import answered, ask
+from streams.solver.solver_wire import decode_answer, encode_request
 from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
 from topics.reason_codes import ReasonCode
@@ -178,13 +178,13 @@ class Solver:
     async def _in_process(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         process = await self._running()
         assert process.stdin is not None and process.stdout is not None  # noqa: S101  pipes
-        process.stdin.write(ask(request, cluster))
+        process.stdin.write(encode_request(request, cluster))
         await process.stdin.drain()
         while True:
             said = await process.stdout.readline()
             if not said:
                 raise EOFError(f"exit code {await process.wait()}")
-            found = answered(said)
+            found = decode_answer(said)
             if found.number == request.number:
                 return found
 

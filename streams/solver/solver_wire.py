@@ -13,12 +13,12 @@ from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from topics.codec import read_value, write_value
 
 
-def ask(request: PlanRequest, cluster: Cluster) -> bytes:
+def encode_request(request: PlanRequest, cluster: Cluster) -> bytes:
     """A line that asks for a plan of `cluster`, as it is declared now."""
     return write_value({"request": request, "cluster": cluster}) + b"\n"
 
 
-def asked(line: bytes) -> tuple[PlanRequest, Cluster]:
+def decode_request(line: bytes) -> tuple[PlanRequest, Cluster]:
     """What `ask` put into the line."""
     said = orjson.loads(line)
     request: PlanRequest = read_value(PlanRequest, said["request"])
@@ -26,12 +26,12 @@ def asked(line: bytes) -> tuple[PlanRequest, Cluster]:
     return request, cluster
 
 
-def answered(line: bytes) -> PlanAnswer:
+def decode_answer(line: bytes) -> PlanAnswer:
     """What `reply` put into the line."""
     found: PlanAnswer = read_value(PlanAnswer, orjson.loads(line))
     return found
 
 
-def reply(found: PlanAnswer) -> bytes:
+def encode_answer(found: PlanAnswer) -> bytes:
     """A line that answers."""
     return write_value(found) + b"\n"

@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from streams.broker.topic_admin import ensure_topics
-from streams.controller.control_state import Latest
+from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.invalid_records import Poison
 from topics.codec import decode, encode
@@ -108,9 +108,9 @@ async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
             await changed.wait()
 
 
-async def read_latest(broker: Broker) -> tuple[Latest, list[Poison]]:
+async def read_latest(broker: Broker) -> tuple[ControlState, list[Poison]]:
     """The last values of the control topics, and what of them was not understood."""
-    latest, poison = Latest(), list[Poison]()
+    latest, poison = ControlState(), list[Poison]()
     found = await ensure_topics(broker.bootstrap, broker.prefix)
     control = ControlTopics(
         broker.bootstrap,

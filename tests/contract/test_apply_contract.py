@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streams.cli.main import main
-from streams.controller.declared_cluster import Declared
+from streams.controller.declared_cluster import DeclaredCluster
 from streams.files.shoal_yaml import load_config
 from tests.contract.brokers import Broker, read_latest
 
@@ -40,7 +40,7 @@ def test_a_controller_reads_what_was_applied(
     def declared() -> dict[str, int]:
         latest, poison = asyncio.run(read_latest(broker))
         assert poison == []
-        return {s.model: s.min_instances for s in Declared(config, latest)().services}
+        return {s.model: s.min_instances for s in DeclaredCluster(config, latest)().services}
 
     assert declared() == {"mini": 1}
     changed = CONFIG.replace("min: 1", "min: 2")

@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from streams.broker.topic_admin import ensure_topics
-from streams.controller.control_state import Latest
+from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from tests.contract.brokers import (
     Broker,
@@ -100,7 +100,7 @@ async def test_a_start_decodes_the_last_records_of_each_key_only(
         for node, beat in enumerate(beats):
             await producer.send(broker.name(STATUS), beat, key=b"n%d" % node)
     await producer.flush()
-    latest = Latest()
+    latest = ControlState()
     offsets: list[int] = []
 
     def take(_topic: str, record: Any, offset: int, _ms: int) -> None:

@@ -30,12 +30,12 @@ from streams.cli.doctor import of_status
 from streams.cli.status import lines
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import Latest, into_latest
+from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import FOLLOWED, ControlTopics
-from streams.controller.declared_cluster import Declared
+from streams.controller.declared_cluster import DeclaredCluster
+from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink, merged_sink
 from streams.controller.election import Election
-from streams.controller.known import Known
 from streams.controller.tick_loop import Loop, Ports
 from streams.decision_log.observation_diff import ObservationWriter
 from streams.files.shoal_yaml import Config, load_config
@@ -46,7 +46,7 @@ from streams.ports.demand_topic import DemandTopic
 from streams.ports.record_signing import Seal
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.solver_client import plan_here
-from streams.solver.solver_wire import ask, asked
+from streams.solver.solver_wire import decode_request, encode_request
 from streams.tools.up.live_view import View
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts as Shown
@@ -169,7 +169,7 @@ class _Solver:
 
     def ask(self, request: PlanRequest, cluster: Cluster) -> None:
         try:
-            self._answers.append(plan_here(*asked(ask(request, cluster))))
+            self._answers.append(plan_here(*decode_request(encode_request(request, cluster))))
         except Exception as error:  # as in the solver: any failure is an answer
             named = f"{type(error).__name__}: {error}"
             self._fleet.raised.append(named)
@@ -189,16 +189,16 @@ class Controller:
         self._token = token
         self._read = 0
         self.poison: list[Poison] = []
-        self.latest = Latest()
+        self.latest = ControlState()
         self.election = Election(f"boot-{token}")
         self.clock = clock = Clock(
             TimeBase(1.0, NOW_MS, 0),
             lambda: (fleet.now_ms - NOW_MS) * 1_000_000,
             lambda: fleet.now_ms,
         )
-        self.declared = Declared(fleet.config, self.latest)
+        self.declared = DeclaredCluster(fleet.config, self.latest)
         windows = TelemetryWindows(fleet.config.cluster.policy.global_window_s)
-        known = Known(self.declared, self.latest.assignments, self.latest.undeclared)
+        known = DeclaredNames(self.declared, self.latest.assignments, self.latest.undeclared)
         publisher = SimpleNamespace(put=fleet.write, sent=0, dropped=0)
         desired = published(self.declared, publisher, Seal(Keys(), clock))
         self.loop = Loop(
@@ -210,7 +210,7 @@ class Controller:
             clock,
             leads=lambda: True,
         )
-        on_record = into_latest(
+        on_record = control_record_handler(
             self.latest, self.election, clock, self.loop.overwrite,
             lambda alert: self.latest.take(alert, 0), known,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from unittest import mock
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_writer import DecisionLog
 from tests.unit.decide import decide_world
 from tests.unit.decide.decide_world import World
@@ -16,7 +16,7 @@ from tests.unit.decide.decide_world import World
 class Calm(DecisionLog):
     """A log that is never overrun: ticks of a virtual clock come faster than any disk."""
 
-    def tick(self, done: TickDone) -> None:
+    def tick(self, done: TickResult) -> None:
         self._waiting.put(done)
 
 
@@ -29,7 +29,7 @@ def record(world: World, folder: Path, seconds: int, segment_s: int = 120, **lim
         state: ControllerState, seen: Observation, cluster: Cluster, now_ms: int
     ) -> tuple[ControllerState, tuple[Effect, ...]]:
         after, effects = decide(state, seen, cluster, now_ms)
-        log.tick(TickDone(state, after, seen, cluster, now_ms, effects, 0.0))
+        log.tick(TickResult(state, after, seen, cluster, now_ms, effects, 0.0))
         return after, effects
 
     with mock.patch.object(decide_world, "decide", recorded):

@@ -15,7 +15,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.sketch_cells import CELLS
 from autoscaler.estimate.sketches import SketchSnapshot
 from autoscaler.estimate.window_stats import WindowLengths
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_reader import segments
 from streams.decision_log.log_replay import Rerun, rerun
 from streams.decision_log.log_writer import DecisionLog
@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up(
 def test_any_id_of_a_controller_names_its_segments(tmp_path: Path, controller: str) -> None:
     log, state = DecisionLog(tmp_path, controller), ControllerState(T0)
     log.start()
-    log.tick(TickDone(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
+    log.tick(TickResult(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
     log.close(30.0)
     (segment,) = segments(tmp_path)
     assert log.lost == 0 and segment.controller == segment.read()[0].controller == controller
@@ -154,7 +154,7 @@ def test_segments_that_another_controller_removes_meanwhile_are_not_missed(
     monkeypatch.setattr(Path, "glob", lambda *_: iter(there))
     log, state = DecisionLog(tmp_path, "ctl-1", most_bytes=10), ControllerState(T0)
     log.start()
-    log.tick(TickDone(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
+    log.tick(TickResult(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
     log.close(30.0)
     assert log.lost == 0 and not there[1].exists()
 
@@ -171,7 +171,7 @@ def test_a_value_that_cannot_be_written_costs_its_tick_alone(
     ):
         lengths = WindowLengths(shapes=shape)  # type: ignore[arg-type]
         seen = Observation(demand={"chat": ModelDemand(long_lengths=lengths)})
-        log.tick(TickDone(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))
+        log.tick(TickResult(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))
     log.close(30.0)
     assert log.lost == 1 and caplog.text.count("decision log: ") == 1
     assert [len(list(segment.read()[1])) for segment in segments(tmp_path)] == [1, 1]

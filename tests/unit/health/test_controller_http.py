@@ -24,8 +24,8 @@ from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from streams.cli import explain, status
 from streams.clock import Clock
-from streams.controller.control_state import Latest
-from streams.controller.tick_loop import Loop, Ports, TickDone
+from streams.controller.control_state import ControlState
+from streams.controller.tick_loop import Loop, Ports, TickResult
 from streams.files.user_errors import UserError
 from streams.health.alert_webhook import MOST_BYTES, Webhook
 from streams.health.controller_facts import Facts, Identity
@@ -108,7 +108,7 @@ class Made:
 async def made(tmp_path: Path) -> AsyncIterator[Made]:
     token = tmp_path / "token"
     token.write_text(f"{TOKEN}\n")
-    latest, sent = Latest(), Sent()
+    latest, sent = ControlState(), Sent()
     cluster = Cluster((POOL,), (TINY,))
     loop = Loop(
         restore(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
@@ -250,7 +250,7 @@ async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held:
     made.run(1, 5)
     before, tell = await desired(made), made.loop.watchers[0]
 
-    def say_held(done: TickDone) -> None:
+    def say_held(done: TickResult) -> None:
         tell(
             dataclasses.replace(
                 done,

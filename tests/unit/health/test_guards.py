@@ -9,7 +9,7 @@ import pytest
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.state.controller_state import Learnt, Observation
 from autoscaler.tick.status import fleet_status
-from streams.controller.tick_loop import TickDone
+from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import guards_of
 from tests.unit.decide.decide_world import World, world
 
@@ -36,6 +36,6 @@ def test_a_model_that_starts_late_for_more_than_a_day_says_so() -> None:
 def _said(w: World, **changed: object) -> list[str]:
     model = replace(w.state.models["chat"], **changed)  # type: ignore[arg-type]
     state = replace(w.state, models={"chat": model})
-    done = TickDone(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)
+    done = TickResult(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)
     found = fleet_status(state, Observation(), w.cluster, w.now_ms).models[0]
     return guards_of(done, replace(found, held="", is_held=False))

@@ -127,9 +127,12 @@ def test_a_cell_is_named_by_what_it_runs() -> None:
 
 def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> None:
     request = _asked(6.0, {}, ())
-    assert solver_wire.asked(solver_wire.ask(request, cluster)) == (request, cluster)
+    assert solver_wire.decode_request(solver_wire.encode_request(request, cluster)) == (
+        request,
+        cluster,
+    )
     found = answer(request, cluster, default_profile(), strategy("shoal"))
-    assert solver_wire.answered(solver_wire.reply(found)) == found
+    assert solver_wire.decode_answer(solver_wire.encode_answer(found)) == found
 
 
 def _placed_cell(cluster: Cluster) -> tuple[Combo, ServingGroup]:

@@ -65,7 +65,7 @@ class World:
 
 
 class Controller:
-    """What `Seat` does, with a log instead of a broker."""
+    """`LeadershipClient` with an in-memory log instead of a broker."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world
@@ -86,7 +86,7 @@ class Controller:
             while self.read < self.world.visible:
                 if self.world.taken_s[self.read] + self.slow_s / 2 > now_s:
                     break
-                self.election.heard(self.world.log[self.read], self.read, self.world.age_s)
+                self.election.apply(self.world.log[self.read], self.read, self.world.age_s)
                 self.read += 1
         self.election.watch(now_s)
         if self.sending or self.election.claiming(now_s):

@@ -8,7 +8,7 @@ from typing import Any
 
 from streams.clock import Clock
 from streams.controller.election import Election
-from streams.controller.leadership import Seat
+from streams.controller.leadership import LeadershipClient
 from topics.codec import decode
 from topics.leadership import Leadership
 from topics.time_base import TimeBase
@@ -31,16 +31,16 @@ async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> No
     log, now_s = Log(), 100.0
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: round(now_s * 1e9), lambda: 0)
     election = Election("boot")
-    seat = Seat(log, "leadership", "one", election, clock, lambda *_: None)
+    seat = LeadershipClient(log, "leadership", "one", election, clock, lambda *_: None)
     await seat.introduce()
-    election.heard(log.records[0], 0)
+    election.apply(log.records[0], 0)
     now_s += 0.1
     seat.step(now_s)
     await asyncio.sleep(0)
     assert [one.kind for one in log.records] == ["standby", "claim"]
     now_s += 3.5
     seat.step(now_s)  # the next word is due, and will be said when the loop comes to it
-    election.heard(log.records[1], 1)
+    election.apply(log.records[1], 1)
     assert election.token
     await asyncio.sleep(0)
     assert (log.records[2].kind, log.records[2].token) == ("renewal", election.token)

@@ -16,7 +16,7 @@ from requests.exceptions import ConnectionError as NoConnection
 
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
 from streams.clock import Clock, Times
-from streams.controller.demand_sources import asked_of_prometheus, gateways_sink, prometheus_sink
+from streams.controller.demand_sources import gateways_sink, prometheus_queries, prometheus_sink
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.ports import promql as module
@@ -189,4 +189,4 @@ def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     path.write_text(demo.replace("  mini:\n", "  mini:\n    demand: sum(rate(x[1m]))\n", 1))
     with pytest.raises(UserError, match=r"models\.mini\.demand: no address under prometheus"):
-        asked_of_prometheus(load_config(path))
+        prometheus_queries(load_config(path))

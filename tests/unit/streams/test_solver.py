@@ -26,8 +26,8 @@ from autoscaler.planning.planning_problem import PlanOptions
 from streams.solver import solver_client
 from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.solver_client import Solver, plan_here, solver_argv
-from streams.solver.solver_wire import answered, ask, asked, reply
-from tests.unit.streams.test_loop import CLUSTER
+from streams.solver.solver_wire import decode_answer, decode_request, encode_answer, encode_request
+from tests.unit.streams.test_tick_loop import CLUSTER
 from topics.reason_codes import ReasonCode
 
 POOL = CLUSTER.pools[0].id
@@ -102,7 +102,7 @@ async def answers(solver: Solver, number: int = 1) -> tuple[PlanAnswer, ...]:
 @pytest.mark.parametrize("request_", [FULL, URGENT], ids=["full", "urgent"])
 def test_a_request_comes_back_as_it_was_asked(request_: PlanRequest) -> None:
     """With the cluster as it is declared now, to the last field."""
-    assert asked(ask(request_, CLUSTER)) == (request_, CLUSTER)
+    assert decode_request(encode_request(request_, CLUSTER)) == (request_, CLUSTER)
 
 
 def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +123,9 @@ def test_answers_come_back_as_they_were_given() -> None:
     assert planned.outcome is Outcome.PLANNED
     assert planned.counts, "an empty plan would prove nothing"
     assert planned.combos
-    assert answered(reply(planned)) == planned
+    assert decode_answer(encode_answer(planned)) == planned
     failed = unanswered(URGENT, Reason(ReasonCode.NO_PLAN))
-    assert answered(reply(failed)) == failed
+    assert decode_answer(encode_answer(failed)) == failed
 
 
 async def test_after_a_process_that_ended_the_next_one_answers(

@@ -1,9 +1,8 @@
-"""Names that are declared: records of any other node, model or pool are left out, and counted.
+"""Declared names: records of any other node, model or pool are dropped and counted.
 
-Owns what declares a name. A pool declares its nodes ("us-east.h100.spot.0" up to its `max_nodes`),
-and so does an assignment that still has instances: its pool may be smaller now, or gone. Models are
-those of the file and of the `services` topic. A name that nobody declared costs one count: nothing
-is kept by it.
+A pool declares its nodes ("us-east.h100.spot.0" up to its `max_nodes`). An assignment that still
+has instances declares its node too, because its pool may since be smaller or gone. Models come from
+the file and from the `services` topic. An undeclared name costs one count and is not stored.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from autoscaler.domain.node_names import NodeNames
 from topics.records import Assignment, Availability, Control, Price, RateHour, Status
 
 _KEPT_SCOPES = 10_000
-"""Controls of undeclared models, which may be declared later, are taken up to so many."""
+"""Maximum number of stored controls for undeclared models, which may be declared later."""
 
 
-class Known:
-    """cluster: as declared now. assignments: by node. dropped: records left out, by topic, which
-    are counted there."""
+class DeclaredNames:
+    """cluster: the current declared cluster. assignments: by node. dropped: number of dropped
+    records by topic, incremented here."""
 
     def __init__(
         self,
@@ -39,25 +38,25 @@ class Known:
         self.dropped: Counter[str] = Counter() if dropped is None else dropped
 
     def models(self) -> frozenset[str]:
-        """Declared models, and services that stand for several."""
-        self._look()
+        """Declared models, and services that route over several models."""
+        self._refresh()
         return self._models
 
     def has_node(self, node: str) -> bool:
-        """Whether `node` is declared, or something is assigned to it."""
-        self._look()
+        """Whether `node` is declared or has assigned instances."""
+        self._refresh()
         if node in self._nodes:
             return True
         assigned = self._assignments.get(node)
         return assigned is not None and bool(assigned.instances)
 
     def admits(self, topic: str, record: Any, controls: int = 0) -> bool:
-        """Whether `record` speaks of declared names; counted under `topic` if not. controls: how
-        many are kept already."""
+        """Whether `record` names declared things only; if not, it is counted under `topic`.
+        controls: how many control records are stored already."""
         if isinstance(record, Status):
             admitted = self.has_node(record.node)
         elif isinstance(record, (Availability, Price)):
-            self._look()
+            self._refresh()
             admitted = record.pool in self._pools
         elif isinstance(record, RateHour):
             admitted = record.model in self.models()
@@ -68,7 +67,7 @@ class Known:
         self.dropped[topic] += not admitted
         return admitted
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         cluster = self._cluster()
         if cluster is self._looked_at:
             return

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.clock import Clock
-from streams.controller.control_state import KEPT_DEAD, Latest, Refused, as_heard, into_latest
+from streams.controller.control_state import (
+    KEPT_DEAD,
+    ControlState,
+    RecordRefused,
+    control_record_handler,
+    on_local_clock,
+)
 from streams.controller.election import Election
 from topics.broker_clock import BrokerClock
 from topics.checks import MAX_MS, InvalidRecord
@@ -33,7 +39,7 @@ ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, m
 @given(ORDERS)
 def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[int, int]]) -> None:
     """A stale leader's late write may be the last of its key: it hides nothing."""
-    latest = Latest(claimed=3)
+    latest = ControlState(claimed=3)
     for token, generation in orders:
         latest.take(Assignment("n", "p", generation, token, 0), 0)
         latest.take(Routes("m", generation, token, 0, 1.0, 1.0), 0)
@@ -46,7 +52,7 @@ def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[i
 def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() -> None:
     """A forged token of a million is kept aside; a new leader's records may be read before its
     claim is, and count from then on."""
-    latest = Latest()
+    latest = ControlState()
     latest.take(Leadership("one", "x", "claim", 0), 4)
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     latest.take(Assignment("n", "p", 9, 1_000_000, 0), 1)
@@ -61,7 +67,7 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
 def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None:
     """The leadership topic was deleted while no controller ran: what the last leader wrote counts
     from the next claim on, however often tokens above it were forged."""
-    latest = Latest()
+    latest = ControlState()
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     for token in range(1_000_000, 1_000_020):
         latest.take(Assignment("n", "p", 9, token, 0), 1)
@@ -76,7 +82,7 @@ def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
     seen = ObservedInstance(
         "i", "m", "aggregated", "g:1", InstanceState.STARTING, (0,), "", made_ms - 5000, made_ms
     )
-    heard = as_heard(Status("n", "p", "e", 1, made_ms, (seen,)), 1_700_000_000_100)
+    heard = on_local_clock(Status("n", "p", "e", 1, made_ms, (seen,)), 1_700_000_000_100)
     assert heard.at_ms == 1_700_000_000_100
     assert heard.instances[0].since_ms == 1_700_000_000_100 - 5000
     assert heard.instances[0].launched_ms == 1_700_000_000_100
@@ -84,7 +90,7 @@ def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
 
 def test_the_last_word_of_each_key_counts() -> None:
     """Statuses, supply and prices have one writer per key: order of the topic."""
-    latest = Latest()
+    latest = ControlState()
     for at_ms in (1, 2):
         latest.take(Status("n", "p", "e", 1, at_ms), at_ms)
         latest.take(Availability("p", at_ms, at_ms), at_ms)
@@ -101,7 +107,7 @@ def test_the_last_word_of_each_key_counts() -> None:
 
 def test_a_tombstone_takes_its_key_away() -> None:
     """A node that was deleted from the topic is no node any more; others stay."""
-    latest = Latest()
+    latest = ControlState()
     for node in ("a", "b"):
         latest.take(Status(node, "p", "e", 1, 1), 0)
     latest.drop("status", "a")
@@ -112,7 +118,7 @@ def test_a_tombstone_takes_its_key_away() -> None:
 
 def test_places_of_dead_letters_are_bounded() -> None:
     """Somebody who writes rubbish for weeks does not take the memory; the newest are known."""
-    latest = Latest()
+    latest = ControlState()
     for offset in range(3 * KEPT_DEAD):
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
     assert len(latest.dead) <= 2 * KEPT_DEAD
@@ -128,8 +134,10 @@ def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
     broker = BrokerClock(lambda: mono[0], lambda: 0)
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)
     broker.add_sample(600_000, 0)
-    latest = Latest()
-    take = into_latest(latest, Election("b"), clock, lambda _record: None, lambda _alert: None)
+    latest = ControlState()
+    take = control_record_handler(
+        latest, Election("b"), clock, lambda _record: None, lambda _alert: None
+    )
     take("status", Status("n", "p", "x", 1, 0), 0, 600_000)
     mono[0] = 2_000_000_000
     take("status", Status("n", "p", "x", 2, 0), 1, 542_000)
@@ -141,8 +149,10 @@ def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_tim
     """A feed whose clock is an hour behind is not stale, and one read again is not news."""
     mono = [5_000_000_000]
     clock = Clock(TimeBase(1.0, 9_000_000, 0), lambda: mono[0], lambda: 700_000)
-    latest = Latest()
-    take = into_latest(latest, Election("b"), clock, lambda _record: None, lambda _alert: None)
+    latest = ControlState()
+    take = control_record_handler(
+        latest, Election("b"), clock, lambda _record: None, lambda _alert: None
+    )
     behind_ms = clock.now_ms() - 3_600_000
     take("supply.prices", Price("r/p/spot", 2.0, behind_ms), 0, 698_000)
     take("supply.availability", Availability("r/p/spot", 3, behind_ms), 0, 699_000)
@@ -157,8 +167,8 @@ def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_tim
 def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
     """Its own may be an hour ahead: the notice says two minutes from its word."""
     told = Status("n", "p", "x", 1, 3_610_000, reclaim_ms=3_730_000)
-    assert as_heard(told, 10_000).reclaim_ms == 130_000
-    assert as_heard(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0
+    assert on_local_clock(told, 10_000).reclaim_ms == 130_000
+    assert on_local_clock(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -179,7 +189,7 @@ def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
         "i", "m", "aggregated", "g:1", InstanceState.READY, (0,), "", since_ms, launched_ms
     )
     told = Status("n", "p", "e", 1, at_ms, (seen,), reclaim_ms=reclaim_ms)
-    heard = as_heard(told, 1_700_000_000_100)
+    heard = on_local_clock(told, 1_700_000_000_100)
     assert heard.at_ms == 1_700_000_000_100
     assert 0 <= heard.instances[0].since_ms <= heard.at_ms
     assert 0 <= heard.instances[0].launched_ms <= heard.at_ms
@@ -189,12 +199,14 @@ def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
 def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing() -> None:
     """The broker says that it came before the epoch: no time of ours is that."""
     clock = Clock(TimeBase(1000.0, 1_000_000, 0), lambda: 0, lambda: 9_000_000)
-    latest, election = Latest(), Election("b")
-    take = into_latest(latest, election, clock, lambda _record: None, lambda _alert: None)
+    latest, election = ControlState(), Election("b")
+    take = control_record_handler(
+        latest, election, clock, lambda _record: None, lambda _alert: None
+    )
     for record in (Status("n", "p", "e", 1, 1, observed_token=7), Price("r/p/spot", 2.0, 1)):
-        with pytest.raises(Refused, match=r"at_ms|observed_ms"):
+        with pytest.raises(RecordRefused, match=r"at_ms|observed_ms"):
             take("any", record, 0, 0)
-    assert latest == Latest() and election.in_use == 0
+    assert latest == ControlState() and election.in_use == 0
 
 
 def test_a_fault_of_this_program_is_no_fault_of_the_record() -> None:
@@ -204,6 +216,8 @@ def test_a_fault_of_this_program_is_no_fault_of_the_record() -> None:
         raise InvalidRecord("number", -1, "a fault of ours")
 
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: 0, lambda: 0)
-    take = into_latest(Latest(), Election("b"), clock, overwrite, lambda _alert: None)
+    take = control_record_handler(
+        ControlState(), Election("b"), clock, overwrite, lambda _alert: None
+    )
     with pytest.raises(InvalidRecord):
         take("assignments", Assignment("n", "p", 1, 1, 0), 0, 0)

@@ -10,10 +10,10 @@ import pytest
 from autoscaler.domain.node_names import NodeNames, node_ids
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
-from streams.controller.control_state import Latest, into_latest
+from streams.controller.control_state import ControlState, control_record_handler
+from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink, merged_sink
 from streams.controller.election import Election
-from streams.controller.known import Known
 from streams.files.shoal_yaml import load_config
 from streams.ports.demand_topic import MERGED
 from topics.records import (
@@ -47,10 +47,10 @@ def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
 
 def test_what_nobody_declared_is_counted_and_not_kept() -> None:
     """Twenty thousand such names leave nothing behind."""
-    latest = Latest()
-    known = Known(lambda: CLUSTER, latest.assignments)
+    latest = ControlState()
+    known = DeclaredNames(lambda: CLUSTER, latest.assignments)
     clock = Clock(TimeBase(1.0, NOW_MS, 0), lambda: 0, lambda: NOW_MS)
-    take = into_latest(latest, Election("b"), clock, print, print, known)
+    take = control_record_handler(latest, Election("b"), clock, print, print, known)
     for at in range(3):
         take("status", Status(f"n{at}", POOL.id, "e", 1, NOW_MS), at, NOW_MS)
         take("rates", RateHour(f"m{at}", 1, 1, (0,) * 60), at, NOW_MS)
@@ -68,8 +68,8 @@ def test_what_nobody_declared_is_counted_and_not_kept() -> None:
 
 def test_a_node_with_instances_assigned_is_heard_though_its_pool_is_gone() -> None:
     """Its instances must be seen until they are gone."""
-    latest = Latest(claimed=1)
-    known = Known(lambda: CLUSTER, latest.assignments)
+    latest = ControlState(claimed=1)
+    known = DeclaredNames(lambda: CLUSTER, latest.assignments)
     wish = DesiredInstance("i", MODEL, "aggregated", "g:1", (0,))
     latest.take(Assignment("old.0", "a/b/c", 1, 1, 0, (wish,)), 0)
     latest.take(Assignment("old.1", "a/b/c", 1, 1, 0), 0)
@@ -81,7 +81,7 @@ def test_telemetry_of_other_models_reaches_no_window() -> None:
     record = Telemetry(MODEL, "g", "b", 1, NOW_MS, 1000, 0, 7, *[0] * 9)
     merged = replace(record, gateway=f"{MERGED}-1")
     for sink, one in ((gateways_sink, record), (merged_sink, merged)):
-        windows, known = TelemetryWindows(), Known(lambda: CLUSTER, {})
+        windows, known = TelemetryWindows(), DeclaredNames(lambda: CLUSTER, {})
         news: list[int] = []
         take = sink(windows, {}, lambda news=news: news.append(1), known)
         batch = batch_of([replace(one, model=f"m{at}") for at in range(5)] + [one])
@@ -94,7 +94,7 @@ def test_telemetry_of_other_models_reaches_no_window() -> None:
 @pytest.mark.parametrize("scope", ["*", MODEL])
 def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str) -> None:
     """A pause may come before its model is declared, so some are kept; never for all time."""
-    known = Known(lambda: CLUSTER, {})
+    known = DeclaredNames(lambda: CLUSTER, {})
     stranger = Control("later", "pause", True, "ann", "", NOW_MS)
     assert known.admits("controls", stranger, 100)
     assert not known.admits("controls", stranger, 1_000_000)
@@ -104,7 +104,7 @@ def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str
 
 def test_verdicts_are_bounded_and_pauses_stay() -> None:
     """One per proposal for years, and only the present one is looked at."""
-    latest = Latest()
+    latest = ControlState()
     latest.take(Control(MODEL, "pause", True, "ann", "", NOW_MS), 0)
     for number in range(1, 6000):
         latest.take(Control(MODEL, "verdict", True, "ann", "", NOW_MS, proposal=number), number)

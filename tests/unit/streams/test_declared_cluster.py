@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Mode
-from streams.controller.control_state import Latest
-from streams.controller.declared_cluster import Declared
+from streams.controller.control_state import ControlState
+from streams.controller.declared_cluster import DeclaredCluster
 from streams.files.shoal_yaml import Config, load_config
 from topics.records import DeclaredService
 
@@ -48,15 +48,15 @@ def record(text: str = MINI, model: str = "mini", at_ms: int = 1) -> DeclaredSer
 
 
 def test_without_records_the_file_counts(config: Config) -> None:
-    declared = Declared(config, Latest())
+    declared = DeclaredCluster(config, ControlState())
     assert declared() == config.cluster
     assert declared() is declared(), "nothing is read anew unless a record came"
 
 
 def test_a_record_stands_over_the_file_and_has_its_defaults(config: Config) -> None:
     """Other models stay as they are; the version has another name."""
-    latest = Latest()
-    declared = Declared(config, latest)
+    latest = ControlState()
+    declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
     found = declared()
     mini, filed = found.service("mini"), config.cluster.service("mini")
@@ -71,9 +71,9 @@ def test_a_record_stands_over_the_file_and_has_its_defaults(config: Config) -> N
 
 
 def test_a_model_that_the_file_does_not_have_is_added(config: Config) -> None:
-    latest = Latest()
+    latest = ControlState()
     latest.take(record(model="extra"), 0)
-    services = Declared(config, latest)().services
+    services = DeclaredCluster(config, latest)().services
     assert [s.model for s in services] == [*[s.model for s in config.cluster.services], "extra"]
 
 
@@ -81,8 +81,8 @@ def test_a_model_that_the_file_does_not_have_is_added(config: Config) -> None:
 def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
     config: Config, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
-    latest = Latest()
-    declared = Declared(config, latest)
+    latest = ControlState()
+    declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
     good = declared()
     latest.take(record(BROKEN[case], at_ms=2), 1)
@@ -107,9 +107,9 @@ def test_a_declaration_that_no_controller_could_decide_on_is_refused(
         if cluster.services[0].min_instances == 7:
             raise ZeroDivisionError("by a floor of 7")
 
-    monkeypatch.setattr("streams.controller.declared_cluster.try_out", fails)
-    latest = Latest()
-    declared = Declared(config, latest)
+    monkeypatch.setattr("streams.controller.declared_cluster.check_decidable", fails)
+    latest = ControlState()
+    declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
     good = declared().services
     latest.take(record(MINI.replace("min: 5", "min: 7"), at_ms=2), 1)
@@ -124,25 +124,25 @@ def test_a_declaration_that_no_controller_could_decide_on_is_refused(
 def test_servers_that_others_started_may_be_declared_this_way(config: Config) -> None:
     pool = config.cluster.pools[0]
     text = MINI.replace("min: 5", f"unmanaged: {{pool: {pool.id}}}")
-    latest = Latest()
+    latest = ControlState()
     latest.take(record(text), 0)
-    assert Declared(config, latest)().service("mini").unmanaged == f"mini:a1@{pool.id}"
+    assert DeclaredCluster(config, latest)().service("mini").unmanaged == f"mini:a1@{pool.id}"
 
 
 def test_a_bad_name_is_refused_as_in_the_file(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Names become parts of ids: what the file may not say, the topic may not say."""
-    latest = Latest()
+    latest = ControlState()
     latest.take(record(model="a:b@c"), 0)
-    assert Declared(config, latest)().services == config.cluster.services
+    assert DeclaredCluster(config, latest)().services == config.cluster.services
     assert "a:b@c" in caplog.text
 
 
 def test_a_tombstone_withdraws_and_a_bad_record_does_not_bring_back(config: Config) -> None:
     """The last good declaration after a withdrawal is that there is none."""
-    latest = Latest()
-    declared = Declared(config, latest)
+    latest = ControlState()
+    declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
     assert declared().service("mini").min_instances == 5
     latest.drop("services", "mini")

@@ -18,7 +18,7 @@ from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import Latest
+from streams.controller.control_state import ControlState
 from streams.controller.tick_loop import Loop, Ports
 from streams.ports.record_signing import Seal
 from streams.solver.solver_client import plan_here
@@ -101,7 +101,7 @@ class Declared:
 def make_loop(
     cluster: Cluster, records: Records, leads: Callable[[], bool] = lambda: True
 ) -> tuple[Loop, InlineSolver, Declared]:
-    latest, solver, declared = Latest(), InlineSolver(), Declared(cluster)
+    latest, solver, declared = ControlState(), InlineSolver(), Declared(cluster)
     desired = published(declared, records, SEAL)  # type: ignore[arg-type]
     ports = Ports(
         desired,
