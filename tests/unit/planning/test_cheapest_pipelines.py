@@ -6,7 +6,7 @@ from itertools import product
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.slices import NodeSlice
-from autoscaler.domain.workload import ALONE, Lengths, Phase, Slo
+from autoscaler.domain.workload import POISSON_ARRIVALS, Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.instance_options import gpu_usd_per_h, parts_of
@@ -52,7 +52,7 @@ def test_the_cheapest_placements_of_all_stay() -> None:
             usd = sum(node.gpus * gpu_usd_per_h(by_name[node.name]) for node in nodes)
             key = chosen[0].region, chosen[0].market
             ratios.setdefault(key, []).append(usd / pipeline.req_per_s)
-    parts = parts_of(service(), Phase.PREFILL, LENGTHS, pools(), profile, 1.0, ALONE)
+    parts = parts_of(service(), Phase.PREFILL, LENGTHS, pools(), profile, 1.0, POISSON_ARRIVALS)
     assert len(ratios) == 4
     for (region, market), expected in ratios.items():
         stays = [
