@@ -32,7 +32,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog, engine_kernel
-from autoscaler.performance.attainment import KINDS, engine
+from autoscaler.performance.attainment import KINDS, build_engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.roofline import kv_transfer_ms
@@ -167,7 +167,7 @@ def measure(setup: Setup, traffic: Traffic, seeds: int) -> Iterator[Row]:
     lengths = traffic.lengths()
     label = f"{name.split('/')[1]} {gpus}x{gpu} {ttft_ms:g}/{tpot_ms:g} ms"
     for percentile in PERCENTILES:
-        engine.cache_clear()
+        build_engine.cache_clear()
         started = time.process_time()
         rate = instance_throughput(
             model, node, Phase.AGGREGATED, slo, lengths, profile, _UTILISATION, percentile
@@ -190,7 +190,7 @@ def _rows(
     label: str, times: StepTimes, slo: Slo, traffic: Traffic, lengths: Lengths,
     percentile: float, rate: InstanceRate, took_ms: float, seeds: int,
 ) -> Iterator[Row]:  # fmt: skip
-    built = engine(times, Phase.AGGREGATED, lengths)
+    built = build_engine(times, Phase.AGGREGATED, lengths)
     bound = _UTILISATION * built.saturation()[0]
     if bound <= 0.0:
         return
@@ -204,7 +204,7 @@ def _rows(
         predicted = share = long_run = 1.0
         if planned > 0.0:
             told = built.long_run(load * planned, built.run(load * planned))
-            predicted, batch = built.share(told, slo), told.batch
+            predicted, batch = built.attained_share(told, slo), told.batch
             share = float(
                 np.mean(
                     [simulated(times, slo, traffic, load * planned, 100 + s) for s in range(seeds)]
@@ -217,7 +217,8 @@ def _rows(
             batch = 0.0
         yield Row(
             label, traffic.name, percentile, load, batch, rate.req_per_s, rate.bound_by,
-            built.share(built.at(0), slo), predicted, long_run, share, spare, planned / bound,
+            built.attained_share(built.run_at_step(0), slo), predicted, long_run, share, spare,
+            planned / bound,
             took_ms,
         )  # fmt: skip
 

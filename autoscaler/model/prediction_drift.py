@@ -15,7 +15,7 @@ from statistics import median
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state.controller_state import ModelState
@@ -84,7 +84,7 @@ def expected_s(state: ModelState, predicted_s: float) -> float:
 
 def basis(service: Service, cluster: Cluster) -> str:
     """Basis of the model's predictions: weights, engine and engine profile."""
-    known = profile_of(cluster).content_hash
+    known = cluster_profile(cluster).content_hash
     told = f"{service.architecture} {service.engine} {known}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 

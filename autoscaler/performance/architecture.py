@@ -1,9 +1,8 @@
-"""From a Hugging Face configuration to a `ModelSpec`.
+"""Read a Hugging Face configuration into a `ModelSpec`.
 
-The order of the work: find the text model among the keys, read the kinds of its layers, make their
-matrices, read the quantisation, add up. Knows no files and no names of models. Parameter counts are
-sums over matrices; of what has a few thousand entries (norms, biases) norms are counted, biases are
-not (below 0.1%).
+In this order: find the text model among the keys, read the kinds of its layers, make their
+matrices, read the quantisation, add up. Parameter counts are sums over matrices and norms; biases
+are not counted (below 0.1%).
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from autoscaler.performance.checkpoint import (
     recurrent,
     towers,
 )
-from autoscaler.performance.checkpoint.blueprint import BF16_BYTES, Blueprint, stored
+from autoscaler.performance.checkpoint.blueprint import BF16_BYTES, Blueprint, stored_sizes
 from autoscaler.performance.checkpoint.class_defaults import (
-    beside_essentials,
     defaults_of,
+    optional_defaults,
     text_type_of,
 )
 from autoscaler.performance.checkpoint.keys import Keys
@@ -60,7 +59,7 @@ _ALLOWED = "transformers of full, sliding, linear, Mamba and convolution layers"
 
 
 def from_json(name: str, text: str, field: str = "config") -> ModelSpec:
-    """The architecture in the text of a `config.json`, see `from_config`."""
+    """The architecture that the text of a `config.json` describes, see `from_config`."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -72,8 +71,8 @@ def from_json(name: str, text: str, field: str = "config") -> ModelSpec:
 def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     """The architecture that a Hugging Face `config.json`, or Mistral's `params.json`, describes.
 
-    Of a multimodal model the language model; weights of its encoders count as bytes. InvalidValue
-    names the key that is missing, or whose value is not known.
+    For a multimodal model it is the language model; weights of its encoders count as bytes.
+    InvalidValue names a missing key, or a key with an unknown value.
     """
     if not isinstance(config, Mapping):
         raise InvalidValue(field, type(config).__name__, "a mapping, as in a config.json")
@@ -102,7 +101,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         keys.number("num_kv_shared_layers", high=count),
     )  # fmt: skip
     scheme = scheme_of(_quantisation(keys, around))
-    sums = stored(blueprint, scheme)
+    sums = stored_sizes(blueprint, scheme)
     kv_bytes = blueprint.cached(scheme.kv_bits / 8.0)
     if kv_bytes <= 0.0:
         raise keys.error("layer_types", "no attention", "at least one layer with attention")
@@ -110,7 +109,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     sliding = sum(1 for mixer, _ in made if mixer.kind == "sliding")
     tower_bytes = towers.tower_params(around) * BF16_BYTES
     params = sums.dense + sums.experts + sums.outside
-    # The rows of inputs per layer are looked up, not multiplied.
+    # Inputs per layer are table lookups, not matrix products.
     looked_up = sum(one.weights for one in outside if one.part == "embedding")
     quantised = sums.dtype != "bf16" or bool(scheme.rules)
     return ModelSpec(
@@ -123,7 +122,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         intermediate=width,
         vocab=vocab,
         params=params,
-        # As published counts have it: a token passes embeddings and head, whether shared or not.
+        # Published counts include embeddings and head for each token, shared or not.
         active_params=sums.dense + chosen + sums.outside - looked_up,
         weight_bytes=sums.dense_bytes + sums.expert_bytes + sums.outside_bytes + tower_bytes,
         kv_bytes_per_token=kv_bytes,
@@ -164,7 +163,7 @@ def _layers(
 
 
 def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:
-    """The keys of the language model, its model type, and the keys of what stands around it."""
+    """The keys of the language model, its model type, and the keys of the outer model."""
     outer = str(config.get("model_type") or "").lower()
     for name in _AROUND_TEXT:
         inner = config.get(name)
@@ -178,10 +177,10 @@ def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:
         if kind and not any(key in config for key in ("hidden_size", "n_embd", "d_model")):
             bare = {k: v for k, v in config.items() if k in _OF_TEXT}
             return Keys(bare, field, defaults_of(kind)), kind, outside
-        return Keys(config, field, beside_essentials(outer)), outer, outside
+        return Keys(config, field, optional_defaults(outer)), outer, outside
     kind = str(nested.get("model_type") or kind).lower()
     around = {key: value for key, value in config.items() if key not in _TEXT}
-    # A width of the outer model is not one of the text model.
+    # Widths of the outer model do not belong to the text model.
     around = around if "hidden_size" in nested else {**around, "hidden_size": None}
     merged = {**around, **nested}
     if merged.get("hidden_size") is None:
@@ -203,7 +202,7 @@ def _refuse(kind: str, keys: Keys) -> None:
     listed = ("layer_types", "hybrid_override_pattern", "layers_block_type", "attn_layer_indices",
               "attn_layer_period")  # fmt: skip
     if states and kind != "falcon_h1" and not any(key in keys for key in listed):
-        raise keys.error("layer_types", None, "the kind of each layer, beside the keys of Mamba")
+        raise keys.error("layer_types", None, "the kind of each layer, not only Mamba keys")
 
 
 def _mixer(keys: Keys, kind: str, hidden: int, heads: attention.Heads, which: str) -> Mixer:
@@ -238,7 +237,7 @@ def _with(mixer: Mixer, more: tuple[Matrix, ...]) -> Mixer:
 def _expert_params(
     total: float, experts: feedforward.Experts | None, count: int, hidden: int
 ) -> float:
-    """Of one expert as a mean over layers; 0 where nearly all layers have gated experts."""
+    """Weights of one expert, as a mean over layers; 0 if nearly all layers have gated experts."""
     if experts is None:
         return 0.0
     mean = total / experts.count / count

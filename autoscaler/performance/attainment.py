@@ -1,14 +1,12 @@
-"""What share of requests attains its SLO on one instance at a given rate.
+"""Simulate one instance to find the share of requests that meet the SLO at a given rate.
 
-Owns the runs of the compiled engine. A closed formula does not do: a request's time per token is a
-mean over iterations that other requests' prompts stretch, batch and queue move together, and short
-answers miss by one long prompt. So the engine itself is run, on a fixed sample of requests; 3,600
-take about a millisecond. Knows no prices and no fleet.
+A closed formula is not accurate enough: a request's time per token is a mean over iterations that
+other prompts lengthen, batch and queue depend on each other, and short answers miss the SLO because
+of one long prompt. So the compiled engine serves a fixed sample of requests.
 
-Requests that decode together miss their limit together: with 100 in flight, 3,600 requests are 36
-independent looks at the batch, of which none may show what one in a hundred does. So a capacity is
-searched on the short sample and, where misses are to be rare, confirmed on one in which what is in
-flight changes `TURNOVERS` times. That takes up to 20 ms a run.
+Requests that decode together miss their limit together, so a sample holds only as many independent
+observations as batches. Capacity is searched on the short sample; if misses must be rare, it is
+confirmed on a sample in which the requests in flight change `TURNOVERS` times.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_token
 from autoscaler.performance.request_sample import (
     REQUESTS,
     Ints,
-    lengths_of,
-    measured,
+    measured_part,
+    sample_lengths,
     unit_arrivals,
 )
 from autoscaler.performance.roofline import kv_transfer_ms
@@ -39,26 +37,26 @@ Floats = npt.NDArray[np.float64]
 
 SEED = 20260
 TURNOVERS = 320
-_MOST_SAMPLES = 10  # of REQUESTS, in a long sample
+_MAX_SAMPLES = 10  # of REQUESTS, in a long sample
 GRID = 64
-"""Rates that capacities are searched among: multiples of a 64th of saturation."""
+"""Capacity is searched among multiples of saturation / GRID."""
 KINDS = {
     Phase.AGGREGATED: kernel.WHOLE,
     Phase.PREFILL: kernel.PREFILL,
     Phase.DECODE: kernel.DECODE,
 }
 DECODE_TTFT_SHARE = 0.15
-"""Of the TTFT limit: what a decode instance has for the transfer of KV and its first step, so that
-a prefill instance knows what is left for it. At 2 s that is 300 ms: the KV of 1,155 tokens
-of a 32B model takes 12 ms, and two to three steps pass."""
-_ALONE_MS = 1e8  # between requests that never meet
+"""Share of the TTFT limit that a decode instance has for the transfer of KV and its first steps;
+the rest is for prefill."""
+_ALONE_GAP_MS = 1e8  # gap between requests that are served alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What came out of one rate, before any SLO: ms per measured request, and the engine's state.
+    """Result of one rate, independent of any SLO: ms per measured request, and the engine's state.
 
-    memory_waits: share of the working time in which a request waited for KV cache.
+    batch: mean number of decoding requests. memory_waits: share of the working time in which a
+    request waited for KV cache.
     """
 
     ttft_ms: npt.NDArray[np.float32]
@@ -69,7 +67,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """What the requests of a sample are drawn from."""
+    """Parameters of the requests of a sample."""
 
     model: ModelSpec
     phase: Phase
@@ -81,7 +79,7 @@ class _Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sample:
-    """Requests, (n,) each; arrivals at a rate of 1 per ms."""
+    """Requests, (n,) each; arrivals have a rate of 1 per ms."""
 
     arrivals: Floats
     inputs: Ints
@@ -91,61 +89,64 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """One instance under one distribution of lengths. Build it with `engine(...)`."""
+    """One instance with one distribution of lengths; use `build_engine`."""
 
     times: StepTimes
     phase: Phase
     grid: TimingGrid
     traffic: _Traffic
-    _known: dict[int, Run] = field(default_factory=dict)
-    _confirmed: dict[int, Run] = field(default_factory=dict)
+    _runs: dict[int, Run] = field(default_factory=dict)
+    _long_runs: dict[int, Run] = field(default_factory=dict)
     _saturation: list[tuple[float, Run]] = field(default_factory=list)
 
     def run(self, req_per_s: float, requests: int = REQUESTS) -> Run:
-        """Serve a sample of `requests` at `req_per_s`; 0 = every request alone."""
-        gap_ms = 1e3 / req_per_s if req_per_s > 0.0 else _ALONE_MS
-        sample = _drawn(self.traffic, requests)
+        """Serve a sample of `requests` at `req_per_s`; 0 serves every request alone."""
+        gap_ms = 1e3 / req_per_s if req_per_s > 0.0 else _ALONE_GAP_MS
+        sample = _draw_sample(self.traffic, requests)
         return self._serve(sample, sample.arrivals * gap_ms, sample.outputs)[0]
 
-    def at(self, step: int) -> Run:
-        """Serve the sample at `step` / GRID of saturation; what was served before is kept."""
-        found = self._known.get(step)
+    def run_at_step(self, step: int) -> Run:
+        """Serve the sample at `step` / GRID of saturation; results are cached."""
+        found = self._runs.get(step)
         if found is None:
-            found = self._known[step] = self.run(self._rate(step))
+            found = self._runs[step] = self.run(self._rate(step))
         return found
 
-    def confirmed(self, step: int) -> Run:
-        """As `at`, on a sample that is long enough for what is in flight at `step`."""
-        found = self._confirmed.get(step)
+    def long_run_at_step(self, step: int) -> Run:
+        """As `run_at_step`, on a sample that is long enough for the requests in flight at
+        `step`."""
+        found = self._long_runs.get(step)
         if found is None:
-            found = self._confirmed[step] = self.long_run(self._rate(step), self.at(step))
+            found = self._long_runs[step] = self.long_run(self._rate(step), self.run_at_step(step))
         return found
 
     def long_run(self, req_per_s: float, short: Run) -> Run:
-        """Serve a sample that is long enough for what is in flight in `short`, at that rate."""
-        samples = min(_MOST_SAMPLES, math.ceil(TURNOVERS * short.batch / REQUESTS))
+        """Serve a sample at `req_per_s` that is long enough for the requests in flight in
+        `short`."""
+        samples = min(_MAX_SAMPLES, math.ceil(TURNOVERS * short.batch / REQUESTS))
         return self.run(req_per_s, samples * REQUESTS) if samples > 1 else short
 
     def _rate(self, step: int) -> float:
         return self.saturation()[0] * step / GRID if step else 0.0
 
     def saturation(self) -> tuple[float, Run]:
-        """The highest requests/s of any load, and the engine's state then. The queue never empties,
-        so it is the same however requests arrive, and found once."""
+        """The highest requests/s at any load, and the engine's state then. The queue never empties,
+        so the arrival process does not matter and the result is computed once."""
         if not self._saturation:
             one = self.traffic
             if one.arrival_cv == 1.0:
                 self._saturation.append(self._saturate())
             else:
                 seed, link_gb_s = one.seed, one.link_gb_s
-                plain = engine(self.times, one.phase, one.lengths, 1.0, seed, link_gb_s)
+                plain = build_engine(self.times, one.phase, one.lengths, 1.0, seed, link_gb_s)
                 self._saturation.append(plain.saturation())
         return self._saturation[0]
 
     def attained(self, run: Run, slo: Slo) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Per measured request: within its TTFT limit, within its TPOT limit.
+        """Whether each measured request is within its TTFT limit, and within its TPOT limit.
 
-        Of a pair, decode has its share of the TTFT limit, prefill the rest.
+        In a prefill and decode pair, decode has DECODE_TTFT_SHARE of the TTFT limit, prefill the
+        rest.
         """
         limit_ms = slo.ttft_ms
         if self.phase is Phase.DECODE:
@@ -155,23 +156,23 @@ class Engine:
         return self.own_ttft_ms(run) <= limit_ms, run.tpot_ms <= slo.tpot_ms
 
     def own_ttft_ms(self, run: Run) -> npt.NDArray[np.float32]:
-        """What counts against this phase's part of the TTFT, per measured request."""
+        """This phase's part of the TTFT of each measured request."""
         outside_ms = 0.0 if self.phase is Phase.DECODE else self.times.first_token_ms
         return run.ttft_ms + np.float32(outside_ms)
 
-    def share(self, run: Run, slo: Slo) -> float:
+    def attained_share(self, run: Run, slo: Slo) -> float:
         """Share of requests within both limits."""
         ttft, tpot = self.attained(run, slo)
         return float(np.count_nonzero(ttft & tpot)) / len(ttft)
 
     def _saturate(self) -> tuple[float, Run]:
-        """Requests/s while the queue never empties: the whole sample, so that no part of it counts.
+        """Requests/s while the queue never empties, over the whole sample.
 
-        The first batch is met at a random point of its life, or else requests of one length
-        would end together for ever. What it lacks and what the last batch has not done yet when
-        the last request gets its first token is a batch of requests in all.
+        The first batch starts at random points of its answers, otherwise requests of one length
+        would always end together. Its missing part and the unfinished part of the last batch, when
+        the last request gets its first token, add up to one batch.
         """
-        sample = _drawn(self.traffic, REQUESTS)
+        sample = _draw_sample(self.traffic, REQUESTS)
         outputs = sample.outputs.copy()
         context = sample.inputs.mean() + 0.5 * np.mean(outputs**2) / outputs.mean()
         tokens = self.times.kv_tokens_at(context)
@@ -185,12 +186,12 @@ class Engine:
 
     def _serve(self, sample: _Sample, arrival_ms: Floats, outputs: Ints) -> tuple[Run, Floats]:
         count = len(arrival_ms)
-        counted = measured(count)
+        counted = measured_part(count)
         first, last, stats = np.empty(count), np.empty(count), np.zeros(5)
         times, grid = self.times, self.grid
         context = float(sample.inputs.mean() + 0.5 * sample.outputs.mean())
         longest = int((sample.inputs + sample.outputs).max())
-        # One sequence alone has all of it, whatever is left for a full batch.
+        # A single sequence may use all KV cache, even if a full batch has less.
         room = min(max(times.kv_tokens_at(context), longest), times.kv_capacity_tokens)
         kernel.serve(
             KINDS[self.phase],
@@ -226,7 +227,7 @@ class Engine:
 
 
 @lru_cache(maxsize=128)
-def engine(
+def build_engine(
     times: StepTimes,
     phase: Phase,
     lengths: Lengths,
@@ -234,7 +235,7 @@ def engine(
     seed: int = SEED,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> Engine:
-    """The engine of `times` under `lengths`; see `sample.unit_arrivals` for `arrival_cv`.
+    """The engine of `times` under `lengths`; see `request_sample.unit_arrivals` for `arrival_cv`.
 
     link_gb_s: rate in 1e9 bytes/s at which KV moves from prefill to decode.
     """
@@ -243,9 +244,9 @@ def engine(
 
 
 @lru_cache(maxsize=64)
-def _drawn(traffic: _Traffic, count: int) -> _Sample:
+def _draw_sample(traffic: _Traffic, count: int) -> _Sample:
     model, phase = traffic.model, traffic.phase
-    inputs, outputs = lengths_of(traffic.lengths, model.max_position, traffic.seed, count)
+    inputs, outputs = sample_lengths(traffic.lengths, model.max_position, traffic.seed, count)
     if phase is Phase.PREFILL:
         outputs = np.ones_like(outputs)
     per_token_ms = kv_transfer_ms(model, 1.0, traffic.link_gb_s)

@@ -1,7 +1,4 @@
-"""Measured points: what was measured, on what, so that any source can be compared with estimates.
-
-Owns the values. Knows no file formats (streams reads them) and no formulas.
-"""
+"""Points of benchmarks: measurements with their conditions, to compare with estimates."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from autoscaler.domain.model_spec import ModelSpec
 class PointKind(StrEnum):
     """How a point was measured.
 
-    closed_loop: a benchmark that keeps `load` requests under way on one instance that does both
+    closed_loop: a benchmark that keeps `load` requests in progress on one instance that does both
     phases; split: the same with a prefill and a decode side; batch: one batch of `load` requests
-    alone on the instance, first pass and later iterations timed; steps: passes timed by
-    themselves, prompts in batches of `load`.
+    alone on the instance, with times of the first pass and of later iterations; steps: times of
+    single passes, prompts in batches of `load`.
     """
 
     CLOSED_LOOP = "closed_loop"
@@ -31,12 +28,12 @@ class PointKind(StrEnum):
 class MeasuredPoint:
     """One measured point.
 
-    model, system: as the source names them.  engine: "vllm", "sglang", "trtllm" or "" for passes
-    without an engine around them.  tp: GPUs that prefill; decode_tp: GPUs that decode (the same
-    ones unless kind is split).  load: requests under way per prefill side, or batch size;
-    decode_load: requests per decode instance.  ttft_ms, tpot_ms: what was measured, None where
-    this point does not measure it.  typical: False where the source ran kernels unlike those that
-    the factors stand for; such points are compared but not fitted to.
+    model, system: as the source names them. engine: "vllm", "sglang", "trtllm" or "" for passes
+    without an engine. tp: GPUs that prefill; decode_tp: GPUs that decode (the same ones unless kind
+    is split). load: requests in progress per prefill side, or batch size; decode_load: requests per
+    decode instance. ttft_ms, tpot_ms: measured times, None if not measured. typical: False if the
+    source used kernels unlike those that the factors describe; such points are compared but not
+    fitted.
     """
 
     model: str

@@ -1,7 +1,7 @@
-"""Calibration: from measured points to a profile.
+"""Fit a profile to measured points.
 
-Owns what is fitted to what, and in which order: kernels per GPU from passes timed by themselves,
-engines from benchmarks on top of these, measured tables from batches. Knows no files.
+The order is: kernels per GPU to timed passes, then engines to benchmarks with these kernels, then
+measured tables to batches.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ from statistics import median
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
-from autoscaler.performance.closed_loop import estimate_with
+from autoscaler.performance.closed_loop import estimate_with_factors
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
 from autoscaler.performance.least_squares import fit
 from autoscaler.performance.measured_tables import MeasuredTable
 from autoscaler.performance.plausibility import peak_share
-from autoscaler.performance.profile import DEFAULT_ENGINE, PCIE_GB_S, Profile, Source, architecture
+from autoscaler.performance.profile import (
+    DEFAULT_ENGINE,
+    PCIE_GB_S,
+    Profile,
+    Source,
+    architecture_key,
+)
 from autoscaler.performance.profile_codec import make_profile
 
-# GPUs with the chip of another: where only that one was measured, its factors stand for both.
+# GPUs with the same chip as another one: without own measurements they use its factors.
 _LIKE = {
     "A100-SXM-40GB": "A100-SXM-80GB",
     "A100-PCIe-80GB": "A100-SXM-80GB",
@@ -47,10 +53,10 @@ _LIKE = {
     "GB300": "B200-SXM",
 }
 _MIN_POINTS = 20
-# A fit looks at this many points at most, taken evenly: more change the third digit only.
+# A fit uses at most this many points, taken evenly: more hardly change the result.
 _SAMPLE = 500
 _KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
-# Kernels reach three quarters of the peak; a benchmark that needs more was measured wrong.
+# Kernels reach about three quarters of the peak; a benchmark that needs more is wrong.
 _MAX_PEAK_SHARE = 0.8
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
 _TTFT_WEIGHT = 0.6
@@ -77,7 +83,7 @@ Points = Sequence[MeasuredPoint]
 
 
 def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
-    """A profile fitted to `points`, tables included; what they do not cover keeps its default."""
+    """A profile fitted to `points`, tables included; factors without points keep their defaults."""
     found = [point for point in points if point.typical and _plausible(point)]
     steps = tuple(p for p in found if p.kind is PointKind.STEPS)
     benchmarks = [p for p in found if p.kind is not PointKind.STEPS]
@@ -101,7 +107,7 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
 
 
 def _plausible(point: MeasuredPoint) -> bool:
-    # Single passes come nearer to the peak than a benchmark, whose every part must.
+    # Single passes come closer to the peak than a whole benchmark.
     limit = _MAX_PEAK_SHARE if point.kind is PointKind.CLOSED_LOOP else 1.0
     return peak_share(point) <= limit
 
@@ -125,10 +131,10 @@ def _kernels(points: tuple[MeasuredPoint, ...], start: Efficiency) -> Efficiency
 
 
 def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
-    """Factors of each engine: from dense models first, then what experts add to them."""
+    """Factors of each engine: from dense models first, then those of experts."""
     dense = [p for p in benchmarks if not p.spec.is_moe]
     sparse = [p for p in benchmarks if p.spec.is_moe]
-    # Batches timed by themselves come from a runner of their own, not from a serving engine.
+    # Timed batches come from a separate runner, not from a serving engine.
     serving = [p for p in dense if p.kind is not PointKind.BATCH]
     usual = _engine(serving, bare, EngineFactors(), _ENGINE)
     usual = _engine(sparse, bare, usual, _ENGINE_EXPERTS)
@@ -153,8 +159,8 @@ def _engine(
 
     def residuals(factors: Mapping[str, float]) -> list[float]:
         engine = EngineFactors(**factors)
-        known = {p.gpu: engine.applied(bare.kernels(p.gpu)) for p in sample}
-        return _residuals(sample, lambda point: known[point.gpu], _TTFT_WEIGHT)
+        efficiencies = {p.gpu: engine.apply_to(bare.kernels(p.gpu)) for p in sample}
+        return _residuals(sample, lambda point: efficiencies[point.gpu], _TTFT_WEIGHT)
 
     return EngineFactors(**fit(asdict(start), residuals, free, _ENGINE_PRIOR))
 
@@ -170,7 +176,7 @@ def _residuals(
     """ln(estimate / measured) of every figure of `points`."""
     found = []
     for point in points:
-        guess = estimate_with(point, factors(point))
+        guess = estimate_with_factors(point, factors(point))
         if point.ttft_ms is not None:
             found.append(ttft_weight * math.log(guess.ttft_ms / point.ttft_ms))
         if point.tpot_ms is not None:
@@ -179,10 +185,10 @@ def _residuals(
 
 
 def _tables(points: Points) -> list[MeasuredTable]:
-    """Measured tables of batches: the median where a point was measured several times."""
+    """Measured tables of batches: the median if a point was measured several times."""
     groups: dict[tuple[object, ...], list[MeasuredPoint]] = defaultdict(list)
     for p in points:
-        groups[(architecture(p.spec), p.spec.weight_dtype, p.gpu.name, p.tp)].append(p)
+        groups[(architecture_key(p.spec), p.spec.weight_dtype, p.gpu.name, p.tp)].append(p)
     tables = []
     for own in groups.values():
         first: dict[tuple[float, float], list[float]] = defaultdict(list)
@@ -194,7 +200,7 @@ def _tables(points: Points) -> list[MeasuredTable]:
                 later[(p.input_tokens + 0.5 * p.output_tokens, p.load)].append(p.tpot_ms)
         tables.append(
             MeasuredTable(
-                architecture(own[0].spec),
+                architecture_key(own[0].spec),
                 own[0].spec.weight_dtype,
                 own[0].gpu.name,
                 own[0].tp,

@@ -1,9 +1,8 @@
 """The packaged facts: model architectures and GPU data sheets.
 
-Owns reading `models.json`, `architectures.json` and `gpus.json` of `autoscaler/data`, which ship
-with the package and are constants of a release (that is why a pure package may read them). Pure
-Python: simulated engines
-import this, and they must start fast.
+Reads `models.json`, `architectures.json` and `gpus.json` of `autoscaler/data`. They are constants
+of a release, so a pure package may read them. Pure Python, because simulated engines import it and
+must start fast.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from autoscaler.domain.splits import Split
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.architecture import from_config
 from autoscaler.performance.catalog_names import (
-    block_of,
+    block_size_of,
     gpu_product,
     has_integer_activations,
     instance_type,
     is_undivided,
     storage_of,
-    unloadable,
+    unloadable_format,
     variant_of,
 )
 from autoscaler.performance.mig_profiles import profiles, slice_of, split_name, whole_gpu
@@ -57,7 +56,8 @@ for _short, _full in _SHORT_GPU_NAMES.items():
 
 
 def short_gpu_name(name: str) -> str:
-    """The usual short form of a GPU's full name, "H100" for "H100-SXM", if there is one."""
+    """The usual short form of a GPU's full name, "H100" for "H100-SXM"; the full name if there is
+    none."""
     whole, slash, profile = name.partition("/")
     return f"{_GPU_SHORT_OF.get(whole, whole)}{slash}{profile}"
 
@@ -87,14 +87,14 @@ def gpus() -> Mapping[str, GpuSpec]:
 
 
 def gpu_source(full_name: str) -> str:
-    """Where the facts of a packaged GPU are from."""
+    """The source of the facts of a packaged GPU."""
     return str(_read("gpus.json")["gpus"][whole_gpu(full_name)]["source"])
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A model of the catalogue. source: where its facts are from; published_params: what its
-    publisher states, 0 where nobody noted it."""
+class CatalogEntry:
+    """A model of the catalogue. source: source of its facts; published_params: count by its
+    publisher, 0 if unknown."""
 
     spec: ModelSpec
     source: str
@@ -102,16 +102,16 @@ class Entry:
 
 
 @lru_cache(maxsize=1)
-def entries() -> Mapping[str, Entry]:
+def entries() -> Mapping[str, CatalogEntry]:
     """Every packaged language model by its full name (components of omni models left out)."""
     found = {
-        name: Entry(_written_out(name, row), str(row["source"]))
+        name: CatalogEntry(_spec_from_sizes(name, row), str(row["source"]))
         for name, row in _read("models.json").items()
         if "#" not in name
     }
     packaged = _read("architectures.json")
     for name, row in packaged["models"].items():
-        found[name] = Entry(
+        found[name] = CatalogEntry(
             from_config(name, row["config"]),
             str(packaged["sources"][row["source"]]),
             float(row.get("published_params", 0.0)),
@@ -125,7 +125,7 @@ def models() -> Mapping[str, ModelSpec]:
     return {name: entry.spec for name, entry in entries().items()}
 
 
-def _written_out(name: str, row: Mapping[str, Any]) -> ModelSpec:
+def _spec_from_sizes(name: str, row: Mapping[str, Any]) -> ModelSpec:
     return ModelSpec(
         name=name,
         layers=row["layers"],
@@ -151,7 +151,7 @@ def _written_out(name: str, row: Mapping[str, Any]) -> ModelSpec:
 
 
 def _splits(row: Mapping[str, Any]) -> tuple[Split, ...]:
-    """What tensor parallelism divides of a model whose sizes stand written out."""
+    """Widths that tensor parallelism divides, for a model whose sizes are listed."""
     found = [Split("num_attention_heads x head_dim", row["heads"] * row["head_dim"])]
     if expert := row["moe_intermediate"]:
         found.append(Split("moe_intermediate_size", expert, expert=True))
@@ -163,9 +163,8 @@ def _splits(row: Mapping[str, Any]) -> tuple[Split, ...]:
 def gpu(name: str, field: str = "gpu") -> GpuSpec:
     """The GPU called `name`, else InvalidValue.
 
-    In any case: its full or usual short name, what a driver or device plugin calls it
-    (NVIDIA-H100-80GB-HBM3), a cloud's instance type that carries it (p5.48xlarge), or a slice of it
-    (H100/1g.10gb).
+    Accepts in any case: the full or usual short name, the name by a driver or device plugin
+    (NVIDIA-H100-80GB-HBM3), a cloud's instance type (p5.48xlarge), or a slice (H100/1g.10gb).
     """
     sliced = split_name(name)
     if sliced:
@@ -183,14 +182,14 @@ def gpu(name: str, field: str = "gpu") -> GpuSpec:
             if full.lower() == candidate.lower():
                 return spec
     names = sorted({*entries, *_SHORT_GPU_NAMES})
-    raise InvalidValue(field, name, _nearest(name, names, "gpus"))
+    raise InvalidValue(field, name, _suggestion(name, names, "gpus"))
 
 
-def entry_of(name: str, field: str = "source") -> str:
-    """Full name of the entry that stands for the model `name`, else InvalidValue.
+def entry_name(name: str, field: str = "source") -> str:
+    """Full name of the entry for the model `name`, else InvalidValue.
 
-    The same name in any case, the same under another organisation, or the architecture that it is
-    a variant or fine-tune of, see `catalog_names.variant_of`.
+    The same name in any case, the same under another organisation, or the architecture that it is a
+    variant or fine-tune of, see `catalog_names.variant_of`.
     """
     known = models()
     for full in known:
@@ -203,26 +202,26 @@ def entry_of(name: str, field: str = "source") -> str:
     found = variant_of(name, known)
     if found is None:
         raise InvalidValue(
-            field, name, f"{_nearest(name, sorted(known), 'models')}, or a ./config.json"
+            field, name, f"{_suggestion(name, sorted(known), 'models')}, or a ./config.json"
         )
     return found
 
 
 def model(name: str, field: str = "source") -> ModelSpec:
-    """The architecture of `name`, by `entry_of`, with its weights as the name says they are stored.
+    """The architecture of `name`, by `entry_name`, with weights stored as the name says.
 
     A variant in FP8, FP4, INT8 or INT4 has its entry's sizes with smaller weights, and blocks that
-    a split must keep whole. InvalidValue for a form that vLLM does not load.
+    a split must keep whole. InvalidValue for a format that vLLM does not load.
     """
-    found = entry_of(name, field)
+    found = entry_name(name, field)
     spec = replace(models()[found], name=name)
-    if word := unloadable(name):
-        raise InvalidValue(field, name, f"no {word.upper()}; declare the ./config.json beside it")
+    if word := unloadable_format(name):
+        raise InvalidValue(field, name, f"no {word.upper()}; declare the model's own ./config.json")
     stored = storage_of(name)
     if not stored or storage_of(found) or stored == spec.weight_dtype:
         return spec
     small = quantized(spec, stored)
-    multiple = block_of(name, stored)
+    multiple = block_size_of(name, stored)
     why = f"assumed blocks of {multiple}, see docs/checkpoints.md" if multiple > 1 else ""
     return replace(
         small,
@@ -236,9 +235,10 @@ def model(name: str, field: str = "source") -> ModelSpec:
 
 
 def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """`spec` with its weights in `dtype` ("bf16", "fp8", "int8", "fp4", ...); the KV cache stays.
+    """`spec` with its weights in `dtype` ("bf16", "fp8", "int8", "fp4", ...); the KV cache is
+    unchanged.
 
-    Embeddings and output head stay in BF16, as engines keep them.
+    Embeddings and output head stay in BF16, as in engines.
     """
     if dtype == spec.weight_dtype:
         return spec
@@ -261,7 +261,7 @@ def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
 
 
 def with_kv_cache(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """`spec` (its KV cache in BF16, as packaged) with the KV cache in `dtype` ("bf16", "fp8")."""
+    """`spec`, whose packaged KV cache is BF16, with the KV cache in `dtype` ("bf16", "fp8")."""
     if dtype not in _KV_BYTES:
         raise InvalidValue("kv_cache_dtype", dtype, ", ".join(_KV_BYTES))
     factor = _KV_BYTES[dtype] / _KV_BYTES["bf16"]
@@ -275,7 +275,7 @@ def _weight_dtype(text: str) -> str:
     return "bf16"
 
 
-def _nearest(name: str, names: list[str], command: str) -> str:
+def _suggestion(name: str, names: list[str], command: str) -> str:
     lowered = {n.lower(): n for n in names}
     near = get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
     if near:

@@ -1,6 +1,7 @@
-"""Which entry of the catalogue a name means: variants of models, product names of GPUs, instances.
+"""Match names to entries of the catalogue: variants of models, product names of GPUs, instance
+types.
 
-Owns the rules and the tables of names. Knows no facts. What is found is always said to the user.
+Callers show each match to the user.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-# What publishers add to the name of an architecture: tuning, dates, ways to store weights.
+# Words that publishers add to the name of an architecture: tuning, dates, weight formats.
 _TUNING = frozenset({
     "instruct", "chat", "base", "hf", "it", "pt", "sft", "dpo", "rl", "thinking", "reasoning",
     "preview", "latest", "uncensored", "abliterated", "dynamic", "static", "pertensor", "kv",
@@ -25,7 +26,7 @@ _STORAGE_UNCHANGED = frozenset(["bf16", "fp16"])
 _FILES = frozenset(["gguf", "exl2", "exl3", "mlx", "eetq", "aqlm"])
 _WHOLE = frozenset(["bnb", "bitsandbytes"])
 _INTEGER_ACTIVATIONS = frozenset(["w8a8", "quantized.w8a8"])
-# Publishers whose FP8 has one scale for each row or matrix; the others have blocks of 128 x 128.
+# Publishers whose FP8 has one scale per row or matrix; others have blocks of 128 x 128.
 _ROW_SCALES = frozenset(["nvidia", "redhatai", "neuralmagic", "amd"])
 _BLOCKS = {"fp8": 128, "int4": 128, "fp4": 16, "mxfp4": 1, "int8": 1}
 _SKILLS = frozenset(["math", "coder", "code"])
@@ -124,12 +125,12 @@ for _n in (4, 8, 12, 16, 32):
 
 
 def instance_type(name: str) -> tuple[str, int] | None:
-    """GPU and how many of them a cloud's instance type has; None where it is not known as one."""
+    """GPU of a cloud's instance type, and their number; None for an unknown type."""
     return _INSTANCES.get(name.lower())
 
 
 def gpu_product(name: str) -> str | None:
-    """Full name of the GPU that a driver or cloud calls `name`; None where it is not known."""
+    """Full name of the GPU that a driver or cloud calls `name`; None if unknown."""
     plain = _SPLIT.sub(" ", name.lower()).strip()
     for maker in _MAKERS:
         plain = plain.removeprefix(maker)
@@ -137,10 +138,10 @@ def gpu_product(name: str) -> str | None:
 
 
 def variant_of(name: str, known: Iterable[str]) -> str | None:
-    """The entry of `known` that `name` is a variant or fine-tune of; None where none is sure.
+    """The entry of `known` that `name` is a variant or fine-tune of; None without a certain match.
 
-    In this order: the same name without words for tuning and storage; without dates; without
-    words for a skill; an entry whose name stands inside of this one with every size that is named.
+    In this order: the same name without words for tuning and storage; without dates; without words
+    for a skill; an entry whose name is part of this one, with every size in `name`.
     """
     entries = _entries(tuple(known))
     tokens = _tokens(name)
@@ -154,33 +155,32 @@ def variant_of(name: str, known: Iterable[str]) -> str | None:
         (len(core), full)
         for full, own in entries
         for core in (_plain(own),)
-        if sizes and sizes <= set(core) and _within(core, tokens)
+        if sizes and sizes <= set(core) and _is_part_of(core, tokens)
     ]
     return max(inside)[1] if inside else None
 
 
 def is_published(name: str, entry: str) -> bool:
-    """Whether `name` differs from `entry` by words for tuning, storage and dates alone, which
-    publishers add to a name: a misspelt one differs by more."""
+    """Whether `name` differs from `entry` only by words for tuning, storage and dates, which
+    publishers add; a misspelt name differs by more."""
     return _undated(_tokens(name)) == _undated(_tokens(entry))
 
 
 def storage_of(name: str) -> str:
-    """How the weights of a variant are stored, as its name says: "fp8", "fp4", "int8", "int4",
-    "mxfp4" or ""."""
+    """Weight format of a variant by its name: "fp8", "fp4", "int8", "int4", "mxfp4" or ""."""
     found = [_STORAGE[token] for token in _tokens(name) if token in _STORAGE]
     return "fp8" if "fp8" in found else found[0] if found else ""
 
 
-def unloadable(name: str) -> str:
-    """The word in `name` for a form of weights that vLLM does not load, or whose bits the name does
-    not say; "" where there is none."""
+def unloadable_format(name: str) -> str:
+    """The word in `name` for a weight format that vLLM does not load, or whose bits are not in the
+    name; "" without one."""
     return next((token for token in _tokens(name) if token in _FILES), "")
 
 
-def block_of(name: str, stored: str) -> int:
-    """Weights of one block or group of a variant that is `stored` so, where only its name is known:
-    of the possible ones the largest."""
+def block_size_of(name: str, stored: str) -> int:
+    """Weights per block or group of a variant in format `stored` of which only the name is known:
+    the largest possible size."""
     publisher = name.partition("/")[0].lower()
     if stored == "fp8" and (publisher in _ROW_SCALES or "dynamic" in _tokens(name)):
         return 1 if "block" not in _tokens(name) else _BLOCKS["fp8"]
@@ -188,12 +188,12 @@ def block_of(name: str, stored: str) -> int:
 
 
 def is_undivided(name: str) -> bool:
-    """Whether a variant is saved in a form that no tensor parallelism can divide."""
+    """Whether a variant is saved in a format that tensor parallelism cannot divide."""
     return any(token in _WHOLE for token in _tokens(name))
 
 
 def has_integer_activations(name: str) -> bool:
-    """Whether a variant computes products in INT8, as its name says."""
+    """Whether a variant computes products in INT8, by its name."""
     tokens = _tokens(name)
     return any(token in _INTEGER_ACTIVATIONS for token in tokens) and storage_of(name) == "int8"
 
@@ -223,6 +223,6 @@ def _unskilled(tokens: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(token for token in _undated(tokens) if token not in _SKILLS)
 
 
-def _within(core: tuple[str, ...], tokens: tuple[str, ...]) -> bool:
+def _is_part_of(core: tuple[str, ...], tokens: tuple[str, ...]) -> bool:
     length = len(core)
     return any(tokens[i : i + length] == core for i in range(len(tokens) - length + 1))

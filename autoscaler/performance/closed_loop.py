@@ -1,7 +1,7 @@
-"""What a benchmark would measure: estimates for measured points.
+"""Estimate the results of a benchmark: TTFT and TPOT of measured points from pass times.
 
-Owns the step from pass times to a benchmark's TTFT and TPOT (queueing among the requests under
-way). Knows no files. Planning does not use this: `throughput` has the open-loop model.
+Models the queueing among the requests in progress. Planning does not use it: `throughput` has the
+open-loop model.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from autoscaler.performance.measured_tables import NO_CORRECTION, Correction
 from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline, roofline
-from autoscaler.performance.step_times import bind
+from autoscaler.performance.step_times import bind_formulas
 
 _ROUNDS = 3
 _MAX_SEQUENCES = 1024
 
 
-def estimate(point: MeasuredPoint, profile: Profile) -> Estimate:
-    """TTFT and TPOT in ms for `point` under `profile`, all that was measured included."""
-    return _estimate(point, *bind(point.spec, point.gpu, point.tp, profile, point.engine))
+def estimate_point(point: MeasuredPoint, profile: Profile) -> Estimate:
+    """TTFT and TPOT in ms for `point` under `profile`, including its measurements."""
+    return _estimate(point, *bind_formulas(point.spec, point.gpu, point.tp, profile, point.engine))
 
 
-def estimate_with(point: MeasuredPoint, eff: Efficiency) -> Estimate:
-    """The same from the roofline alone, with the factors given."""
+def estimate_with_factors(point: MeasuredPoint, eff: Efficiency) -> Estimate:
+    """TTFT and TPOT in ms for `point` from the roofline alone, with efficiency `eff`."""
     return _estimate(point, roofline(point.spec, point.gpu, point.tp, eff), NO_CORRECTION)
 
 
@@ -39,9 +39,10 @@ def estimate_scaled(
     decode: float,
     first_token_ms: float | None = None,
 ) -> Estimate:
-    """The same with the times of prompts and of decode iterations times these factors, and with
-    this time outside of iterations before a first token (None: the profile's)."""
-    bound, correction = bind(point.spec, point.gpu, point.tp, profile, point.engine)
+    """As `estimate_point`, with the times of prompts and of decode iterations multiplied by these
+    factors. first_token_ms: time outside of iterations before a first token; None takes the
+    profile's."""
+    bound, correction = bind_formulas(point.spec, point.gpu, point.tp, profile, point.engine)
     if first_token_ms is not None:
         bound = replace(bound, eff=replace(bound.eff, first_token_ms=first_token_ms))
     return _estimate(point, bound, correction.scaled(prefill, decode))
@@ -49,7 +50,7 @@ def estimate_scaled(
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Pass times of one instance: the roofline with what was measured of it."""
+    """Pass times of one instance: the roofline, corrected by measurements."""
 
     bound: Roofline
     correction: Correction
@@ -87,16 +88,17 @@ def _estimate(point: MeasuredPoint, bound: Roofline, correction: Correction) -> 
         tpot = decode.decode_ms(point.decode_load, context)
         think = point.output_tokens * tpot
         return Estimate(_first_token_ms(passes, point, point.load, think, 0.0), tpot)
-    return _shared(passes, point, context)
+    return _estimate_shared(passes, point, context)
 
 
-def _shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:
-    """Prefill and decode in the iterations of one instance, `load` requests always under way.
+def _estimate_shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:
+    """Prefill and decode in the iterations of one instance, with `load` requests always in
+    progress.
 
     Between two tokens of a request the prompts of the others are computed: over its R_out tokens
-    that is one prompt for each other request, less those that come while it has no token yet. So
-    TPOT = t(B d) + (B - 1) d P / R_out, with d the share of a request's time that is decoding and
-    P the time a prompt adds.
+    one prompt for each other request, less those that come before its first token. So TPOT = t(B d)
+    + (B - 1) d P / R_out, with d the share of a request's time in decoding and P the time that a
+    prompt adds.
     """
     own = sequence_tokens(point.spec, point.tp)
     room = (kv_capacity_tokens(point.spec, point.gpu, point.tp) + own) / (context + own)
@@ -109,9 +111,9 @@ def _shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:
         tpot = step + (held - 1.0) * decoding * each / point.output_tokens
         ttft = _first_token_ms(bound, point, held, point.output_tokens * tpot, step)
         decoding = point.output_tokens * tpot / (point.output_tokens * tpot + ttft)
-    ttft = max(ttft, _least_first_token_ms(point, held, decoding, tpot))
+    ttft = max(ttft, _min_first_token_ms(point, held, decoding, tpot))
     if point.load > held:
-        # The requests that find no room wait for slots, which come free at the rate of service.
+        # Requests without a slot wait; slots become free at the service rate.
         cycle = ttft + point.output_tokens * tpot
         ttft += (point.load - held) / held * cycle
     return Estimate(ttft, tpot)
@@ -120,12 +122,12 @@ def _shared(bound: _Passes, point: MeasuredPoint, context: float) -> Estimate:
 def _first_token_ms(
     bound: _Passes, point: MeasuredPoint, load: float, think_ms: float, step_ms: float
 ) -> float:
-    """Wait for the iteration under way, for the prompts before, then the own pass.
+    """Time to the first token: the current iteration, earlier prompts, then the request's own pass.
 
     The steady wait is mean-value analysis of a closed queue (Schweitzer's approximation: an
-    arriving request sees (n - 1)/n of the mean queue, which makes it a quadratic equation),
-    halved because service times hardly vary. A benchmark starts with all requests at once;
-    `eff.burst` is the share of requests that meet this queue.
+    arriving request sees (n - 1)/n of the mean queue, a quadratic equation), halved because service
+    times hardly vary. A benchmark starts with all requests at once; `eff.burst` is the share of
+    requests that meet this queue.
     """
     own = bound.prefill_ms(point.input_tokens) + bound.eff.first_token_ms
     each = _marginal_prefill_ms(bound, point.input_tokens)
@@ -139,18 +141,18 @@ def _first_token_ms(
 
 
 def _marginal_prefill_ms(bound: _Passes, tokens: float) -> float:
-    """Time a prompt adds to an iteration that is under way anyway."""
+    """Time that a prompt adds to an iteration."""
     two = bound.layer_ms(2.0 * tokens, 2.0, 0.0)
     return max(1e-6, bound.model.layers * (two - bound.layer_ms(tokens, 1.0, 0.0)))
 
 
-def _least_first_token_ms(
+def _min_first_token_ms(
     point: MeasuredPoint, held: float, decoding: float, tpot_ms: float
 ) -> float:
-    """What the data sheet's peak leaves for the first token, in ms: no cycle holds more work.
+    """Lower bound of the time to the first token in ms, by the data sheet's peak.
 
-    The factors were fitted where answers are long. With answers of a few tokens at a high load
-    the interleaving above would otherwise promise a little more than the GPU can compute.
+    The factors were fitted to long answers. For answers of a few tokens at a high load the estimate
+    would otherwise be slightly faster than the GPU can compute.
     """
     peak = roofline(point.spec, point.gpu, point.tp, PEAK)
     context = point.input_tokens + 0.5 * point.output_tokens

@@ -1,7 +1,7 @@
-"""Efficiency factors: how much of a data sheet's figures real kernels and engines reach.
+"""Efficiency factors: the share of data sheet figures that real kernels and engines reach.
 
-Owns `Efficiency` (one GPU type with the engine on it) and `EngineFactors` (an engine, relative to
-bare kernels). Knows no model and no GPU: the roofline multiplies these with data-sheet figures.
+The roofline multiplies data-sheet figures by `Efficiency` (one GPU type with an engine);
+`EngineFactors` describe an engine relative to bare kernels.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class EngineFactors:
-    """What an engine makes of bare kernels: multipliers on speeds and times, and own overheads.
+    """Effect of an engine on bare kernels: multipliers on speeds and times, and own overheads.
 
     compute, traffic: multiply the speeds of matrix products and attention, and of reading weights
-    and KV cache.  expert_compute, expert_traffic: the same for routed experts.  link: multiplies
-    the bandwidth of all-reduces (engines overlap some of them).  layer, allreduce: multiply fixed
-    times.  The others replace the fields of the same name in `Efficiency`.
+    and KV cache. expert_compute, expert_traffic: the same for routed experts. link: multiplies the
+    bandwidth of all-reduces (engines overlap some of them). layer, allreduce: multiply fixed times.
+    The others replace the fields of the same name in `Efficiency`.
     """
 
     compute: float = 1.0
@@ -82,8 +82,8 @@ class EngineFactors:
         for item in fields(self):
             finite(f"engine.{item.name}", getattr(self, item.name), 0.0, 1e6)
 
-    def applied(self, kernels: Efficiency) -> Efficiency:
-        """`kernels` as they are reached under this engine."""
+    def apply_to(self, kernels: Efficiency) -> Efficiency:
+        """`kernels` under this engine."""
         return replace(
             kernels,
             gemm=kernels.gemm * self.compute,

@@ -1,7 +1,7 @@
-"""Arguments of vLLM that decide how much memory a model takes, applied to its architecture.
+"""vLLM arguments that change the memory of a model, applied to its architecture.
 
-An argument that changes the memory and is not counted here is refused by its name, because plans
-would rest on sums that the server does not keep. Facts about vLLM 0.32 and 0.33.
+An argument that changes the memory but is not counted here is refused by name, because plans would
+be wrong. Facts about vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _KV_BITS = {
     "auto": 0.0, "bfloat16": 16.0, "float16": 16.0, "half": 16.0, "fp8": 8.0, "fp8_e4m3": 8.0,
     "fp8_e5m2": 8.0, "fp8_inc": 8.0, "nvfp4": 4.5,
 }  # fmt: skip
-"""Of one number in the KV cache; 0: as the checkpoint has it."""
+"""Bits of one number in the KV cache; 0: as in the checkpoint."""
 _IN_FLIGHT = {"fp8": "fp8", "bitsandbytes": "int4"}
-"""Quantisations of an unquantised checkpoint while it loads, and how weights are stored then."""
+"""Quantisations of an unquantised checkpoint at load time, and the resulting weight format."""
 _CHECKPOINT_METHODS = (
     "auto-round", "awq", "awq_marlin", "compressed-tensors", "fbgemm_fp8", "gptq", "gptq_marlin",
     "hqq", "inc", "modelopt", "modelopt_fp4", "moe_wna16", "mxfp4", "quark", "torchao",
@@ -59,10 +59,12 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """What arguments say of memory. memory_share: of each GPU's, for the engine; 0: not said.
-    kv_bits: of one number in the KV cache; 0: as the checkpoint has it. quantization: what weights
-    are stored in after loading, "" for as the checkpoint has them; method: as it stands there.
-    expert_parallel: whether experts stay whole."""
+    """Effect of arguments on memory.
+
+    memory_share: share of each GPU's memory for the engine; 0: not set. kv_bits: of one number in
+    the KV cache; 0: as in the checkpoint. quantization: weight format after loading, "" as in the
+    checkpoint; method: the argument's value. expert_parallel: whether experts stay whole.
+    """
 
     memory_share: float = 0.0
     kv_bits: float = 0.0
@@ -70,8 +72,8 @@ class EngineMemory:
     method: str = ""
     expert_parallel: bool = False
 
-    def of(self, spec: ModelSpec) -> ModelSpec:
-        """`spec` as such an engine holds it; InvalidValue where it loads no such checkpoint."""
+    def apply_to(self, spec: ModelSpec) -> ModelSpec:
+        """`spec` as such an engine loads it; InvalidValue if it does not load such a checkpoint."""
         if self.quantization and spec.weight_dtype not in ("bf16", self.quantization):
             stored = f"a source that is not quantised; this one is in {spec.weight_dtype}"
             raise InvalidValue(_QUANTIZATION, self.method, stored)
@@ -91,12 +93,12 @@ class EngineMemory:
 
 
 AS_LOADED = EngineMemory()
-"""No argument says anything of memory."""
+"""No argument changes the memory."""
 
 
 def engine_memory(args: Sequence[str]) -> EngineMemory:
-    """What `args` say, in one word (--dtype=half) or in two; InvalidValue for what is not counted,
-    its `field` the argument."""
+    """The memory effect of `args`, in one word (--dtype=half) or in two; InvalidValue for a refused
+    argument, with the argument as its `field`."""
     found = AS_LOADED
     for flag, value in _pairs(args):
         if flag == _SHARE:
@@ -118,7 +120,7 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
 
 
 def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each argument that decides memory, with its value; InvalidValue for a refused one."""
+    """Each argument that changes memory, with its value; InvalidValue for a refused one."""
     for arg, following in zip(args, (*args[1:], ""), strict=False):
         written, equals, value = arg.partition("=")
         name = written.replace("_", "-").partition(".")[0]

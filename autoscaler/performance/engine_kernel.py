@@ -1,12 +1,11 @@
-"""One engine's continuous batching over a given list of requests, as a compiled kernel.
+"""Continuous batching of one engine over a given list of requests, as a compiled kernel.
 
-Owns the same machine as `autoscaler.serving.batching.Batcher`, without its events: a list of
-requests goes in, the latencies of each come out. A differential test holds the two together; the
-Batcher is what counts. Knows nothing of rates, SLOs or distributions.
+Computes the latencies of each request like `autoscaler.serving.batching.Batcher`, without its
+events. A differential test compares the two; the Batcher is the reference.
 
-Sequences that decode step together, so one that decodes is the global decode step at which it
-ends, in a single number with its place in the list, of which there may be 2^24. Only one prompt can
-be half computed at a time.
+Sequences that decode advance together, so a decoding sequence is stored as the global decode step
+at which it ends and its place in the list, in one number; the list holds at most 2^24 requests. At
+most one prompt is partly computed at a time.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Ints = npt.NDArray[np.int64]
 
 WHOLE, PREFILL, DECODE = 0, 1, 2
 _NEVER = 1e300
-_BITS = 24  # of a heap's entry: which request it is
+_BITS = 24  # of a heap entry, for the request's index
 _REQUEST = (1 << _BITS) - 1
 _SURELY = 1.0 - 1e-6  # less than the error of `timing_grid`'s polynomial
 
 
 @compiled
 def _rise(heap: Ints, at: int) -> None:
-    """Move the entry at `at` up to its place: none above is greater."""
+    """Move the entry at `at` up to its place in the heap."""
     one = heap[at]
     while at > 0:
         above = (at - 1) // 2
@@ -42,7 +41,7 @@ def _rise(heap: Ints, at: int) -> None:
 
 @compiled
 def _remove(heap: Ints, at: int, count: int) -> None:
-    """Take the entry at `at` out of the first `count` of `heap`, which the last one fills."""
+    """Remove the entry at `at` from the first `count` of `heap`; the last entry takes its place."""
     last = count - 1
     one = heap[last]
     under = 2 * at + 1
@@ -77,31 +76,30 @@ def serve(
     last_ms: Floats,
     stats: Floats,
 ) -> None:
-    """Serve the requests in order of arrival; fills first_ms and last_ms (absolute), and stats.
+    """Serve the requests in order of arrival; fill first_ms and last_ms (absolute), and stats.
 
-    kind: WHOLE, PREFILL (outputs are 1) or DECODE.  hold_ms, (n,): of a DECODE how long its KV
-    takes to arrive, of a PREFILL how long its KV is kept afterwards.  A request that never fits
-    the KV cache is refused: both of its times are infinite.
-    stats, (5,): ms with work, ms x decoding sequences, ms in which the head of the queue waited
-    for KV, preemptions, iterations.
+    kind: WHOLE, PREFILL (outputs are 1) or DECODE. hold_ms, (n,): for DECODE the transfer time of
+    the KV, for PREFILL the time its KV is kept afterwards. A request that never fits the KV cache
+    is refused: both of its times are infinite. stats, (5,): ms with work, ms x decoding sequences,
+    ms in which the head of the queue waited for KV, preemptions, iterations.
     """
     count = len(arrival_ms)
     now = 0.0
     used = 0
     step = 0  # decode iterations so far
-    arrived = 0  # requests that have come
-    at_queue = 0  # next of them that was never admitted
-    again = np.empty(max_seqs + 1, np.int64)  # preempted, last one first
+    arrived = 0  # number of arrived requests
+    at_queue = 0  # next request to admit
+    again = np.empty(max_seqs + 1, np.int64)  # preempted requests, newest first
     agains = 0
-    # A heap: the one that ends first is in front. Each: the step at which it ends, and the request.
+    # A min-heap by end: each entry is the step at which a request ends, and its index.
     running = np.empty(max_seqs, np.int64)
     batch = 0
-    fresh = 0  # of these, DECODEs that have made no step yet
+    fresh = 0  # DECODEs among these without a step yet
     fresh_of = np.empty(max_seqs, np.int64)
     order = 0
     order_of = np.zeros(count, np.int64)
     produced = np.zeros(count, np.int64)
-    lost = np.zeros(count, np.bool_)  # preempted: its KV is computed again, here
+    lost = np.zeros(count, np.bool_)  # preempted: its KV is computed again here
     contexts = 0  # sum over the batch
     loading = np.empty(max_seqs, np.int64)
     ready_ms = np.empty(count, np.float64)
@@ -118,7 +116,7 @@ def serve(
     while done < count:
         while arrived < count and arrival_ms[arrived] <= now:
             arrived += 1
-        # Leases that end, KV that has arrived.
+        # End leases; admit requests whose KV has arrived.
         i = 0
         while i < helds:
             r = held[i]
@@ -145,7 +143,7 @@ def serve(
                 contexts += inputs[r] - 1
             else:
                 i += 1
-        # Preempt the latest until every decode can grow.
+        # Preempt the newest requests until every decode can grow.
         while used + batch - fresh > kv_tokens and (batch > 0 or partial >= 0):
             stats[3] += 1.0
             if partial >= 0:
@@ -174,7 +172,7 @@ def serve(
             lost[victim] = True
             again[agains] = victim
             agains += 1
-        # Chunks of this iteration.
+        # Choose the prompt chunks of this iteration.
         growth = batch - fresh
         budget = batched_tokens - batch
         tokens = 0

@@ -1,7 +1,4 @@
-"""Errors of estimates against measured points, per model and system and in total.
-
-Owns the summary. Knows no files and no fitting.
-"""
+"""Errors of estimates against measured points, per model and system and in total."""
 
 from __future__ import annotations
 
@@ -12,16 +9,16 @@ from statistics import fmean, median
 
 from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint
 
-Pair = tuple[MeasuredPoint, Estimate]
+EstimatedPoint = tuple[MeasuredPoint, Estimate]
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Absolute errors relative to what was measured, as fractions.
+    """Absolute errors relative to measurements, as fractions.
 
     model, system: the group, or a class of models ("dense", "mixture of experts", "total") and
-    "all".  The four errors are None where the points do not measure that figure.  uncertain: the
-    profile marks this model or GPU so.
+    "all". The four errors are None if no point measures that figure. uncertain: the profile marks
+    this model or GPU as uncertain.
     """
 
     model: str
@@ -34,9 +31,11 @@ class ErrorSummary:
     uncertain: bool
 
 
-def by_group(pairs: Sequence[Pair], uncertain: Sequence[bool]) -> list[ErrorSummary]:
+def errors_by_group(
+    pairs: Sequence[EstimatedPoint], uncertain: Sequence[bool]
+) -> list[ErrorSummary]:
     """One summary per (model, system), sorted."""
-    groups: dict[tuple[str, str], list[tuple[Pair, bool]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[EstimatedPoint, bool]]] = defaultdict(list)
     for pair, unsure in zip(pairs, uncertain, strict=True):
         groups[(pair[0].model, pair[0].system)].append((pair, unsure))
     return [
@@ -45,15 +44,18 @@ def by_group(pairs: Sequence[Pair], uncertain: Sequence[bool]) -> list[ErrorSumm
     ]
 
 
-def by_class(pairs: Sequence[Pair]) -> list[ErrorSummary]:
-    """Dense models, mixtures of experts, and everything; classes without points are left out."""
+def errors_by_class(pairs: Sequence[EstimatedPoint]) -> list[ErrorSummary]:
+    """Summaries of dense models, mixtures of experts, and all; classes without points are left
+    out."""
     dense = [pair for pair in pairs if not pair[0].spec.is_moe]
     sparse = [pair for pair in pairs if pair[0].spec.is_moe]
     classes = [("dense", dense), ("mixture of experts", sparse), ("total", list(pairs))]
     return [_summary(name, "all", own, False) for name, own in classes if own]
 
 
-def _summary(model: str, system: str, pairs: Sequence[Pair], uncertain: bool) -> ErrorSummary:
+def _summary(
+    model: str, system: str, pairs: Sequence[EstimatedPoint], uncertain: bool
+) -> ErrorSummary:
     ttft = [abs(e.ttft_ms / p.ttft_ms - 1.0) for p, e in pairs if p.ttft_ms is not None]
     tpot = [abs(e.tpot_ms / p.tpot_ms - 1.0) for p, e in pairs if p.tpot_ms is not None]
     return ErrorSummary(

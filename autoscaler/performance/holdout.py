@@ -1,7 +1,4 @@
-"""Estimates for points that a profile was not fitted to.
-
-Owns how points are set aside. Knows no files.
-"""
+"""Estimate points with profiles that were not fitted to them."""
 
 from __future__ import annotations
 
@@ -10,45 +7,47 @@ from collections.abc import Callable, Sequence
 
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.calibration import calibrate
-from autoscaler.performance.closed_loop import estimate
-from autoscaler.performance.estimate_errors import Pair
-from autoscaler.performance.profile import Profile, architecture
+from autoscaler.performance.closed_loop import estimate_point
+from autoscaler.performance.estimate_errors import EstimatedPoint
+from autoscaler.performance.profile import Profile, architecture_key
 
 Points = Sequence[MeasuredPoint]
 
 
-def with_profile(points: Points, profile: Profile) -> list[Pair]:
-    """Every point with what `profile` says of it."""
-    return [(point, estimate(point, profile)) for point in points]
+def estimate_all(points: Points, profile: Profile) -> list[EstimatedPoint]:
+    """Every point with its estimate by `profile`."""
+    return [(point, estimate_point(point, profile)) for point in points]
 
 
 def leave_one_out(
     points: Points, others: Points, *, whole_model: bool, report: Callable[[int, int], None]
-) -> list[Pair]:
-    """Each (model, system) of `points` estimated by a profile fitted to everything else.
+) -> list[EstimatedPoint]:
+    """Estimate each (model, system) of `points` by a profile fitted to everything else.
 
-    Everything else: `points` and `others` without that architecture on that GPU, under whatever
-    name and quantisation, or without that architecture on any GPU when `whole_model` is set.
-    report(done, groups) is called before each fit.
+    Everything else is `points` and `others` without that architecture on that GPU, under any name
+    and quantisation; with `whole_model`, without that architecture on any GPU. report(done, groups)
+    is called before each fit.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for index, point in enumerate(points):
         groups[_key(point, whole_model)].append(index)
     everything = [*points, *others]
-    found: list[Pair | None] = [None] * len(points)
+    found: list[EstimatedPoint | None] = [None] * len(points)
     for done, (key, own) in enumerate(groups.items()):
         report(done, len(groups))
         profile = calibrate(p for p in everything if _key(p, whole_model) != key)
         for index in own:
-            found[index] = (points[index], estimate(points[index], profile))
+            found[index] = (points[index], estimate_point(points[index], profile))
     return [pair for pair in found if pair is not None]
 
 
-def half(points: Points, others: Points, *, configurations: bool) -> list[Pair]:
-    """Every other point estimated by a profile fitted to the rest of `points` and to `others`.
+def estimate_held_out_half(
+    points: Points, others: Points, *, configurations: bool
+) -> list[EstimatedPoint]:
+    """Estimate every other point by a profile fitted to the rest of `points` and to `others`.
 
-    With `configurations`, all repetitions of a configuration (lengths, load, GPUs) are on the same
-    side, so that no estimated point was measured in the fitted half.
+    With `configurations`, all repetitions of a configuration (lengths, load, GPUs) are in the same
+    half, so no estimated point was measured in the fitted half.
     """
     if configurations:
         seen: dict[tuple[object, ...], dict[tuple[object, ...], int]] = defaultdict(dict)
@@ -60,11 +59,11 @@ def half(points: Points, others: Points, *, configurations: bool) -> list[Pair]:
         sides = [index % 2 for index in range(len(points))]
     fitted = [point for point, side in zip(points, sides, strict=True) if side == 0]
     profile = calibrate([*fitted, *others])
-    return with_profile([p for p, side in zip(points, sides, strict=True) if side == 1], profile)
+    return estimate_all([p for p, side in zip(points, sides, strict=True) if side == 1], profile)
 
 
 def _key(point: MeasuredPoint, whole_model: bool) -> tuple[object, ...]:
-    model = architecture(point.spec)
+    model = architecture_key(point.spec)
     return model if whole_model else (*model, point.gpu.name)
 
 

@@ -1,7 +1,5 @@
-"""Intervals of predictions: how far what was measured lies from the estimate, and how often.
-
-Owns both questions, asked of estimates for points that nobody fitted to. Knows no files.
-"""
+"""Prediction intervals: how far measurements lie from estimates of held-out points, and how
+often."""
 
 from __future__ import annotations
 
@@ -16,26 +14,26 @@ from statistics import fmean
 
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.model_spec import ModelSpec
-from autoscaler.performance.estimate_errors import Pair
+from autoscaler.performance.estimate_errors import EstimatedPoint
 
-SHARE = 0.9
-"""Share of points that an interval should hold."""
+COVERAGE = 0.9
+"""Share of points that an interval should contain."""
 WIDE = 0.85
-"""Share of a prediction below which the lower end of its interval is planned for instead."""
-_FEWEST = 20
+"""If an interval begins below this share of the prediction, its lower end is planned for."""
+_MIN_POINTS = 20
 _WIDENING, _WIDEST = 0.05, 4.0
-_WITNESS = 5
-"""Points that a (model, system) group must have to speak for others."""
+_MIN_GROUP_POINTS = 5
+"""Fewest points of a (model, system) group that counts for other groups."""
 Figures = list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Of one class of models ("dense", "mixture of experts") and one figure ("TTFT", "TPOT").
+    """The interval of one class of models ("dense", "mixture of experts") and one figure ("TTFT",
+    "TPOT").
 
-    low, high: what was measured lies between low and high times the estimate for 90% of points.
-    covered: share of points that intervals from other (model, system) groups really held; points:
-    how many were asked.
+    low, high: 90% of measurements lie between low and high times the estimate. covered: share of
+    points within intervals from other (model, system) groups; points: number of these points.
     """
 
     kind: str
@@ -46,11 +44,11 @@ class Interval:
     points: int
 
 
-def intervals(pairs: Sequence[Pair]) -> list[Interval]:
-    """One per class and figure with enough points.
+def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
+    """One interval per class and figure with enough points.
 
-    Each (model, system) is judged by an interval from the other groups of its class alone, so a
-    model does not vouch for itself.
+    Each (model, system) is checked against an interval from the other groups of its class, so a
+    model is no evidence for itself.
     """
     found = []
     for kind, sparse in (("dense", False), ("mixture of experts", True)):
@@ -58,47 +56,48 @@ def intervals(pairs: Sequence[Pair]) -> list[Interval]:
         for figure in ("TTFT", "TPOT"):
             groups = _groups(own, figure)
             everything = [ratio for ratios in groups.values() for ratio in ratios]
-            if len(everything) < _FEWEST or len(groups) < 2:
+            if len(everything) < _MIN_POINTS or len(groups) < 2:
                 continue
-            held = [held for key in groups for held in _held(groups, key)]
+            within = [within for key in groups for within in _within_bounds(groups, key)]
             low, high = _bounds(groups)
             found.append(
-                Interval(kind, figure, math.exp(low), math.exp(high), fmean(held), len(held))
+                Interval(kind, figure, math.exp(low), math.exp(high), fmean(within), len(within))
             )
     return found
 
 
 @lru_cache(maxsize=1)
-def packaged() -> tuple[Interval, ...]:
-    """The intervals of the packaged profile's kind, on models that were left out of the fit."""
+def packaged_intervals() -> tuple[Interval, ...]:
+    """The intervals of the packaged profile, from models that were held out of the fit."""
     path = resources.files("autoscaler").joinpath("data", "intervals_v1.json")
     return tuple(Interval(**row) for row in json.loads(path.read_text(encoding="utf-8")))
 
 
 def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[float, float]:
-    """Least and most of a rate that is predicted as 1 for `model`, in nine cases of ten.
+    """The 90% interval of a rate that is predicted as 1 for `model`.
 
-    A rate goes with the time per output token, in which the prompts of others are counted. own: the
-    user's measurement, where there is one: twice its mean error on either side.
+    A rate follows the time per output token, which includes the prompts of other requests. own: the
+    user's measurement, if any; its interval is twice its mean error on either side.
     """
     if own is not None:
         return 1.0 / (1.0 + 2.0 * own.error), 1.0 + 2.0 * own.error
     kind = "mixture of experts" if model.is_moe else "dense"
-    found = next(i for i in packaged() if (i.kind, i.figure) == (kind, "TPOT"))
+    found = next(i for i in packaged_intervals() if (i.kind, i.figure) == (kind, "TPOT"))
     return 1.0 / found.high, 1.0 / found.low
 
 
 def planned_share(model: ModelSpec, own: Measurement | None = None) -> float:
-    """How much of a predicted rate is planned for: its interval's lower end where that is wide.
+    """The share of a predicted rate to plan for: the interval's lower end if the interval is wide,
+    else 1.
 
-    Wide is an interval that begins below `WIDE` of the prediction: further off than the headroom
-    that a utilization of 85% leaves. Elsewhere the prediction itself is planned for.
+    Wide means that it begins below `WIDE` of the prediction, which exceeds the headroom of 85%
+    utilization.
     """
     low, _ = rate_interval(model, own)
     return low if low < WIDE else 1.0
 
 
-def _groups(pairs: Sequence[Pair], figure: str) -> dict[tuple[str, str], Figures]:
+def _groups(pairs: Sequence[EstimatedPoint], figure: str) -> dict[tuple[str, str], Figures]:
     """ln(measured / estimate) by (model, system)."""
     groups: dict[tuple[str, str], Figures] = defaultdict(list)
     for point, guess in pairs:
@@ -109,17 +108,17 @@ def _groups(pairs: Sequence[Pair], figure: str) -> dict[tuple[str, str], Figures
     return dict(groups)
 
 
-def _held(groups: dict[tuple[str, str], Figures], key: tuple[str, str]) -> list[bool]:
+def _within_bounds(groups: dict[tuple[str, str], Figures], key: tuple[str, str]) -> list[bool]:
     low, high = _bounds({k: ratios for k, ratios in groups.items() if k != key})
     return [low <= ratio <= high for ratio in groups[key]]
 
 
 def _bounds(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
-    """The quantiles of `groups`, widened until each of them, judged by the others, would have been
-    held for nine points of ten.
+    """The quantiles of `groups`, widened until quantiles of the other groups contain 90% of each
+    group's points.
 
-    Quantiles of a dozen models are too narrow for the next one: what they miss among themselves
-    says by how much (conformal calibration, models as the folds).
+    Quantiles of a dozen models are too narrow for the next one; their misses among each other show
+    by how much (conformal calibration with models as folds).
     """
     low, high = _quantiles(groups)
     if len(groups) < 3:
@@ -130,35 +129,37 @@ def _bounds(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
     points = sum(len(ratios) for _, ratios in judged)
     wider = 1.0
     while wider < _WIDEST:
-        held = sum(
+        within = sum(
             wider * least <= ratio <= wider * most
             for (least, most), ratios in judged
             for ratio in ratios
         )
-        if held >= SHARE * points:
+        if within >= COVERAGE * points:
             break
         wider += _WIDENING
     return wider * low, wider * high
 
 
 def _quantiles(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
-    """Weighted quantiles that leave 5% on either side; every group weighs the same.
+    """Weighted quantiles that leave 5% on either side; every group has the same weight.
 
-    A model with hundreds of points is one witness of what another model will do, not hundreds; one
-    with a handful of points is none, where there are others.
+    A model with hundreds of points is one observation of other models; one with a handful of points
+    is none, if there are others.
     """
-    groups = {k: r for k, r in groups.items() if len(r) >= _WITNESS} or groups
-    weighed = sorted((ratio, 1.0 / len(ratios)) for ratios in groups.values() for ratio in ratios)
-    total = sum(weight for _, weight in weighed)
-    aside = 0.5 * (1.0 - SHARE) * total
-    return _at(weighed, aside), -_at([(-r, w) for r, w in reversed(weighed)], aside)
+    groups = {k: r for k, r in groups.items() if len(r) >= _MIN_GROUP_POINTS} or groups
+    weighted = sorted((ratio, 1.0 / len(ratios)) for ratios in groups.values() for ratio in ratios)
+    total = sum(weight for _, weight in weighted)
+    aside = 0.5 * (1.0 - COVERAGE) * total
+    return _weighted_quantile(weighted, aside), -_weighted_quantile(
+        [(-r, w) for r, w in reversed(weighted)], aside
+    )
 
 
-def _at(weighed: Sequence[tuple[float, float]], amount: float) -> float:
+def _weighted_quantile(weighted: Sequence[tuple[float, float]], amount: float) -> float:
     """The value below which less than `amount` of the weight lies."""
     seen = 0.0
-    for value, weight in weighed:
+    for value, weight in weighted:
         seen += weight
         if seen > amount:
             return value
-    return weighed[-1][0]
+    return weighted[-1][0]

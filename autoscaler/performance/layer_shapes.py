@@ -1,7 +1,4 @@
-"""What one transformer layer of a model weighs: the roofline's view of an architecture.
-
-Owns the derivation of per-layer sizes from `ModelSpec`. Knows no GPU and no time.
-"""
+"""Sizes of one transformer layer: the roofline's view of an architecture."""
 
 from __future__ import annotations
 
@@ -45,9 +42,9 @@ class LayerShape:
 def layer_shape(model: ModelSpec) -> LayerShape:
     """Per-layer sizes of `model`, averaged over its layers.
 
-    The dense part is what is left of the active parameters after embeddings and routed experts,
-    so gated and plain MLPs, shared experts and latent attention all come out of the published
-    counts (Cauchy eq. 2 and 6 are the case of a gated MLP with full attention heads).
+    The dense part is the active parameters without embeddings and routed experts, so gated and
+    plain MLPs, shared experts and latent attention all follow from the published counts (Cauchy eq.
+    2 and 6 are the case of a gated MLP with full attention heads).
     """
     head = float(model.vocab * model.hidden)
     embeddings = _embedding_copies(model) * head
@@ -57,7 +54,7 @@ def layer_shape(model: ModelSpec) -> LayerShape:
     dense = max((model.active_params - embeddings) / model.layers - routed, 0.0)
     per_expert_byte = _EXPERT_BYTES.get(model.weight_dtype, _BF16_BYTES)
     if model.is_moe and model.weight_dtype in ("mxfp4", "int4"):
-        # These quantise the experts alone; attention, embeddings and head stay in BF16.
+        # These quantise only the experts; attention, embeddings and head stay in BF16.
         dense_byte = _BF16_BYTES
     else:
         dense_byte = per_expert_byte
@@ -73,10 +70,10 @@ def layer_shape(model: ModelSpec) -> LayerShape:
 
 
 def _embedding_copies(model: ModelSpec) -> float:
-    """How often the vocabulary matrix is counted: once where input and output share it.
+    """Copies of the vocabulary matrix: one if input and output share it.
 
-    The published count says which: the copy number is taken that leaves the layers nearest to a
-    gated MLP with grouped-query attention. Mixtures of experts are large and never share it.
+    Chosen so that the published count leaves the layers closest to a gated MLP with grouped-query
+    attention. Mixtures of experts are large and never share it.
     """
     if model.is_moe:
         return 2.0

@@ -1,7 +1,6 @@
 """Least squares over positive factors, robust to bad measurements.
 
-Owns the least-squares search. Knows no files and no queueing: what a point's estimate is comes
-in as a function. numpy only.
+The estimate of a point comes in as a function.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ def fit(
     bounds: Mapping[str, tuple[float, float]],
     prior_weight: float,
 ) -> dict[str, float]:
-    """The factors that make the residuals small, near `start` where the data does not say.
+    """The factors that make the residuals small; near `start` if the data does not decide.
 
-    Levenberg-Marquardt over the logarithms of the factors. Residuals are weighted down as they
-    grow (towards least absolute deviations), so that a few bad measurements do not bend the fit.
-    prior_weight: how many well-measured points the starting value of a factor counts for, per
-    factor of e in distance.
+    Levenberg-Marquardt over the logarithms of the factors. Large residuals get less weight (towards
+    least absolute deviations), so a few bad measurements do not bend the fit. prior_weight: weight
+    of the starting value of a factor in well-measured points, per factor of e in distance.
     """
     names = [name for name in start if name in bounds]
     low = np.array([math.log(bounds[n][0]) for n in names])

@@ -1,8 +1,7 @@
-"""Measured tables: times that were measured on one model, GPU type and tensor-parallel width.
+"""Tables of times that were measured on one model, GPU type and tensor-parallel width.
 
-Owns `MeasuredTable` and `Correction`, the factor between measured times and the roofline. A table
-replaces the roofline where it covers a point; the factor is interpolated, not the time, so that
-between measured points the roofline gives the shape. Knows no files. Pure Python.
+A `Correction` is the factor between measured times and the roofline. The factor is interpolated,
+not the time, so between measured points the roofline gives the shape. Pure Python.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from autoscaler.domain.measurement import Architecture
 
 _NEAREST = 4
 # In doublings: points nearer than this are the same point.
-_SAME = 1e-3
+_SAME_POINT = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class MeasuredTable:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Measured over estimated time as a function of length and batch, 1 where nothing is known.
+    """Measured over estimated time as a function of length and batch, 1 without measurements.
 
     prefill, decode: rows of log2 length, log2 batch, ln factor.
     """
@@ -52,14 +51,15 @@ class Correction:
         return _interpolated(self.decode, context, batch)
 
     def scaled(self, prefill: float, decode: float) -> Correction:
-        """The same with all times of prompts and of decode iterations times these factors."""
-        return Correction(_times(self.prefill, prefill), _times(self.decode, decode))
+        """The correction with all times of prompts and of decode iterations multiplied by these
+        factors."""
+        return Correction(_scaled_rows(self.prefill, prefill), _scaled_rows(self.decode, decode))
 
 
 NO_CORRECTION = Correction()
 
 
-def rows(
+def correction_rows(
     measured: Sequence[tuple[float, float, float]], estimates: Sequence[float]
 ) -> tuple[tuple[float, float, float], ...]:
     """Correction rows from measured (length, batch, ms) rows and the roofline's ms for each."""
@@ -69,23 +69,23 @@ def rows(
     )
 
 
-def _times(
-    known: tuple[tuple[float, float, float], ...], factor: float
+def _scaled_rows(
+    table_rows: tuple[tuple[float, float, float], ...], factor: float
 ) -> tuple[tuple[float, float, float], ...]:
-    if not known:
+    if not table_rows:
         return ((0.0, 0.0, math.log(factor)),)
-    return tuple((x, y, value + math.log(factor)) for x, y, value in known)
+    return tuple((x, y, value + math.log(factor)) for x, y, value in table_rows)
 
 
 def _interpolated(
-    known: tuple[tuple[float, float, float], ...], length: float, batch: float
+    table_rows: tuple[tuple[float, float, float], ...], length: float, batch: float
 ) -> float:
-    """Inverse-distance mean of the nearest rows; beyond the table its nearest rows go on."""
-    if not known:
+    """Inverse-distance mean of the nearest rows; beyond the table its nearest rows apply."""
+    if not table_rows:
         return 1.0
     x, y = math.log2(max(length, 1.0)), math.log2(max(batch, 1.0))
-    near = sorted(((k[0] - x) ** 2 + (k[1] - y) ** 2, k[2]) for k in known)[:_NEAREST]
-    if near[0][0] < _SAME**2:
+    near = sorted(((k[0] - x) ** 2 + (k[1] - y) ** 2, k[2]) for k in table_rows)[:_NEAREST]
+    if near[0][0] < _SAME_POINT**2:
         return math.exp(near[0][1])
     weight = total = 0.0
     for squared, log_factor in near:

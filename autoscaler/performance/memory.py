@@ -1,7 +1,4 @@
-"""Memory: whether a model's layers fit a slice and how many tokens of KV cache are left.
-
-Owns the capacity formulas. Knows nothing of time.
-"""
+"""GPU memory: whether a model's layers fit a slice, and the tokens of KV cache in the rest."""
 
 from __future__ import annotations
 
@@ -13,15 +10,15 @@ _RESERVED_GB_PER_GPU = 1.5
 
 
 def usable_gb(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
-    """Memory of `tp` GPUs for weights and KV cache of `model` together, in 1e9 bytes."""
+    """Memory of `tp` GPUs for weights and KV cache of `model`, in 1e9 bytes."""
     return (gpu.mem_gb * model.memory_share - _RESERVED_GB_PER_GPU) * tp
 
 
 def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> float:
-    """Tokens of KV cache that `tp` GPUs hold beside `layers` layers; 0 when the weights do not fit.
+    """Tokens of KV cache that fit on `tp` GPUs with `layers` layers; 0 if the weights do not fit.
 
-    Below one KV head per GPU the cache is copied, so it then counts once per GPU (grouped-query
-    attention). The state of one sequence is taken off already; further sequences each take
+    Below one KV head per GPU the cache is copied, so it counts once per GPU (grouped-query
+    attention). The state of one sequence is subtracted already; each further sequence takes
     `sequence_tokens` more.
     """
     held = model.layers if layers is None else layers
@@ -33,7 +30,7 @@ def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | No
 
 
 def sequence_tokens(model: ModelSpec, tp: int) -> float:
-    """Tokens of KV cache with the room of one sequence's state; 0 for attention alone."""
+    """Tokens of KV cache with the size of one sequence's state; 0 for models of attention alone."""
     return model.state_bytes / (model.kv_bytes_per_token * _copies(model, tp))
 
 

@@ -1,8 +1,8 @@
-"""Slices of NVIDIA GPUs (Multi-Instance GPU): their names, and the share of a GPU that each has.
+"""Slices of NVIDIA GPUs (Multi-Instance GPU): their names, and their shares of a GPU.
 
-A profile "1g.10gb" is 1 of 7 compute slices and 10 GB of memory, which comes with its share of the
-memory's bandwidth: eighths, or quarters on GPUs of four slices. Slices have no link to each other.
-Source: NVIDIA's MIG user guide, "Supported MIG Profiles" and "Supported GPUs".
+A profile "1g.10gb" is 1 of 7 compute slices and 10 GB of memory, with the same share of the memory
+bandwidth: eighths, or quarters on GPUs with four slices. Slices have no link to each other. Source:
+NVIDIA's MIG user guide, "Supported MIG Profiles" and "Supported GPUs".
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class MigProfile:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """GPU and profile of the name of a slice: "H100/1g.10gb", or as a device plugin labels nodes,
-    "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb". None: it is no slice."""
+    """GPU and profile in the name of a slice: "H100/1g.10gb", or as a device plugin labels nodes,
+    "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb". None if it is no slice."""
     match = _NAME.match(name.strip().lower())
     return (name.strip()[: len(match[1])], match[2]) if match else None
 
 
 def profiles(gpu: GpuSpec) -> tuple[MigProfile, ...]:
-    """The profiles of `gpu`, none if it has no slices. A name has the memory of the slice rounded
+    """The profiles of `gpu`, empty if it has no slices. A name contains the slice's memory rounded
     to whole GB."""
     parts, table = 7, _SEVENTHS
     if gpu.name in _OF_FOUR:
@@ -61,7 +61,8 @@ def profiles(gpu: GpuSpec) -> tuple[MigProfile, ...]:
 def slice_of(gpu: GpuSpec, profile: str) -> GpuSpec | None:
     """The slice of `gpu` that `profile` names, None if `gpu` has no such profile.
 
-    A name may differ by 1 GB, since drivers round what is left of the memory."""
+    A name may differ by 1 GB, because drivers round the memory.
+    """
     slices, _, memory = profile.partition("g.")
     for one in profiles(gpu):
         own, _, gb = one.name.partition("g.")

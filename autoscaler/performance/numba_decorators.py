@@ -1,7 +1,7 @@
-"""The one place that names numba: typed decorators, `compiled` and `inlined`.
+"""Typed numba decorators, `compiled` and `inlined`.
 
-Owns how kernels are compiled: no fast-math, so that sums are never reassociated, and the machine
-code kept on disk. Knows nothing of what they compute.
+Kernels compile without fast-math, so sums are never reassociated; the machine code is cached on
+disk. Only this module imports numba.
 """
 
 from __future__ import annotations
@@ -22,51 +22,50 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 def compiled(function: Kernel) -> Kernel:
     """Compile `function` at its first call; later processes load the machine code from disk.
 
-    Kernels call kernels of other modules, whose code becomes part of theirs, and so do the values
-    of the globals that they read. But numba only looks at a kernel's own file to see whether its
-    machine code is still good. So the stamp that it compares is replaced by a hash of all modules
-    of the folder, of the constants that the kernel's module has so far, wherever they are from,
-    and of the stamps of the kernels there. Where nothing can be kept on disk, every process
-    compiles for itself.
+    A kernel contains the code of the kernels that it calls, also of other modules, and the values
+    of globals. But numba checks only a kernel's own file to decide whether its machine code is
+    valid. So its stamp is replaced by a hash of all modules of the folder, of the constants that
+    the kernel's module has so far, and of the stamps of its kernels. Without a writable folder
+    every process compiles for itself.
     """
-    return _kept(function, "never")
+    return _compile_cached(function, "never")
 
 
 def inlined(function: Kernel) -> Kernel:
-    """As `compiled`, and its code becomes that of each kernel that calls it: to hand over ten
-    arrays takes longer than most formulas that read one number of each."""
-    return _kept(function, "always")
+    """As `compiled`, but inlined into each calling kernel: passing ten arrays takes longer than
+    most formulas that read one number of each."""
+    return _compile_cached(function, "always")
 
 
-def _kept(function: Kernel, inline: str) -> Kernel:
+def _compile_cached(function: Kernel, inline: str) -> Kernel:
     try:
         kernel = njit(cache=True, inline=inline)(function)
-    except RuntimeError:  # numba found no folder that it may write to
+    except RuntimeError:  # numba has no writable folder
         return cast(Kernel, njit(inline=inline)(function))
     if _stamp_of(kernel):
         stamp = hashlib.sha256(_folder_stamp(Path(function.__code__.co_filename).parent).encode())
-        for name, value in constants(function).items():
+        for name, value in kernel_globals(function).items():
             stamp.update(name.encode() + b"\0" + value)
         cast(Any, kernel)._cache._cache_file._source_stamp = stamp.hexdigest()
     return cast(Kernel, kernel)
 
 
-def constants(function: Callable[..., Any]) -> dict[str, bytes]:
-    """The globals of the module of `function` that its machine code may contain: constants as
-    JSON, and kernels as their stamps."""
+def kernel_globals(function: Callable[..., Any]) -> dict[str, bytes]:
+    """Globals of the module of `function` that its machine code may contain: constants as JSON, and
+    kernels as their stamps."""
     found = {}
     for name, value in function.__globals__.items():
         stamp = _stamp_of(value)
         if stamp:
             found[name] = stamp.encode()
         elif not name.startswith("__"):
-            with suppress(TypeError):  # nothing that a kernel could read
+            with suppress(TypeError):  # no value that a kernel could read
                 found[name] = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return found
 
 
 def _stamp_of(kernel: object) -> str:
-    """What numba compares to see whether the kernel has changed; empty where it keeps nothing."""
+    """The stamp that numba compares to detect a changed kernel; empty without a cache on disk."""
     kept = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     return str(getattr(kept, "_source_stamp", ""))
 

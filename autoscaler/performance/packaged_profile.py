@@ -22,5 +22,5 @@ def default_profile() -> Profile:
 
 
 def plain_profile() -> Profile:
-    """A profile of the factors in the code, fitted to nothing."""
+    """A profile of the default factors, fitted to nothing."""
     return make_profile(DEFAULT_EFFICIENCY, DEFAULT_EFFICIENCY)

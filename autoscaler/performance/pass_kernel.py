@@ -1,6 +1,6 @@
-"""Times of one pass of an engine from sampled arrays, as compiled kernels.
+"""Times of one engine pass from sampled arrays, as compiled kernels.
 
-Owns the formulas of `Roofline` and `StepTimes` over the arrays of `timing_grid`. Knows no requests.
+Implements the formulas of `Roofline` and `StepTimes` over the arrays of `timing_grid`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autoscaler.performance.numba_decorators import compiled, inlined
 
 Floats = npt.NDArray[np.float64]
 
-# Places in the array of scalars, see `timing_grid`.
+# Indices in the array of scalars, see `timing_grid`.
 COMPUTE, TRAFFIC, BLEND, WINDOW, SHARE, STEP, SEQUENCE, FITTED, FIT = range(9)
 DEGREE = 9
 SCALARS = FIT + DEGREE + 1
@@ -20,8 +20,7 @@ SCALARS = FIT + DEGREE + 1
 
 @inlined
 def _blended(s: Floats, x: float) -> float:
-    """The polynomial FIT at `x`. Two powers in its place are half of the time of all that is
-    computed here."""
+    """The polynomial FIT at `x`; faster than the two powers that it replaces."""
     i, x2 = FIT, x * x
     low = s[i] + s[i + 1] * x + (s[i + 2] + s[i + 3] * x) * x2
     high = s[i + 4] + s[i + 5] * x + (s[i + 6] + s[i + 7] * x) * x2
@@ -50,7 +49,8 @@ def attention_ms(scalars: Floats, tokens: float, sequences: float, context: floa
 
 @compiled
 def whole_prompts_ms(scalars: Floats, found: Floats) -> None:
-    """Fill `found`, (n,), with the attention of a prompt of so many tokens, nothing cached."""
+    """Fill `found`, (n,), with the attention of a prompt of 0, 1, ... tokens without cached
+    ones."""
     for tokens in range(1, len(found)):
         found[tokens] = attention_ms(scalars, tokens, 1.0, 0.0)
 
@@ -87,7 +87,7 @@ def mixed_ms(
     batch: int,
     batch_context: float,
 ) -> float:
-    """`StepTimes.mixed_ms`, or `prefill_ms` where nothing decodes."""
+    """`StepTimes.mixed_ms`, or `prefill_ms` without decoding sequences."""
     total = tokens + batch
     attention = dense[1, tokens] if context == 0.0 else attention_ms(scalars, tokens, 1.0, context)
     time = dense[0, total] + attention + scalars[STEP]

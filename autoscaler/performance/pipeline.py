@@ -1,8 +1,8 @@
 """Step times of one instance over several nodes, each of which holds some of the layers.
 
-Owns how stages make an engine. A pipeline of S stages works on S batches at once, one in each
-stage, so it is S engines ("lanes") that take turns: an iteration of a lane passes every stage, at
-the pace of the slowest. Knows no SLO and no queue. Pure Python, as `steps`.
+A pipeline of S stages works on S batches at once, one per stage, so it acts as S engines ("lanes")
+in turn: an iteration of a lane passes every stage at the pace of the slowest. Pure Python, as
+`step_times`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from autoscaler.performance.step_times import StepTimes, step_times
 
 HOP_GB_S = 12.5
 HOP_LATENCY_MS = 0.05
-"""Between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip."""
+"""Link between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip."""
 
-_PROMPT_TOKENS, _BATCH, _CONTEXT = 2048, 32, 1024  # at which stages are compared
+_PROMPT_TOKENS, _BATCH, _CONTEXT = 2048, 32, 1024  # for comparing stages
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSlices:
-    """The slices of an instance in the order of their stages, with the layers that each holds.
-    longest_tokens: of one request, which a lane must hold."""
+    """The slices of an instance in the order of their stages, with the number of layers on each.
+    longest_tokens: tokens of the longest request, which must fit a lane."""
 
     stages: tuple[tuple[NodeSlice, int], ...]
     longest_tokens: int
@@ -43,11 +43,12 @@ class PipelineSlices:
 def pipeline_times(
     model: ModelSpec, slices: PipelineSlices, phase: Phase, profile: Profile
 ) -> tuple[StepTimes, int]:
-    """Times of one lane, with its share of the KV cache and of the slots, and how many lanes.
+    """Times of one lane, with its share of the KV cache and of the slots, and the number of lanes.
 
-    With J layers in the slowest of S stages an iteration takes what S J layers take on that slice,
-    S times its fixed time, and S hops. Where memory holds less than S requests of maximal length,
-    there are as many lanes as it holds, at least one; 0 tokens of KV: the weights do not fit.
+    With J layers in the slowest of S stages an iteration takes the time of S J layers on that
+    slice, S times its fixed time, and S hops. If memory holds fewer than S requests of maximal
+    length, there are as many lanes as requests fit, at least one; 0 tokens of KV: the weights do
+    not fit.
     """
     stages = slices.stages
     count = len(stages)
@@ -58,7 +59,7 @@ def pipeline_times(
     tokens = min(kv_capacity_tokens(model, node.gpu, node.gpus, n) for node, n in stages)
     lanes = max(1, min(count, int(tokens // max(1, slices.longest_tokens))))
     bound, eff = slowest.roofline, slowest.roofline.eff
-    # A hop moves the hidden state once per stage: per layer, a J-th of it at the link's speed.
+    # Each stage sends the hidden state once: per layer a J-th of it at the link's speed.
     passes = bound.gpu.mem_bw_gb_s * eff.weights / (HOP_GB_S * held)
     eff = replace(
         eff,

@@ -1,7 +1,5 @@
-"""How much of a data sheet's peak a measured benchmark would need.
-
-Owns the bound that tells an impossible measurement from a bad estimate. Knows no efficiencies.
-"""
+"""The share of a data sheet's peak that a measured benchmark needs: above 1 the measurement is
+wrong."""
 
 from __future__ import annotations
 
@@ -14,18 +12,18 @@ _SLOWEST = 3.0
 
 
 def peak_share(point: MeasuredPoint) -> float:
-    """Least share of the data sheet's peak that what `point` measured takes; 0 if not known.
+    """Smallest share of the data sheet's peak that explains `point`; 0 if unknown.
 
-    Passes timed by themselves: the lossless time over the measured one. A closed loop: while a
-    request passes, every one of the `load` requests gets its prompt computed and all its tokens
-    decoded. Above 1 the GPU cannot have done this work: prompts came out of a cache, fewer
-    requests were under way than the source says, or not all of the batch was computed.
+    For timed passes it is the lossless time over the measured one. In a closed loop every one of
+    the `load` requests gets its prompt computed and all its tokens decoded while a request passes.
+    Above 1 the GPU cannot have done this work: prompts came from a cache, fewer requests were in
+    progress than the source says, or the batch was not computed in full.
     """
     if point.kind is PointKind.SPLIT:
         return 0.0
     bound = roofline(point.spec, point.gpu, point.tp, PEAK)
     context = point.input_tokens + 0.5 * point.output_tokens
-    # One pass over all prompts: reading the weights once for all of them is the optimum.
+    # One pass over all prompts is optimal, because it reads the weights once.
     prompts_ms = bound.prefill_ms(point.input_tokens, 0.0, point.load)
     if point.kind is PointKind.CLOSED_LOOP:
         if point.ttft_ms is None or point.tpot_ms is None:
@@ -40,13 +38,13 @@ def peak_share(point: MeasuredPoint) -> float:
 
 
 def waits_for_slots(point: MeasuredPoint) -> bool:
-    """Whether a closed loop's first tokens waited for more than prompts to be computed.
+    """Whether first tokens of a closed loop waited for more than prompts.
 
-    A server that admits fewer sequences than are under way keeps the rest in a queue: their TTFT is
-    the wait for a slot and the TPOT is that of a smaller batch. Which limit it had, benchmarks do
-    not say, so such a point cannot be compared. Judged from what was measured and the data sheet
-    alone: first tokens took a third of the requests' time, and longer than all prompts under way
-    together take at a third of the peak.
+    A server that admits fewer sequences than there are requests queues the rest: their TTFT
+    includes the wait for a slot, and the TPOT is that of a smaller batch. Benchmarks do not state
+    this limit, so such a point cannot be compared. The test uses measurements and the data sheet
+    only: first tokens took a third of the requests' time, and longer than all prompts together take
+    at a third of the peak.
     """
     if point.kind is not PointKind.CLOSED_LOOP or not point.ttft_ms or not point.tpot_ms:
         return False

@@ -1,7 +1,7 @@
-"""A profile: calibrated factors per GPU and engine, measured tables, and what is uncertain.
+"""A profile: calibrated factors per GPU and engine, measured tables, and which estimates are
+uncertain.
 
-Owns `Profile` and its lookups. Its JSON form is in `profile_codec`. Knows no formulas of time.
-Pure Python.
+Its JSON form is in `profile_codec`. Pure Python.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from autoscaler.performance.mig_profiles import whole_gpu
 DEFAULT_ENGINE = "vllm"
 # An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.
 PCIE_GB_S = 64.0
-# Mixture-of-experts models beyond this size were off by more than the stated error.
+# Estimates of larger mixture-of-experts models exceed the stated error.
 _LARGE_MOE_PARAMS = 100e9
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a profile was fitted to: measured points of one model on one system."""
+    """The origin of fitted factors: measured points of one model on one system."""
 
     model: str
     system: str
@@ -34,13 +34,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Calibrated factors, with defaults for GPUs never measured.
+    """Calibrated factors, with defaults for GPUs without measurements.
 
-    default, default_pcie: factors of GPUs never measured, with and without links of their own.
-    gpus: by GPU name.  like: GPUs whose chip was measured under another name.  engines: by engine
-    name; what is not there runs as `vllm`, and the empty name stands for bare kernels.
-    measurements: a user's own, on top of everything else.
-    content_hash: SHA-256 over everything else, so that what was built from a profile can say so.
+    default, default_pcie: factors of GPUs without measurements, with and without links of their
+    own. gpus: by GPU name. like: GPUs whose chip was measured under another name. engines: by
+    engine name; an unknown engine has the factors of `vllm`, and the empty name stands for bare
+    kernels. measurements: a user's own, applied last. content_hash: SHA-256 over everything else,
+    to identify the profile of a result.
     """
 
     version: int
@@ -69,41 +69,41 @@ class Profile:
         factors = self.engines.get(engine) or self.engines.get(DEFAULT_ENGINE)
         if not engine or factors is None:
             return self.kernels(gpu)
-        return factors.applied(self.kernels(gpu))
+        return factors.apply_to(self.kernels(gpu))
 
-    def measured(self, gpu: GpuSpec) -> bool:
-        """Whether factors of this very GPU type were measured."""
+    def is_measured(self, gpu: GpuSpec) -> bool:
+        """Whether factors of this GPU type itself were measured."""
         return gpu.name in self.gpus
 
     def table(self, model: ModelSpec, gpu: GpuSpec, tp: int) -> MeasuredTable | None:
-        """The measured table of `model` on `tp` GPUs of type `gpu`, if there is one."""
-        key = architecture(model)
+        """The measured table of `model` on `tp` GPUs of type `gpu`; None without one."""
+        key = architecture_key(model)
         for table in self.tables:
             if (table.gpu, table.tp) == (gpu.name, tp) and table.architecture == key:
                 return table if table.weight_dtype == model.weight_dtype else None
         return None
 
     def measurement(self, model: ModelSpec, gpu: GpuSpec, tp: int = 1) -> Measurement | None:
-        """The user's measurement of `model` on `gpu`: of `tp` GPUs, else of the nearest width."""
+        """The user's measurement of `model` on `gpu`: on `tp` GPUs, else on the nearest width."""
         own = [
             found
             for found in self.measurements
             if (found.gpu, found.weight_dtype) == (gpu.name, model.weight_dtype)
-            and found.architecture == architecture(model)
+            and found.architecture == architecture_key(model)
         ]
         return min(own, key=lambda m: (abs(m.tp - tp), m.tp), default=None)
 
     def uncertain(self, model: ModelSpec, gpu: GpuSpec) -> bool:
-        """Whether estimates of `model` on `gpu` may be off by more than the stated error.
+        """Whether estimates of `model` on `gpu` may exceed the stated error.
 
-        So it is for GPUs that were never measured and for large mixture-of-experts models.
+        True for GPUs without measurements and for large mixture-of-experts models.
         """
         if self.measurement(model, gpu) is not None:
             return False
         large_moe = model.is_moe and model.params > _LARGE_MOE_PARAMS
-        return large_moe or not self.measured(gpu)
+        return large_moe or not self.is_measured(gpu)
 
 
-def architecture(model: ModelSpec) -> Architecture:
-    """What makes two names the same model, however its weights are stored."""
+def architecture_key(model: ModelSpec) -> Architecture:
+    """Sizes that identify a model under any name and weight format."""
     return (model.layers, model.hidden, model.vocab, model.experts)

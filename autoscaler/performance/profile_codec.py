@@ -1,7 +1,4 @@
-"""The JSON form of a profile, and its content hash.
-
-Owns encoding and strict decoding. Knows nothing of files: text in, text out.
-"""
+"""The JSON form of a profile, and its content hash. Decoding is strict."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def make_profile(
     tables: Sequence[MeasuredTable] = (),
     sources: Sequence[Source] = (),
 ) -> Profile:
-    """A profile with its content hash; factors are rounded as the file has them."""
+    """A profile with its content hash; factors are rounded as in the file."""
     draft = Profile(
         FORMAT_VERSION,
         "",
@@ -70,7 +67,7 @@ def encode(profile: Profile) -> str:
 
 
 def decode(text: str) -> Profile:
-    """The profile of a JSON text; InvalidValue names what is wrong with it."""
+    """The profile of a JSON text; InvalidValue names the wrong part."""
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
@@ -114,7 +111,7 @@ def _body(profile: Profile) -> dict[str, Any]:
 
 
 def _rounded(factors: _Factors) -> _Factors:
-    """Rounded to what the file keeps, so that a profile equals the one read back."""
+    """Factors rounded as in the file, so that a profile equals the one read back."""
     return type(factors)(
         **{f.name: float(f"{getattr(factors, f.name):.{_DIGITS}g}") for f in fields(factors)}
     )

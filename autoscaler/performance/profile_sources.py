@@ -1,6 +1,6 @@
-"""What is known of engines: the packaged profile, and a user's own measurements on top.
+"""The profile to plan with: the packaged one, with a user's own measurements.
 
-Imports nothing heavy: simulated engines start with it.
+Imports nothing heavy, because simulated engines start with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.validation import finite, whole
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.performance.profile import Profile, architecture
+from autoscaler.performance.profile import Profile, architecture_key
 
 if TYPE_CHECKING:
     from autoscaler.domain.cluster import Cluster
@@ -22,35 +22,36 @@ if TYPE_CHECKING:
 
 
 def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile:
-    """`profile` that knows `found`; a later one of the same model, GPU and width counts."""
-    kept = {_key(one): one for one in (*profile.measurements, *found)}
-    text = f"{profile.content_hash} {sorted(map(repr, kept.values()))}"
+    """`profile` with the measurements `found`; a later one replaces one of the same model, GPU and
+    width."""
+    by_key = {_key(one): one for one in (*profile.measurements, *found)}
+    text = f"{profile.content_hash} {sorted(map(repr, by_key.values()))}"
     content_hash = hashlib.sha256(text.encode()).hexdigest()
-    return replace(profile, measurements=tuple(kept.values()), content_hash=content_hash)
+    return replace(profile, measurements=tuple(by_key.values()), content_hash=content_hash)
 
 
-def profile_of(cluster: Cluster) -> Profile:
-    """What is known of engines in `cluster`: the packaged profile and the user's measurements."""
-    return known(cluster.measurements)
+def cluster_profile(cluster: Cluster) -> Profile:
+    """The packaged profile with the measurements of `cluster`."""
+    return packaged_with_measurements(cluster.measurements)
 
 
 @lru_cache(maxsize=16)
-def known(found: tuple[Measurement, ...]) -> Profile:
-    """The packaged profile with `found` on top."""
+def packaged_with_measurements(found: tuple[Measurement, ...]) -> Profile:
+    """The packaged profile with the measurements `found`."""
     return with_measurements(default_profile(), found) if found else default_profile()
 
 
-def without(profile: Profile, point: MeasuredPoint) -> Profile:
-    """`profile` without what it knows of this model on this GPU by the user's measurements."""
-    key = architecture(point.spec), point.gpu.name
+def without_measurements(profile: Profile, point: MeasuredPoint) -> Profile:
+    """`profile` without the user's measurements of this point's model and GPU."""
+    key = architecture_key(point.spec), point.gpu.name
     rest = tuple(m for m in profile.measurements if (m.architecture, m.gpu) != key)
     if len(rest) == len(profile.measurements):
         return profile
     return with_measurements(replace(profile, measurements=()), rest)
 
 
-def checked(found: Measurement) -> Measurement:
-    """`found`, or InvalidValue that names what of it cannot be."""
+def check_measurement(found: Measurement) -> Measurement:
+    """`found`; InvalidValue names a field that is out of range."""
     finite("measurement: prefill", found.prefill, 1e-4, 1e6)
     finite("measurement: decode", found.decode, 1e-4, 1e6)
     finite("measurement: error", found.error, 0.0, 1e3)

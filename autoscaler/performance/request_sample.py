@@ -1,8 +1,7 @@
-"""The sample of requests that attainment is reckoned on: the same for every engine and rate.
+"""The sample of requests for attainment: the same for every engine and rate.
 
-Owns how shares of requests become a list of requests (common random numbers). Two rates, two GPUs
-or two percentiles see the same requests in the same order, so what differs between them is not
-chance. Knows no engine.
+Turns shares of requests into a list of requests (common random numbers). Two rates, GPUs or
+percentiles see the same requests in the same order, so chance does not make them differ.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 REQUESTS = 3600
-"""In a sample; a long one has a multiple of them."""
+"""Requests in a sample; a long sample has a multiple of them."""
 _GAMMA_DRAWS = 64 * REQUESTS
-_MOST_STRETCH = 1e9
-_HALVINGS = 40
+_MAX_STRETCH = 1e9
+_BISECTIONS = 40
 
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Numbers in (0, 1), each column evenly spread and shuffled on its own, (count,) each.
+    """Numbers in (0, 1), each column evenly spread and shuffled, (count,) each.
 
-    gap: quantile levels.  inputs, outputs: the same as normal scores.  round_up: a token count is
-    rounded up where its fraction lies above, so that a mean of 7.3 tokens stays one.
+    gap: quantile levels. inputs, outputs: normal scores. round_up: a token count whose fraction is
+    above is rounded up, so the mean of counts is preserved.
     """
 
     gap: Floats
@@ -44,16 +43,16 @@ class Draws:
     round_up: Floats
 
 
-def measured(count: int) -> slice:
-    """Those of `count` requests that latencies are taken of.
+def measured_part(count: int) -> slice:
+    """The part of `count` requests whose latencies are measured.
 
-    The first ones meet an engine that is filling up, the last ones an engine that empties.
+    Without the first ones, while the engine fills up, and the last ones, while it empties.
     """
     return slice(count // 9, count - count // 12)
 
 
 @lru_cache(maxsize=16)
-def draws(seed: int, count: int = REQUESTS) -> Draws:
+def draw_numbers(seed: int, count: int = REQUESTS) -> Draws:
     """The numbers of `seed`."""
     random = np.random.default_rng(seed)
     even = (np.arange(count) + 0.5) / count
@@ -67,10 +66,10 @@ def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats
     """Arrival times at a rate of 1 per ms: independent Gamma gaps, exponential at CV 1.
 
     arrival_cv: standard deviation of a gap over its mean. An instance that gets every n-th of
-    Poisson arrivals (round robin) sees 1 / sqrt(n).
+    Poisson arrivals (round robin) has 1 / sqrt(n).
     """
     finite("arrival_cv", arrival_cv, 0.05, 20.0)
-    level = draws(seed, count).gap
+    level = draw_numbers(seed, count).gap
     if arrival_cv == 1.0:
         gaps = -np.log1p(-level)
     else:
@@ -80,33 +79,35 @@ def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats
     return found
 
 
-@lru_cache(maxsize=32)  # every phase and every way to arrive has the same
-def lengths_of(lengths: Lengths, most: int, seed: int, count: int = REQUESTS) -> tuple[Ints, Ints]:
-    """Input and output tokens of every request, at most `most` together; not to be written to.
+@lru_cache(maxsize=32)  # shared by all phases and arrival processes
+def sample_lengths(
+    lengths: Lengths, most: int, seed: int, count: int = REQUESTS
+) -> tuple[Ints, Ints]:
+    """Input and output tokens of every request, together at most `most`; read-only arrays.
 
-    Longer requests do not exist: a server refuses the prompt or cuts the answer. The means are of
-    the requests as they are served, so where a spread is cut the rest is longer.
+    A server refuses a longer prompt or cuts the answer. The means hold for the requests as served,
+    so if a distribution is cut the other requests are longer.
     """
-    drawn = draws(seed, count)
+    drawn = draw_numbers(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
-    at = _beside(drawn, lengths.together) if lengths.together else drawn.outputs
+    at = _correlated_scores(drawn, lengths.together) if lengths.together else drawn.outputs
     outputs = _spread(lengths.output_tokens, lengths.outputs, at)
     longest = np.full(count, max(1.0, most - 1.0))
-    prompts = _tokens(_cut(inputs, longest), drawn.round_up, longest)
+    prompts = _tokens(_truncate(inputs, longest), drawn.round_up, longest)
     left = np.maximum(most - prompts, 1.0)
-    return prompts, _tokens(_cut(outputs, left), 1.0 - drawn.round_up, left)
+    return prompts, _tokens(_truncate(outputs, left), 1.0 - drawn.round_up, left)
 
 
-def _cut(tokens: Floats, limits: Floats) -> Floats:
-    """`tokens` with none above its limit and the mean kept, as far as the limits allow it."""
+def _truncate(tokens: Floats, limits: Floats) -> Floats:
+    """`tokens` limited to `limits`, with the same mean as far as the limits allow."""
     if (tokens <= limits).all():
         return tokens
-    wanted, low, high = tokens.mean(), 1.0, 2.0
-    while np.minimum(high * tokens, limits).mean() < wanted and high < _MOST_STRETCH:
+    target, low, high = tokens.mean(), 1.0, 2.0
+    while np.minimum(high * tokens, limits).mean() < target and high < _MAX_STRETCH:
         low, high = high, 2.0 * high
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        if np.minimum(middle * tokens, limits).mean() < wanted:
+        if np.minimum(middle * tokens, limits).mean() < target:
             low = middle
         else:
             high = middle
@@ -114,19 +115,19 @@ def _cut(tokens: Floats, limits: Floats) -> Floats:
     return found
 
 
-def _beside(drawn: Draws, together: float) -> Floats:
-    """The normal scores of outputs in another order: so far correlated with those of inputs."""
-    wanted = together * drawn.inputs + math.sqrt(1.0 - together * together) * drawn.outputs
-    found: Floats = np.empty(len(wanted))
-    found[np.argsort(wanted, kind="stable")] = np.sort(drawn.outputs)
+def _correlated_scores(drawn: Draws, correlation: float) -> Floats:
+    """The normal scores of outputs, reordered to correlate with those of inputs."""
+    target = correlation * drawn.inputs + math.sqrt(1.0 - correlation * correlation) * drawn.outputs
+    found: Floats = np.empty(len(target))
+    found[np.argsort(target, kind="stable")] = np.sort(drawn.outputs)
     return found
 
 
 def _spread(mean: float, points: tuple[float, ...], at: Floats) -> Floats:
-    """Quantiles of a spread at the normal scores `at`, with its mean kept.
+    """Quantiles of a distribution at the normal scores `at`, with its mean.
 
     Between the points the logarithm is linear in the normal score, which is exact for a lognormal
-    distribution; beyond the last points it goes on as between the last two.
+    distribution; beyond the outer points the line continues.
     """
     if not points:
         return np.full(len(at), mean)

@@ -1,10 +1,8 @@
 """The roofline: time of one forward pass from FLOPs, bytes, links and fixed overheads.
 
-Owns the formulas. Knows nothing of SLOs, queues or measured tables. Pure Python, because
-simulated engines import it and must start fast.
-
-Source: Cauchy sec. 3.2 eq. 1-11 for the compute and traffic terms; the tensor-parallel,
-pipeline and overhead terms are what the simulators of Coral (sec. 5.2) and others add.
+Pure Python, because simulated engines import it and must start fast. Source: Cauchy sec. 3.2 eq.
+1-11 for the compute and traffic terms; the tensor-parallel, pipeline and overhead terms follow the
+simulators of Coral (sec. 5.2) and others.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _ALLREDUCES_PER_LAYER = 2
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Formulas bound to one model on `tp` GPUs of one type; build it with `roofline(...)`.
+    """Formulas for one model on `tp` GPUs of one type; use `roofline`.
 
     All times are in ms and belong to a whole tensor-parallel group.
     """
@@ -54,7 +52,8 @@ class Roofline:
     link_bytes_per_ms: float
 
     def layer_ms(self, tokens: float, sequences: float, context: float) -> float:
-        """One layer: `tokens` new tokens of `sequences` sequences, each with `context` cached."""
+        """One layer: `tokens` new tokens of `sequences` sequences, each with `context` cached
+        tokens."""
         eff, shape = self.eff, self.shape
         tokens = max(tokens, 1e-9)
         experts = 0.0
@@ -88,7 +87,7 @@ class Roofline:
     def prefill_ms(
         self, tokens: float, context: float = 0.0, batch: float = 1.0, layers: int | None = None
     ) -> float:
-        """One pass over `batch` prompts of `tokens` new tokens behind `context` cached ones."""
+        """One pass over `batch` prompts of `tokens` new tokens after `context` cached ones."""
         held = self.model.layers if layers is None else layers
         share = held / self.model.layers
         per_layer = self.layer_ms(tokens * batch, batch, context)
@@ -107,8 +106,8 @@ class Roofline:
     ) -> float:
         """One iteration with a prompt chunk and `decodes` decoding sequences together.
 
-        The weights are read once: the pass costs what the larger alone costs, plus the other's
-        own work (attention, its share of the FLOPs).
+        The weights are read once: the pass costs as much as the larger part alone, plus the other
+        part's own work (attention, its share of the FLOPs).
         """
         if prompt_tokens <= 0:
             return self.decode_ms(decodes, context)
@@ -123,7 +122,7 @@ class Roofline:
         return layers * together + self.head_ms(decodes + 1.0) + fixed
 
     def hop_ms(self, tokens: float, gb_s: float) -> float:
-        """Handing the hidden states of `tokens` tokens to the next pipeline stage."""
+        """Sending the hidden states of `tokens` tokens to the next pipeline stage."""
         return tokens * self.model.hidden * _ACTIVATION_BYTES / (gb_s * 1e6)
 
     def attention_ms(self, tokens: float, sequences: float, context: float) -> float:
@@ -176,9 +175,10 @@ def roofline(
 
 
 def matmul_tflops(model: ModelSpec, gpu: GpuSpec, eff: Efficiency) -> float:
-    """Reached rate of `model`'s matrix products on `gpu`, in 1e12 per second.
+    """Achieved rate of `model`'s matrix products on `gpu`, in 1e12 per second.
 
-    Weights in FP8 or FP4 are faster only on a GPU with such units; else they are widened to BF16.
+    Weights in FP8 or FP4 are faster only on a GPU with such units; otherwise they are widened to
+    BF16.
     """
     native = {"fp8": gpu.fp8_tflops, "fp4": gpu.fp4_tflops or gpu.fp8_tflops}
     peak = native.get(model.weight_dtype, 0.0)
@@ -186,7 +186,7 @@ def matmul_tflops(model: ModelSpec, gpu: GpuSpec, eff: Efficiency) -> float:
 
 
 def _blend(compute_ms: float, traffic_ms: float, exponent: float) -> float:
-    """Joins compute and traffic that overlap in part: their maximum as the exponent grows."""
+    """Total of compute and traffic that overlap in part: the maximum as the exponent grows."""
     if compute_ms <= 0.0:
         return traffic_ms
     ratio = traffic_ms / compute_ms

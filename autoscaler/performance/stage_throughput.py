@@ -1,7 +1,5 @@
-"""Throughput of node slices as pipeline stages: the table the template search works on.
-
-Owns T̂(S, c, j), Coral sec. 4.2. Knows nothing of how nodes are combined.
-"""
+"""Throughput of node slices as pipeline stages: the table T̂(S, c, j) of Coral sec. 4.2 that the
+template search uses."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import HOP_GB_S, HOP_LATENCY_MS
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline
-from autoscaler.performance.step_times import bind
+from autoscaler.performance.step_times import bind_formulas
 
 Floats = NDArray[np.float64]
 _PREFILL_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Engines put at most this many prompt tokens into one iteration (vLLM's default on such GPUs).
+# Most prompt tokens of one iteration (vLLM's default on such GPUs).
 _MAX_BATCHED_TOKENS = 8192
 
 
@@ -51,7 +49,7 @@ def stage_table(
     table = np.zeros((max_stages, len(configs), model.layers))
     budgets = slo_ms / np.arange(1, max_stages + 1)
     for index, node in enumerate(configs):
-        bound, correction = bind(model, node.gpu, node.gpus, profile)
+        bound, correction = bind_formulas(model, node.gpu, node.gpus, profile)
         if phase is Phase.PREFILL:
             table[:, index] = _prefill(bound, correction, lengths, budgets)
         else:
@@ -60,12 +58,12 @@ def stage_table(
 
 
 def prefill_batches(tokens: float) -> list[int]:
-    """Numbers of prompts of `tokens` tokens that one pass may carry; one is always allowed."""
+    """Allowed numbers of prompts of `tokens` tokens in one pass; one is always allowed."""
     return [b for b in _PREFILL_BATCHES if b == 1 or b * tokens <= _MAX_BATCHED_TOKENS]
 
 
 def decode_batches(limit: int) -> list[int]:
-    """Batch sizes to look at up to `limit`: every one up to 32, then in steps of an eighth."""
+    """Batch sizes to try up to `limit`: each one up to 32, then in steps of an eighth."""
     sizes = list(range(1, min(limit, 32) + 1))
     while sizes[-1] < limit:
         sizes.append(min(limit, sizes[-1] + sizes[-1] // 8))
@@ -99,8 +97,8 @@ def _best(
 ) -> Floats:
     """Most sequences/s, (stages, layers): the best batch whose stage time fits the budget.
 
-    factors and own_ms, per batch: what a measured table says of it, and the iteration's time
-    outside of layers. With S stages, S micro-batches are under way, so a stage keeps the KV cache
+    factors and own_ms, per batch: the correction by measured tables, and the iteration's time
+    outside of layers. With S stages, S micro-batches are in progress, so a stage holds the KV cache
     of S batches.
     """
     model = bound.model
@@ -111,7 +109,7 @@ def _best(
     hop = HOP_LATENCY_MS + np.array([bound.hop_ms(tokens * b, HOP_GB_S) for b in batches])
     capacity = np.array([kv_capacity_tokens(model, bound.gpu, bound.tp, int(j)) for j in layers])
     stages = np.arange(1.0, len(budgets) + 1)
-    # A lone stage hands nothing on.
+    # A single stage sends nothing.
     hops = np.where(stages[:, None] > 1, hop[None, :], 0.0)
     computed = factors * (per_layer * layers[:, None] + head * share[:, None] + own_ms)
     time_ms = computed[None, :, :] + hops[:, None, :]

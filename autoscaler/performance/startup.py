@@ -1,10 +1,8 @@
-"""How long an instance takes from launch to its first answer.
+"""Start-up time of an instance, from launch to ready.
 
-Owns the start-up model that the planner predicts with and the simulated engine waits by, so the
-two cannot disagree. Knows no processes and no clock. Pure Python.
-
-All constants are assumptions, set between two published figures: Cauchy (sec. 3.5) counts 90 s
-from provisioning to serving; Cornserve (appendix E, table 4) measures 106 s for a 7B model and
+The planner predicts with this model and simulated engines wait by it, so the two agree. Pure
+Python. The constants are assumptions, set between two published figures: Cauchy (sec. 3.5) counts
+90 s from provisioning to serving; Cornserve (appendix E, table 4) measures 106 s for a 7B model and
 138 s for a 32B one with a warm compilation cache, 115 s and 185 s without it.
 """
 
@@ -13,7 +11,7 @@ from __future__ import annotations
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 
-# Scheduling the container on a node that is there, its image present, and joining the network.
+# Scheduling the container on a ready node with its image, and joining the network.
 NODE_LAUNCH_S = 20.0
 # Imports, process group, profiling run, cached compilation and graph capture.
 ENGINE_BASE_S = 45.0
@@ -24,10 +22,10 @@ LOAD_GB_PER_S = 2.0
 def startup_s(model: ModelSpec, node: NodeSlice, layers: int = 0) -> float:
     """Seconds from the launch of `model` on `node` to ready: launch + weights / bandwidth + base.
 
-    layers: that a stage of a pipeline loads, 0 = all of them.
+    layers: number of layers that a pipeline stage loads, 0 = all.
 
-    Weights in 1e9 bytes (of the quantized model). The copy to the GPUs overlaps with reading and
-    counts only where all PCIe links of the slice together are the slower part.
+    Weights are in 1e9 bytes (of the quantized model). The copy to the GPUs overlaps with reading
+    and counts only if all PCIe links of the slice together are slower.
     """
     bandwidth_gb_s = min(LOAD_GB_PER_S, node.gpu.pcie_gb_s * node.gpus)
     weights_gb = model.weight_bytes / 1e9 * (layers / model.layers if layers else 1.0)

@@ -1,7 +1,6 @@
-"""Step times of one engine instance: what a simulated engine and the planner ask for.
+"""Step times of one engine instance, for simulated engines and the planner.
 
-Owns `StepTimes` and the binding of formulas, factors and measured tables to one instance. Knows no
-SLO and no queue. Pure Python, picklable, microseconds a call.
+Combines formulas, factors and measured tables. Pure Python, picklable, microseconds a call.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
-from autoscaler.performance.measured_tables import NO_CORRECTION, Correction, rows
+from autoscaler.performance.measured_tables import NO_CORRECTION, Correction, correction_rows
 from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
 from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
@@ -26,11 +25,11 @@ _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
 class StepTimes:
     """Times of one instance, in ms.
 
-    kv_capacity_tokens: tokens of KV cache it holds for one sequence, 0 = the model does not fit.
-    sequence_tokens: what each further sequence takes of them, however long it is.  max_batch: most
-    sequences in one iteration.  first_token_ms: time outside of iterations that a caller waits for
-    a first token; it takes no GPU time.  uncertain: the profile has no measurement of this kind of
-    model or GPU behind it.
+    kv_capacity_tokens: tokens of KV cache for one sequence, 0 = the model does not fit.
+    sequence_tokens: capacity that each further sequence takes, independent of its length.
+    max_batch: most sequences in one iteration. first_token_ms: time outside of iterations before a
+    first token; it takes no GPU time. uncertain: the profile has no measurement of this kind of
+    model or GPU.
     """
 
     roofline: Roofline
@@ -42,7 +41,8 @@ class StepTimes:
     sequence_tokens: float = 0.0
 
     def kv_tokens_at(self, context_tokens: float) -> float:
-        """Tokens of KV cache for sequences of mean length `context_tokens`, their states aside."""
+        """Tokens of KV cache for sequences of mean length `context_tokens`, without their
+        states."""
         own = self.sequence_tokens
         if own <= 0.0 or self.kv_capacity_tokens <= 0.0:
             return self.kv_capacity_tokens
@@ -50,7 +50,7 @@ class StepTimes:
         return max(min(shared, self.kv_capacity_tokens), 1.0)
 
     def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
-        """One pass over `batch` prompts of `tokens` new tokens behind `context` cached ones."""
+        """One pass over `batch` prompts of `tokens` new tokens after `context` cached ones."""
         factor = self.correction.prefill_factor(tokens, batch)
         return factor * self.roofline.prefill_ms(tokens, context, batch)
 
@@ -62,7 +62,7 @@ class StepTimes:
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context_tokens: float
     ) -> float:
-        """One iteration that carries a prompt chunk and `decodes` decoding sequences."""
+        """One iteration with a prompt chunk and `decodes` decoding sequences."""
         if decodes <= 0:
             return self.prefill_ms(prompt_tokens, prompt_context)
         if prompt_tokens <= 0:
@@ -75,7 +75,7 @@ class StepTimes:
 
 def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile) -> StepTimes:
     """Step times of `model` in `phase` on `node`, tensor parallel over all of its GPUs."""
-    bound, correction = bind(model, node.gpu, node.gpus, profile)
+    bound, correction = bind_formulas(model, node.gpu, node.gpus, profile)
     tokens, each = kv_capacity_tokens(model, node.gpu, node.gpus), sequence_tokens(model, node.gpus)
     most = _MAX_SEQUENCES[phase]
     if each > 0.0:
@@ -92,17 +92,20 @@ def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile
 
 
 @lru_cache(maxsize=1024)
-def bind(
+def bind_formulas(
     model: ModelSpec, gpu: GpuSpec, tp: int, profile: Profile, engine: str = DEFAULT_ENGINE
 ) -> tuple[Roofline, Correction]:
-    """The formulas for `model` on `tp` GPUs of type `gpu`, and what measured tables add to them."""
+    """The roofline for `model` on `tp` GPUs of type `gpu`, and its correction by measured
+    tables."""
     bound = roofline(model, gpu, tp, profile.efficiency(gpu, engine))
     table = profile.table(model, gpu, tp)
     correction = NO_CORRECTION
     if table is not None:
         prefill = [bound.prefill_ms(tokens, 0.0, batch) for tokens, batch, _ in table.prefill]
         decode = [bound.decode_ms(batch, context) for context, batch, _ in table.decode]
-        correction = Correction(rows(table.prefill, prefill), rows(table.decode, decode))
+        correction = Correction(
+            correction_rows(table.prefill, prefill), correction_rows(table.decode, decode)
+        )
     own = profile.measurement(model, gpu, tp)
     if own is None:
         return bound, correction

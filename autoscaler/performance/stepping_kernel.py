@@ -1,8 +1,8 @@
-"""One engine's continuous batching, advanced step by step, as a compiled kernel.
+"""Continuous batching of one engine, advanced step by step, as a compiled kernel.
 
-Owns the same machine as `autoscaler.serving.batching.Batcher`; a differential test holds the two
-together. Its state lives in arrays of the caller (`autoscaler.serving.compiled_batching`), a
-sequence is a row. `engine_kernel` serves a whole list of requests at once and is faster.
+Behaves like `autoscaler.serving.batching.Batcher`; a differential test compares the two. The caller
+(`autoscaler.serving.compiled_batching`) holds the state in arrays, with one row per sequence.
+`engine_kernel` serves a whole list of requests at once and is faster.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _steps_ms(
 
 @compiled
 def _drop(lists: Ints, counts: Ints, which: int, at: int) -> None:
-    """Remove position `at` of a list; the order of the rest stays."""
+    """Remove position `at` of a list and keep the order of the rest."""
     counts[which] -= 1
     for j in range(at, counts[which]):
         lists[which, j] = lists[which, j + 1]
@@ -55,7 +55,7 @@ def _emit(
     rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, limits: Floats, out: Floats, found: int,
     r: int, steps: int, first_at: float, last_at: float,
 ) -> int:  # fmt: skip
-    """`Batcher._emit`: `steps` tokens of row `r`; returns how many events there are now."""
+    """`Batcher._emit`: emit `steps` tokens of row `r`; return the new number of events."""
     if rows[r, PRODUCED] == 0:
         out[found, 0], out[found, 1], out[found, 2] = r, FIRST, first_at
         found += 1
@@ -100,7 +100,7 @@ def _earliest(row_ms: Floats, lists: Ints, counts: Ints, which: int, column: int
 @compiled
 def _prepare(rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, limits: Floats,
              now: float) -> None:  # fmt: skip
-    """Leases that end, KV that has arrived, and preemption until every decode can grow."""
+    """End leases, admit sequences whose KV has arrived, and preempt until every decode can grow."""
     counts[CHANGED] = 0
     _expire(rows, row_ms, lists, counts, now)
     j = 0
@@ -172,7 +172,7 @@ def _chunk(rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, limits: Floats
 
 @compiled
 def _grow(rows: Ints, lists: Ints, counts: Ints) -> None:
-    """One token more in KV for everyone who decodes."""
+    """Add one token of KV to each decoding sequence."""
     for j in range(counts[DECODING]):
         r = lists[DECODING, j]
         rows[r, CONTEXT] += 1
@@ -194,7 +194,8 @@ def submit(
     row: int, kind: int, prompt: int, output: int, transfer_ms: float,
     rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, clocks: Floats,
 ) -> None:  # fmt: skip
-    """`Batcher.submit`: a request in a free `row`. It joins as what is under way ends, or now."""
+    """`Batcher.submit`: put a request into a free `row`. It joins when the current iteration ends,
+    or now."""
     rows[row] = 0
     rows[row, KIND], rows[row, PROMPT], rows[row, OUTPUT] = kind, prompt, output
     rows[row, TODO] = prompt

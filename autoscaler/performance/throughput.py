@@ -1,8 +1,7 @@
 """Throughput of one instance under its SLOs, in each phase.
 
-Owns the search for the highest rate at which the declared percentile of requests attains both
-limits. Knows no prices and no fleet; `stage_table` (pipelines) is offered here too, so that
-callers need one import.
+Searches the highest rate at which the declared percentile of requests attains both limits.
+`stage_table` (pipelines) is exported here too, so that callers need one import.
 """
 
 from __future__ import annotations
@@ -18,30 +17,32 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.performance.attainment import GRID, SEED, Engine, Run, engine
+from autoscaler.performance.attainment import GRID, SEED, Engine, Run, build_engine
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.request_sample import REQUESTS, measured
+from autoscaler.performance.request_sample import REQUESTS, measured_part
 from autoscaler.performance.stage_throughput import stage_table
 from autoscaler.performance.step_times import StepTimes, step_times
 
-__all__ = ["InstanceRate", "instance_throughput", "most_req_per_s", "stage_table"]
+__all__ = ["InstanceRate", "instance_throughput", "max_req_per_s", "stage_table"]
 
-_MEASURED = len(range(REQUESTS)[measured(REQUESTS)])
-_RARE = 0.02  # share of misses below which a longer sample must confirm what the short one says
-_MEMORY_WAITS = 0.2  # share of the working time from which on a late first token is memory's fault
+_MEASURED = len(range(REQUESTS)[measured_part(REQUESTS)])
+_RARE_MISSES = 0.02  # below this share of misses a longer sample must confirm the short one
+_MEMORY_WAIT_SHARE = (
+    0.2  # share of the working time above which late first tokens are bound by memory
+)
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceRate:
-    """What one instance sustains.
+    """The sustained rate of one instance.
 
-    req_per_s: its capacity; loaded to the caller's utilisation of it, the percentile attains both
-    limits. 0 when the percentile is out of reach of requests that are alone on the instance: then
-    no rate is low enough.  batch: mean sequences that decode at the planned load.  ttft_ms,
-    tpot_ms: what the percentile of requests keeps at the planned load; of a decode instance's TTFT
-    its own part.  bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
+    req_per_s: its capacity; at the caller's utilisation of it, the percentile attains both limits.
+    0 if the percentile of requests does not attain them even when alone on the instance. batch:
+    mean number of decoding sequences at the planned load. ttft_ms, tpot_ms: attained by the
+    percentile of requests at the planned load; for a decode instance its own part of the TTFT.
+    bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
     """
 
     req_per_s: float
@@ -64,54 +65,54 @@ def instance_throughput(
     arrival_cv: float = 1.0,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> InstanceRate:
-    """Requests/s of one instance of `model` on `node`, or on several, at `lengths` within `slo`.
+    """Requests/s of one instance of `model` on `node`, or on several nodes, at `lengths` within
+    `slo`.
 
-    The rate is the capacity: the caller loads the instance to `utilisation` of it at most. It is
-    the lesser of the rate at which the instance saturates and lambda* / utilisation, lambda* the
-    highest rate at which `percentile` of the requests attain both limits (`attainment`). Of a
-    prefill and a decode instance each may miss half of what a request may miss: at 0.95, 0.975.
-    link_gb_s: rate in 1e9 bytes/s at which KV moves between those two.
+    The result is the capacity; the caller loads the instance to at most `utilisation` of it. It is
+    the lesser of the saturation rate and lambda* / utilisation, lambda* being the highest rate at
+    which `percentile` of the requests attain both limits (`attainment`). A prefill and a decode
+    instance may each miss half of the allowed misses: at 0.95, each attains 0.975. link_gb_s: rate
+    in 1e9 bytes/s of KV transfer between those two.
 
-    The rates looked at are a grid that depends neither on SLO nor on percentile, and bisection on
-    one grid can only end lower where less attains. So tightening either never raises the rate,
-    whatever the chance in the sample.
+    The rates tried are a grid that depends neither on SLO nor on percentile, and bisection on one
+    grid ends lower if fewer requests attain. So a tighter SLO or percentile never raises the rate.
     """
     finite("utilisation", utilisation, 1e-3, 1.0)
     finite("percentile", percentile, 0.0, 1.0)
-    times, lanes = _times(model, node, phase, profile)
+    times, lanes = _instance_times(model, node, phase, profile)
     if times.kv_capacity_tokens < 1.0:
         return InstanceRate(0.0, 0.0, 0.0, 0.0, "does not fit", times.uncertain)
     wanted = percentile if phase is Phase.AGGREGATED else 0.5 + 0.5 * percentile
-    built = engine(times, phase, lengths, arrival_cv, SEED, link_gb_s)
+    built = build_engine(times, phase, lengths, arrival_cv, SEED, link_gb_s)
     share = _with_margin(wanted)
     saturation, full = built.saturation()
     top = math.ceil(utilisation * GRID)
     low = top
-    if built.share(built.at(top), slo) < share:
-        # What half the load attains, requests alone attain too.
-        half = built.share(built.at(top // 2), slo)
-        if half < share and built.share(alone := built.at(0), slo) < wanted:
-            bound = _late(built, alone, slo)
+    if built.attained_share(built.run_at_step(top), slo) < share:
+        # Requests alone attain at least as much as at half the load.
+        half = built.attained_share(built.run_at_step(top // 2), slo)
+        if half < share and built.attained_share(alone := built.run_at_step(0), slo) < wanted:
+            bound = _limiting_slo(built, alone, slo)
             return InstanceRate(0.0, 0.0, 0.0, 0.0, bound, times.uncertain)
         low, high = 0, top
         while high - low > 1:
             middle = (low + high) // 2
-            if built.share(built.at(middle), slo) >= share:
+            if built.attained_share(built.run_at_step(middle), slo) >= share:
                 low = middle
             else:
                 high = middle
-    step = _between(built, built.at, slo, share, low, top)
-    run = built.at
-    if 1.0 - wanted < _RARE:
-        run = built.confirmed
-        while low > 0 and built.share(run(low), slo) < share:
+    step = _interpolate_step(built, built.run_at_step, slo, share, low, top)
+    run = built.run_at_step
+    if 1.0 - wanted < _RARE_MISSES:
+        run = built.long_run_at_step
+        while low > 0 and built.attained_share(run(low), slo) < share:
             low -= 1
-        step = min(step, _between(built, run, slo, share, low, top))
+        step = min(step, _interpolate_step(built, run, slo, share, low, top))
     if step == top:
-        capacity, bound = saturation, _full(built, full)
+        capacity, bound = saturation, _saturation_limit(built, full)
     else:
         capacity = min(saturation, saturation * step / GRID / utilisation)
-        bound = _late(built, run(math.floor(step) + 1), slo)
+        bound = _limiting_slo(built, run(math.floor(step) + 1), slo)
     planned = run(low)
     return InstanceRate(
         req_per_s=capacity * lanes,
@@ -124,7 +125,7 @@ def instance_throughput(
 
 
 @lru_cache(maxsize=4096)
-def most_req_per_s(
+def max_req_per_s(
     model: ModelSpec,
     node: NodeSlice | PipelineSlices,
     phase: Phase,
@@ -132,38 +133,37 @@ def most_req_per_s(
     profile: Profile,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> float:
-    """Requests/s beyond which no SLO lets one instance go; 0 where nothing fits."""
-    times, lanes = _times(model, node, phase, profile)
+    """Requests/s of one instance that no SLO lets it exceed; 0 if the model does not fit."""
+    times, lanes = _instance_times(model, node, phase, profile)
     if times.kv_capacity_tokens < 1.0:
         return 0.0
-    return engine(times, phase, lengths, 1.0, SEED, link_gb_s).saturation()[0] * lanes
+    return build_engine(times, phase, lengths, 1.0, SEED, link_gb_s).saturation()[0] * lanes
 
 
 @lru_cache(maxsize=1024)
-def latency_alone(
+def unloaded_latency(
     model: ModelSpec,
     node: NodeSlice,
     lengths: Lengths,
     profile: Profile,
     percentile: float = 0.95,
 ) -> tuple[float, float]:
-    """TTFT and TPOT in ms that `percentile` of requests keep when each is alone on an instance.
+    """TTFT and TPOT in ms that `percentile` of requests attain when each is alone on an instance.
 
-    No load and no other instance of the same kind is faster than that. Infinite where the model
-    does not fit.
+    No load and no other instance of the same kind is faster. Infinite if the model does not fit.
     """
     times = step_times(model, node, Phase.AGGREGATED, profile)
     if times.kv_capacity_tokens < 1.0:
         return math.inf, math.inf
-    built = engine(times, Phase.AGGREGATED, lengths)
-    alone = built.at(0)
+    built = build_engine(times, Phase.AGGREGATED, lengths)
+    alone = built.run_at_step(0)
     return (
         float(np.quantile(built.own_ttft_ms(alone), percentile, method="lower")),
         float(np.quantile(alone.tpot_ms, percentile, method="lower")),
     )
 
 
-def _times(
+def _instance_times(
     model: ModelSpec, node: NodeSlice | PipelineSlices, phase: Phase, profile: Profile
 ) -> tuple[StepTimes, int]:
     if isinstance(node, NodeSlice):
@@ -172,38 +172,37 @@ def _times(
 
 
 def _with_margin(share: float) -> float:
-    """What the sample must attain for the share to be kept: half a standard error more.
+    """The share that the sample must attain to establish `share`: half a standard error more.
 
-    Of 2,900 requests at 0.95, 145 may miss, give or take 12: so 139. Without it the median case
-    plans 1.7% more than an independent sample bears; with a whole one, 3% less.
+    Without the margin capacity is biased upwards by chance; a whole standard error is too cautious.
     """
     allowed = (1.0 - share) * _MEASURED
     return 1.0 - max(0.0, allowed - 0.5 * math.sqrt(allowed)) / _MEASURED
 
 
-def _between(
+def _interpolate_step(
     built: Engine, run: Callable[[int], Run], slo: Slo, share: float, low: int, top: int
 ) -> float:
-    """`low`, where `share` attains, and how far towards the next step it still does."""
+    """`low`, where `share` attains, plus the interpolated part of the next step that still does."""
     if low == top:
         return float(top)
-    here, there = built.share(run(low), slo), built.share(run(low + 1), slo)
+    here, there = built.attained_share(run(low), slo), built.attained_share(run(low + 1), slo)
     if there >= share:
         return low + 1.0
     return low + (here - share) / (here - there) if here > share else float(low)
 
 
-def _late(built: Engine, run: Run, slo: Slo) -> str:
-    """Which limit more requests miss, and whether it is for want of memory."""
+def _limiting_slo(built: Engine, run: Run, slo: Slo) -> str:
+    """The limit that more requests miss, or "memory" if they wait for KV cache."""
     ttft, tpot = built.attained(run, slo)
     if np.count_nonzero(tpot) < np.count_nonzero(ttft):
         return "tpot"
     refused = float(np.mean(np.isinf(run.ttft_ms)))
-    return "memory" if run.memory_waits > _MEMORY_WAITS or refused > 0.01 else "ttft"
+    return "memory" if run.memory_waits > _MEMORY_WAIT_SHARE or refused > 0.01 else "ttft"
 
 
-def _full(built: Engine, run: Run) -> str:
-    """What ends the growth of an instance that keeps its limits up to saturation."""
+def _saturation_limit(built: Engine, run: Run) -> str:
+    """The resource that limits an instance that keeps its SLO up to saturation."""
     if run.memory_waits > 0.5:
         return "memory"
     return "sequences" if run.batch >= 0.95 * built.times.max_batch else "compute"

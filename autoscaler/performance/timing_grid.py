@@ -1,7 +1,6 @@
 """Step times of one instance as arrays, for the compiled engine.
 
-Owns the sampling of `StepTimes`. Knows no requests. numpy only here and above: simulated engines
-read `StepTimes` itself.
+numpy is imported only from here on: simulated engines use `StepTimes` itself.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ class TimingGrid:
     """Arrays for `engine_kernel.serve`, all in ms.
 
     dense, (2, batched_tokens + 1): a pass over T tokens without attention, head and fixed times;
-    the attention of a prompt of T tokens of which nothing is cached.
-    head: the output head for n sequences, (max_batch + 2,).  prompt_factor: measured over
-    estimated, by T.  factors: the same of decode iterations, by batch and half doublings of the
-    context; (1, 1) where nothing was measured.
+    the attention of a prompt of T tokens without cached ones. head, (max_batch + 2,): the output
+    head for n sequences. prompt_factor: measured over estimated time, by T. factors: the same for
+    decode iterations, by batch and half doublings of the context; (1, 1) without measurements.
     """
 
     scalars: Floats
@@ -64,11 +62,11 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
     scalars[kernel.SHARE] = model.sliding_share
     scalars[kernel.STEP] = bound.eff.step_ms
     scalars[kernel.SEQUENCE] = bound.eff.sequence_us / 1e3
-    tokens = _sampled(batched_tokens)
+    tokens = _sample_points(batched_tokens)
     dense = [
         layers * (bound.layer_ms(t, 1.0, 0.0) - bound.attention_ms(t, 1.0, 0.0)) for t in tokens
     ]
-    sequences = _sampled(times.max_batch + 1)
+    sequences = _sample_points(times.max_batch + 1)
     head = [bound.head_ms(n) for n in sequences]
     every = np.arange(batched_tokens + 1, dtype=float)
     passes = np.zeros((2, batched_tokens + 1))
@@ -86,9 +84,9 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
 def _fit(scalars: Floats) -> None:
     """A polynomial for (1 + y^e)^(1/e) of one token's attention, y = traffic / compute.
 
-    For one token the KV that is read over the KV that is computed with lies in [1, 2]; the
-    polynomial's argument is twice that less 3. Where an exponent bends the curve too sharply for
-    one part in a billion there is none, and powers are used.
+    For one token the ratio of KV tokens that are read and computed with lies in [1, 2]; the
+    polynomial's argument is twice that minus 3. If an exponent bends the curve too sharply for an
+    accuracy of 1e-9, there is no polynomial and powers are used.
     """
     if scalars[kernel.COMPUTE] <= 0.0:
         return
@@ -105,14 +103,14 @@ def _fit(scalars: Floats) -> None:
 def _prompt_factor(times: StepTimes, every: Floats, tokens: list[float]) -> Floats:
     if not times.correction.prefill:
         return np.ones(len(every))
-    known = [times.correction.prefill_factor(t, 1.0) for t in tokens]
-    return np.interp(every, tokens, known)
+    factors = [times.correction.prefill_factor(t, 1.0) for t in tokens]
+    return np.interp(every, tokens, factors)
 
 
 def _decode_factors(times: StepTimes) -> Floats:
     if not times.correction.decode:
         return np.ones((1, 1))
-    batches = _sampled(times.max_batch)
+    batches = _sample_points(times.max_batch)
     every = np.arange(times.max_batch + 1, dtype=float)
     columns = [
         np.interp(
@@ -125,7 +123,7 @@ def _decode_factors(times: StepTimes) -> Floats:
     return np.ascontiguousarray(np.array(columns).T)
 
 
-def _sampled(most: int) -> list[float]:
+def _sample_points(most: int) -> list[float]:
     """1, 2, 3, ... up to `most`: every number to 64, then in steps of 1.6%."""
     found = list(range(1, min(most, 64) + 1))
     while found[-1] < most:

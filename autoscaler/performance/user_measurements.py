@@ -1,9 +1,9 @@
-"""A user's own measurements: what benchmark points say of one model on one GPU, over its estimate.
+"""Fit a user's own measurements: factors between benchmark points of one model on one GPU and their
+estimates.
 
-Two factors are fitted, of the time of prompts and of decode iterations, so a short sweep is enough;
-with prompts of two lengths also the time outside of iterations before a first token, which hangs on
-the host, not on the GPU.
-What a profile makes of them is in `known`. Knows no files.
+Two factors are fitted, for prompts and for decode iterations, so a short sweep is enough; with
+prompts of two lengths also the time outside of iterations before a first token, which depends on
+the host. `profile_sources` adds the result to a profile.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint
 from autoscaler.performance.closed_loop import estimate_scaled
 from autoscaler.performance.least_squares import Factors, fit
 from autoscaler.performance.plausibility import peak_share
-from autoscaler.performance.profile import Profile, architecture
-from autoscaler.performance.profile_sources import without
+from autoscaler.performance.profile import Profile, architecture_key
+from autoscaler.performance.profile_sources import without_measurements
 
 _BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5), "first_token_ms": (0.1, 1e4)}
-# Prompts this many times as long as others tell their own time from what comes before it.
-_APART = 2.0
+# This ratio of prompt lengths separates the time of prompts from the time before iterations.
+_MIN_LENGTH_RATIO = 2.0
 _PRIOR = 1e-3
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
 _TTFT_WEIGHT = 0.6
 
 
-def measure(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Measurement:
-    """What `points`, of one model on one GPU type and width, say against `profile`.
+def fit_measurement(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Measurement:
+    """The measurement that `points`, of one model on one GPU type and width, give against
+    `profile`.
 
-    day: of the measurement, YYYY-MM-DD. error: of points left out of the fit one by one, TTFT and
-    TPOT together; of the fit itself below three points. InvalidValue names what does not fit
-    together or what no such GPU can do.
+    day: of the measurement, YYYY-MM-DD. error: of points held out of the fit one by one, TTFT and
+    TPOT together; below three points, of the fit itself. InvalidValue names points that do not
+    belong together or that no such GPU can reach.
     """
     if not points:
         raise InvalidValue("points", 0, "at least one measured point")
@@ -46,18 +47,18 @@ def measure(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Meas
         if peak_share(point) > 1.0:
             allowed = f"what the data sheet of {first.gpu.name} allows; is this the GPU?"
             raise InvalidValue("TTFT and TPOT", (point.ttft_ms, point.tpot_ms), allowed)
-    bare = without(profile, first)
-    found = _fitted(points, bare)
+    bare = without_measurements(profile, first)
+    found = _fit_factors(points, bare)
     if len(points) < 3:
         errors = [e for p in points for e in _errors(p, estimate_scaled(p, bare, *found))]
     else:
         errors = []
         for left_out in range(len(points)):
             rest = [*points[:left_out], *points[left_out + 1 :]]
-            guess = estimate_scaled(points[left_out], bare, *_fitted(rest, bare))
+            guess = estimate_scaled(points[left_out], bare, *_fit_factors(rest, bare))
             errors += _errors(points[left_out], guess)
     return Measurement(
-        architecture=architecture(first.spec),
+        architecture=architecture_key(first.spec),
         weight_dtype=first.spec.weight_dtype,
         gpu=first.gpu.name,
         tp=first.tp,
@@ -70,13 +71,13 @@ def measure(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Meas
     )
 
 
-class _Fitted(NamedTuple):
+class _Factors(NamedTuple):
     prefill: float
     decode: float
     first_token_ms: float | None
 
 
-def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> _Fitted:
+def _fit_factors(points: Sequence[MeasuredPoint], profile: Profile) -> _Factors:
     def residuals(factors: Factors) -> list[float]:
         found = []
         for point in points:
@@ -89,7 +90,7 @@ def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> _Fitted:
                 found.append(math.log(guess.tpot_ms / point.tpot_ms))
         return found
 
-    # From the level of the time per token, which no queue blurs, the rest is a short way.
+    # Start at the ratio of times per token, which no queue distorts.
     plain = [estimate_scaled(point, profile, 1.0, 1.0).tpot_ms for point in points]
     ratios = [
         math.log(point.tpot_ms / guess)
@@ -100,11 +101,11 @@ def _fitted(points: Sequence[MeasuredPoint], profile: Profile) -> _Fitted:
     level = min(max(level, 2e-3), 5e4)
     start = {"prefill": level, "decode": level}
     lengths = [point.input_tokens for point in points if point.ttft_ms is not None]
-    if lengths and max(lengths) >= _APART * min(lengths):
+    if lengths and max(lengths) >= _MIN_LENGTH_RATIO * min(lengths):
         least_ms = min(point.ttft_ms for point in points if point.ttft_ms is not None)
         start["first_token_ms"] = 0.5 * least_ms
     best = fit(start, residuals, _BOUNDS, _PRIOR)
-    return _Fitted(best["prefill"], best["decode"], best.get("first_token_ms"))
+    return _Factors(best["prefill"], best["decode"], best.get("first_token_ms"))
 
 
 def _errors(point: MeasuredPoint, guess: Estimate) -> list[float]:

@@ -20,7 +20,7 @@ from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
-from autoscaler.performance.throughput import InstanceRate, instance_throughput, most_req_per_s
+from autoscaler.performance.throughput import InstanceRate, instance_throughput, max_req_per_s
 from autoscaler.templates.engine_filter import VLLM
 
 _CV_STEP = 1.125
@@ -134,7 +134,7 @@ def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
     chance, and one valuation is enough.
     """
     spec, node, phase, _, lengths, profile, _, _, link_gb_s = asked
-    most = most_req_per_s(spec, node, phase, lengths, profile, link_gb_s)
+    most = max_req_per_s(spec, node, phase, lengths, profile, link_gb_s)
     cv = on_grid(min(1.0, arrivals.instance_cv(most)))
     rate = _rate(*asked, cv)
     tried = []

@@ -15,7 +15,7 @@ from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.throughput import latency_alone
+from autoscaler.performance.throughput import unloaded_latency
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import served
 from autoscaler.templates.engine_filter import VLLM
@@ -60,7 +60,7 @@ def out_of_reach(
                 continue
             if kv_capacity_tokens(spec, node.gpu, gpus) < longest:
                 continue
-            ttft_ms, tpot_ms = latency_alone(spec, node, lengths, profile, service.percentile)
+            ttft_ms, tpot_ms = unloaded_latency(spec, node, lengths, profile, service.percentile)
             name = short_gpu_name(pool.gpu.name)
             name = name if gpus == 1 else f"{gpus}x{name}"
             first = min(first or (ttft_ms, name), (ttft_ms, name))

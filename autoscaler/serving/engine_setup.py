@@ -18,7 +18,7 @@ from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.profile_sources import known
+from autoscaler.performance.profile_sources import packaged_with_measurements
 from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.step_times import StepTimes, step_times
@@ -58,7 +58,7 @@ def _model_and_slice(
     if quantization is not None:
         spec = catalog.quantized(spec, quantization)
     if args:
-        spec = engine_memory(args).of(spec)
+        spec = engine_memory(args).apply_to(spec)
     return spec, NodeSlice(catalog.gpu(gpu), gpus)
 
 
@@ -97,7 +97,9 @@ def engine_setup(
     if stages:
         slices = tuple((NodeSlice(catalog.gpu(name), n), layers) for name, n, layers in stages)
         place = PipelineSlices(slices, max_len)
-    found = setup_on(spec, place, Phase(phase), max_len, known(measurements), max_num_seqs)
+    found = setup_on(
+        spec, place, Phase(phase), max_len, packaged_with_measurements(measurements), max_num_seqs
+    )
     return found if kv_gb_s is None else replace(found, kv_gb_s=kv_gb_s)
 
 

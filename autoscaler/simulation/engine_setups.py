@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Cluster, Pool
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.pipeline import PipelineSlices
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.links import link_gb_s
 from autoscaler.serving.engine_setup import EngineSetup, setup_on
 from autoscaler.simulation.component_stage import AnySetup, stage_setup
@@ -37,7 +37,7 @@ class EngineSetups:
         key = spec, place, desired.phase, longest, over_gb_s
         found = self._setups.get(key)
         if found is None:
-            profile = profile_of(cluster)
+            profile = cluster_profile(cluster)
             found = setup_on(spec, place, Phase(desired.phase), longest, profile)
             found = self._setups[key] = replace(found, kv_gb_s=over_gb_s)
         return found

@@ -11,7 +11,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
@@ -66,7 +66,7 @@ def combos_by_id(
 ) -> dict[str, Combo]:
     """The combos with these ids, evaluated at each model's lengths; InvalidValue for an unknown
     id."""
-    found, profile = {}, profile_of(cluster)
+    found, profile = {}, cluster_profile(cluster)
     for combo_id in counts:
         model, _ = parse_combo_id(combo_id)
         service = cluster.service(model)

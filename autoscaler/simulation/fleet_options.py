@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.candidate_combos import combo_named, usable_pools
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.simulation.fixed_fleet import combos_by_id, place_groups
@@ -81,7 +81,7 @@ def instance_kinds(
     for (region, gpu, gpus), pools in sorted(grouped.items()):
         name = combo_id(service.model, [(Phase.AGGREGATED, gpus, pools[0].id, 1)])
         try:
-            made = combo_named(name, cluster, service, lengths, profile_of(cluster))
+            made = combo_named(name, cluster, service, lengths, cluster_profile(cluster))
         except InvalidValue:
             continue  # the weights, or one request, do not fit
         ordered = tuple(sorted(pools, key=lambda p: (_ORDER[p.market], p.price_usd_per_h)))

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.performance.attainment import GRID, Engine, engine
+from autoscaler.performance.attainment import GRID, Engine, build_engine
 from autoscaler.performance.numba_decorators import compiled
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.arrival_flow import Batch, Ints, empty_sketch
@@ -85,13 +85,13 @@ class InstanceSpeed:
         """first: setup and phase of the instance. decode: setup of the decode instances behind it,
         and how many there are per first instance."""
         setup, phase = first
-        self._first = engine(setup.times, phase, lengths, arrival_cv)
+        self._first = build_engine(setup.times, phase, lengths, arrival_cv)
         self.req_per_s = self._first.saturation()[0]
         self._decode: Engine | None = None
         self._decodes = 1.0
         if decode is not None:
             behind, self._decodes = decode
-            self._decode = engine(
+            self._decode = build_engine(
                 behind.times, Phase.DECODE, lengths, arrival_cv, link_gb_s=behind.kv_gb_s
             )
             self.req_per_s = min(self.req_per_s, self._decodes * self._decode.saturation()[0])
@@ -105,10 +105,10 @@ class InstanceSpeed:
         return self._by_step[step]
 
     def _compute(self, req_per_s: float) -> tuple[Latencies, float]:
-        run = self._first.at(_step(self._first, req_per_s))
+        run = self._first.run_at_step(_step(self._first, req_per_s))
         ttft, tpot = run.ttft_ms + np.float32(self._first.times.first_token_ms), run.tpot_ms
         if self._decode is not None:
-            behind = self._decode.at(_step(self._decode, req_per_s / self._decodes))
+            behind = self._decode.run_at_step(_step(self._decode, req_per_s / self._decodes))
             ttft, tpot = ttft + behind.ttft_ms, behind.tpot_ms
         ttft, tpot = np.nan_to_num(ttft, posinf=1e9), np.nan_to_num(tpot, posinf=1e9)
         # The median, because the sample holds requests that were never served.

@@ -18,7 +18,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.estimate.windows import NoData
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.rollout.serving_group import ServingGroup
@@ -176,7 +176,7 @@ def combo_in_pool(
     """One instance of `kind` in `pool`."""
     name = combo_id(service.model, [(Phase.AGGREGATED, kind.gpus, pool, 1)])
     found = lengths.get(service.model, service.lengths)
-    return combo_named(name, cluster, service, found, profile_of(cluster))
+    return combo_named(name, cluster, service, found, cluster_profile(cluster))
 
 
 def replica_capacity(combo: Combo, lengths: Lengths) -> ReplicaCapacity:

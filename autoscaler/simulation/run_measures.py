@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.workload import Arrivals, Lengths, Slo
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.candidate_combos import combo_named
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.simulation.simulated_request import Ending
@@ -101,7 +101,12 @@ class ComboCapacity:
             lengths = self._lengths.get(model, service.lengths)
             raw = self._req_per_s.get(model, 0.0) / service.utilization
             combo = combo_named(
-                combo_id, self._cluster, service, lengths, profile_of(self._cluster), Arrivals(raw)
+                combo_id,
+                self._cluster,
+                service,
+                lengths,
+                cluster_profile(self._cluster),
+                Arrivals(raw),
             )
             found = self._known[combo_id] = model, combo.req_per_s
         return found

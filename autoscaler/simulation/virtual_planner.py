@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import finite
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
 from autoscaler.planning.strategies.registry import strategy_for
@@ -36,7 +36,7 @@ class PlanTimes:
 
 def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     """The production planner with work limits instead of time limits: answers are reproducible."""
-    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy))
+    return answer(request, cluster, cluster_profile(cluster), strategy_for(cluster.policy))
 
 
 class VirtualPlanner:

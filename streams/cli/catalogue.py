@@ -99,7 +99,7 @@ def _model(name: str) -> dict[str, Any]:
     if is_file(name):
         spec, entry, source, published = architecture(name, Path(), "NAME"), name, "this file", 0.0
     else:
-        entry = catalog.entry_of(name, "NAME")
+        entry = catalog.entry_name(name, "NAME")
         spec, known = catalog.model(name, "NAME"), catalog.entries()[entry]
         source, published = known.source, known.published_params
     return {"model": name, "entry": entry, **_facts(spec), "source": source,
@@ -165,7 +165,7 @@ def _gpu(name: str) -> dict[str, Any]:
     carried = instance_type(name)
     whole = whole_gpu(spec.name)
     other = profile.like.get(whole, whole if is_slice(spec.name) else "")
-    kernels = "measured" if profile.measured(spec) else f"like {other}"
+    kernels = "measured" if profile.is_measured(spec) else f"like {other}"
     return {
         "gpu": name,
         "entry": spec.name,

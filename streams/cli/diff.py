@@ -17,7 +17,7 @@ from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several
 from autoscaler.explain.text import text_with_subject
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         demands, whence = load_demand(args.demand, cluster), str(args.demand)
     started_s = time.monotonic()
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
-    profile = profile_of(cluster)
+    profile = cluster_profile(cluster)
     problem, made = planned(cluster, demands, fleet, profile, strategy_for(cluster.policy), options)
     if args.json:
         show_json_bytes(_json(made, strangers))

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.explanation import ModelReasons
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, explained_plan
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy_for
@@ -79,7 +79,7 @@ def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
     # Whatever it was asked, why a model has what it has is a question about the whole plan.
     request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
     cluster = read_value(Cluster, found["cluster"])
-    profile, chosen = profile_of(cluster), strategy_for(cluster.policy)
+    profile, chosen = cluster_profile(cluster), strategy_for(cluster.policy)
     started_s = time.monotonic()
     options = replace(OPTIONS, elapsed_s=lambda: time.monotonic() - started_s)
     made = explained_plan(request, cluster, profile, chosen, model, options)

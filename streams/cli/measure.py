@@ -20,8 +20,8 @@ from autoscaler.explain.explanation import Measuring
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.performance.profile_sources import without
-from autoscaler.performance.user_measurements import measure
+from autoscaler.performance.profile_sources import without_measurements
+from autoscaler.performance.user_measurements import fit_measurement
 from streams.files.benchmark_results import Result, read_results
 from streams.files.csv_rows import cause_of
 from streams.files.measurements_file import add_measurement
@@ -148,7 +148,7 @@ def _keep(args: argparse.Namespace, spec: ModelSpec, runs: Sequence[Result], day
     gpu = catalog.gpu(args.gpu, "--gpu")
     whole("--gpus", args.gpus, 1, 8)
     points = [_point(run, spec, gpu, args.gpus) for run in runs]
-    found = measure(points, default_profile(), day)
+    found = fit_measurement(points, default_profile(), day)
     add_measurement(args.into, found)
     _say(found, spec.name, points)
     print(f"kept in {args.into}; plans use it with `measurements: {args.into.name}` in shoal.yaml")
@@ -156,7 +156,7 @@ def _keep(args: argparse.Namespace, spec: ModelSpec, runs: Sequence[Result], day
 
 
 def _say(found: Measurement, name: str, points: Sequence[MeasuredPoint]) -> None:
-    before = without(default_profile(), points[0])
+    before = without_measurements(default_profile(), points[0])
     guess = measure_error(points, before)
     print(
         f"{name} on {found.tp}x{found.gpu}: measured {found.day}, {found.points} points, "
@@ -175,11 +175,11 @@ def measure_error(points: Sequence[MeasuredPoint], profile: Any) -> float:
     """Mean absolute error of TTFT and TPOT at `points` under `profile`."""
     from statistics import fmean
 
-    from autoscaler.performance.closed_loop import estimate
+    from autoscaler.performance.closed_loop import estimate_point
 
     errors = []
     for point in points:
-        guess = estimate(point, profile)
+        guess = estimate_point(point, profile)
         if point.ttft_ms:
             errors.append(abs(guess.ttft_ms / point.ttft_ms - 1.0))
         if point.tpot_ms:

@@ -19,7 +19,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.explain.text import text, text_with_subject
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import STRATEGIES, strategy
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if cluster.routes:
         return plan_quality.run(args, config, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
-    profile = profile_of(cluster)
+    profile = cluster_profile(cluster)
     if plan_budget.wanted(args, cluster):
         return plan_budget.run(args, cluster, demands, fleet, profile)
     started_s = time.monotonic()

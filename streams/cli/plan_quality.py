@@ -23,7 +23,7 @@ from autoscaler.explain.plan_explanation import explain
 from autoscaler.explain.reasons import shares, thresholds
 from autoscaler.explain.text import text, text_with_subject
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.answer_quality import Priced, Split, cheapest, front, priced, splits
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         m: d if cluster.service(m).req_per_s or args.demand else replace(d, req_per_s=0.0)
         for m, d in demands.items()
     }
-    profile = profile_of(cluster)
+    profile = cluster_profile(cluster)
     started_s = time.monotonic()
 
     def price(split: Split) -> tuple[Fleet, float, bool]:

@@ -19,7 +19,12 @@ from rich.table import Table
 from autoscaler.performance import holdout
 from autoscaler.performance.benchmark_points import MeasuredPoint
 from autoscaler.performance.calibration import calibrate
-from autoscaler.performance.estimate_errors import ErrorSummary, Pair, by_class, by_group
+from autoscaler.performance.estimate_errors import (
+    ErrorSummary,
+    EstimatedPoint,
+    errors_by_class,
+    errors_by_group,
+)
 from autoscaler.performance.intervals import intervals
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile
@@ -109,12 +114,14 @@ def _evaluate(args: argparse.Namespace) -> int:
         )
     elif args.holdout:
         basis = f"fitted to the other half of the {args.holdout}"
-        pairs = holdout.half(points, others, configurations=args.holdout == "configurations")
+        pairs = holdout.estimate_held_out_half(
+            points, others, configurations=args.holdout == "configurations"
+        )
     else:
         basis = _known(points, profile)
-        pairs = holdout.with_profile(points, profile)
+        pairs = holdout.estimate_all(points, profile)
     unsure = [profile.uncertain(point.spec, point.gpu) for point, _ in pairs]
-    groups, classes = by_group(pairs, unsure), by_class(pairs)
+    groups, classes = errors_by_group(pairs, unsure), errors_by_class(pairs)
     if args.json:
         value = _as_json(groups, classes, skipped, profile, basis)
         value["intervals"] = [asdict(interval) for interval in intervals(pairs)]
@@ -133,10 +140,14 @@ def _fit(args: argparse.Namespace) -> int:
     points, skipped = _read(args.points)
     profile = calibrate(points)
     write_profile(args.out, profile)
-    pairs: list[Pair] = holdout.with_profile(points, profile)
+    pairs: list[EstimatedPoint] = holdout.estimate_all(points, profile)
     unsure = [profile.uncertain(point.spec, point.gpu) for point, _ in pairs]
     _print(
-        by_group(pairs, unsure), by_class(pairs), skipped, profile, "these points were fitted to"
+        errors_by_group(pairs, unsure),
+        errors_by_class(pairs),
+        skipped,
+        profile,
+        "these points were fitted to",
     )
     print(f"wrote {args.out}")
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.performance.profile_sources import checked, with_measurements
+from autoscaler.performance.profile_sources import check_measurement, with_measurements
 from streams.files.csv_rows import cause_of
 from streams.files.user_errors import UserError
 
@@ -42,7 +42,7 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
             key = tuple(int(n) for n in one["architecture"])
             if len(key) != 4:
                 raise InvalidValue("architecture", one["architecture"], "four numbers")
-            found.append(checked(Measurement(**{**one, "architecture": key})))
+            found.append(check_measurement(Measurement(**{**one, "architecture": key})))
         except (TypeError, ValueError) as error:
             raise UserError(f"{path}: measurement {number}: {error}") from None
     return tuple(found)

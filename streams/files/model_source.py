@@ -13,7 +13,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import is_published
-from autoscaler.performance.checkpoint.beside import QUANTISATION_FILE, with_quantisation
+from autoscaler.performance.checkpoint.hf_quant_config import QUANTISATION_FILE, with_quantisation
 from autoscaler.performance.config_json import architecture_of
 from streams.files.csv_rows import cause_of
 
@@ -34,7 +34,7 @@ def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     for service in cluster.services:
         name = service.architecture.name
         if service.graph is None and not is_file(name):
-            entry = catalog.entry_of(name)
+            entry = catalog.entry_name(name)
             if entry.lower() != name.lower():
                 yield service.model, name, entry
 

@@ -275,7 +275,7 @@ def _declared(
     source = model.take("source", lambda value: architecture(units.text(value), folder))
     engine = model.take("engine", units.word(*engines), "default")
     try:
-        spec = engines[engine].memory.of(source)
+        spec = engines[engine].memory.apply_to(source)
     except InvalidValue as error:
         raise model.error("engine", f"{engine}: {error}") from None
     limits = model.section("slo", required=True)

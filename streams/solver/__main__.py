@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import unanswered
 from autoscaler.planning.strategies.registry import strategy_for
@@ -61,7 +61,7 @@ def main() -> int:
             elapsed_s = Stopwatch()
             request, cluster = decode_request(line)
             try:
-                profile, planner = profile_of(cluster), strategy_for(cluster.policy)
+                profile, planner = cluster_profile(cluster), strategy_for(cluster.policy)
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)
                 found = answer(request, cluster, profile, planner, options)
             except Exception as error:

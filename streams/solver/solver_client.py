@@ -22,7 +22,7 @@ from functools import partial
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.explain.text import text
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, answer
 from autoscaler.planning.planner_messages import (
     Outcome,
@@ -61,7 +61,7 @@ def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     if request.urgency is Urgency.URGENT:
         elapsed_s = partial(_since_s, began_s)
         options = replace(OPTIONS, time_limit_s=_URGENT_S, elapsed_s=elapsed_s)
-    return answer(request, cluster, profile_of(cluster), strategy_for(cluster.policy), options)
+    return answer(request, cluster, cluster_profile(cluster), strategy_for(cluster.policy), options)
 
 
 def _since_s(began_s: float) -> float:

@@ -15,7 +15,7 @@ _INDEX_SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The attention of full layers: what a `ModelSpec` says of it."""
+    """The attention of full layers, as fields of a `ModelSpec`."""
 
     heads: int
     kv_heads: int
@@ -26,7 +26,7 @@ def heads_of(keys: Keys, kind: str, hidden: int) -> Heads:
     """Query heads, KV heads and the size of a head in full layers."""
     heads = keys.number_of("num_attention_heads", "n_head", "n_heads", high=65_536)
     if "kv_lora_rank" in keys:
-        # The latent cache is one head that every GPU holds in full.
+        # The latent cache is one head, of which every GPU holds a full copy.
         rope, nope, value = _latent_sizes(keys)
         return Heads(heads, 1, (nope + rope + value) // 2)
     kv_heads = keys.number(
@@ -83,7 +83,7 @@ def _latent_sizes(keys: Keys) -> tuple[int, int, int]:
 
 
 def _latent(keys: Keys, hidden: int, heads: int) -> Mixer:
-    """Multi-head latent attention, with the indexer of sparse attention where there is one."""
+    """Multi-head latent attention, with the indexer of sparse attention if there is one."""
     rank = keys.number_of("kv_lora_rank")
     rope, nope, value = _latent_sizes(keys)
     low = keys.number("q_lora_rank")

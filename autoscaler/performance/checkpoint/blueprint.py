@@ -1,4 +1,4 @@
-"""All layers of a model, and what they add up to: weights, bytes, cache, widths to split."""
+"""All layers of a model, and their sums: weights, bytes, cache, and widths to split."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BF16_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """layers: the mixer and the feed-forward of each. outside: embeddings, head and other matrices
-    outside of layers. norms: weights outside of matrices. shared_kv: how many of the last layers
-    read the cache of an earlier one."""
+    """layers: the mixer and the feed-forward of each layer. outside: embeddings, head and other
+    matrices outside of layers. norms: weights outside of matrices. shared_kv: number of last layers
+    that read the cache of an earlier one."""
 
     layers: tuple[tuple[Mixer, FeedForward], ...]
     outside: tuple[Matrix, ...]
@@ -31,14 +31,14 @@ class Blueprint:
         return sum(mixer.cached * kv_bytes + mixer.more_bytes for mixer, _ in own)
 
     def matrices(self) -> Iterator[tuple[int, Matrix]]:
-        """The matrices of all layers, with the number of the layer."""
+        """The matrices of all layers, each with the index of its layer."""
         for index, (mixer, forward) in enumerate(self.layers):
             for matrix in (*mixer.matrices, *forward.matrices):
                 yield index, matrix
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredSizes:
     """Sums over the matrices. dense, experts: weights and bytes of layers, without and of routed
     experts."""
 
@@ -53,9 +53,9 @@ class Stored:
     splits: tuple[Split, ...] = ()
 
 
-def stored(blueprint: Blueprint, scheme: Scheme) -> Stored:
-    """What the matrices take in memory as `scheme` stores them."""
-    found = Stored(dense=blueprint.norms, dense_bytes=blueprint.norms * BF16_BYTES)
+def stored_sizes(blueprint: Blueprint, scheme: Scheme) -> StoredSizes:
+    """Weights and bytes of the matrices as stored by `scheme`."""
+    found = StoredSizes(dense=blueprint.norms, dense_bytes=blueprint.norms * BF16_BYTES)
     by_dtype: Counter[str] = Counter()
     splits: dict[Split, None] = {}
     for index, matrix in blueprint.matrices():
@@ -104,7 +104,7 @@ def _split(matrix: Matrix, storage: Storage | None) -> Split | None:
 
 
 def _strictest(splits: dict[Split, None]) -> tuple[Split, ...]:
-    """Without those that another of the same width includes."""
+    """`splits` without those that another one of the same width includes."""
     found: list[Split] = []
     for one in sorted(splits, key=lambda s: (s.name, s.width, -s.multiple)):
         if not any(

@@ -1,7 +1,6 @@
 """Defaults of configuration classes, which publishers leave out of their files.
 
-The facts are those of Hugging Face transformers, of which `data/class_defaults.json` names the
-version.
+The facts are those of Hugging Face transformers; `data/class_defaults.json` names the version.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ def _facts() -> Mapping[str, Any]:
 
 
 def defaults_of(kind: str) -> Mapping[str, Any]:
-    """Defaults of the class for the model type `kind`; empty where it is not known."""
+    """Defaults of the class for the model type `kind`; empty if unknown."""
     found: Mapping[str, Any] = _facts()["types"].get(kind, {})
     return found
 
 
-def beside_essentials(kind: str) -> Mapping[str, Any]:
-    """The same without the sizes that every file of a language model states: without them it is
-    not taken for a model of the default size."""
+def optional_defaults(kind: str) -> Mapping[str, Any]:
+    """The defaults without the sizes that every language model's file states: a file without these
+    must not pass for a model of the default size."""
     return {key: value for key, value in defaults_of(kind).items() if key not in _ESSENTIAL}
 
 
 def text_type_of(kind: str) -> str:
-    """Model type of the language model inside the multimodal type `kind`; "" if not known."""
+    """Model type of the language model inside the multimodal type `kind`; "" if unknown."""
     return str(_facts()["text"].get(kind, ""))

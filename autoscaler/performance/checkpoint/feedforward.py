@@ -1,4 +1,4 @@
-"""Feed-forward layers: dense, and routed experts with the shared ones beside them."""
+"""Feed-forward layers: dense ones, and routed experts with their shared experts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN = {
     "gpt2", "opt", "bloom", "falcon", "mpt", "phi", "gpt_neox", "gpt_bigcode", "starcoder2",
     "nemotron", "gptj", "nemotron_h",
 }  # fmt: skip
-# Model types whose key counts the two merged matrices of a gated MLP together.
+# Model types whose key is the sum of the two merged matrices of a gated MLP.
 _MERGED = {"qwen", "molmo"}
 _LLAMA4 = ("llama4", "llama4_text")
 _MOST_EXPERTS = 100_000
@@ -20,7 +20,8 @@ _MOST_EXPERTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Routed experts of one layer. width: of each; inputs: of each, where it is not the model's."""
+    """Routed experts of one layer. width: of each expert; inputs: of each, if not the model's
+    width."""
 
     count: int
     chosen: int
@@ -30,7 +31,7 @@ class Experts:
 
 
 def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
-    """Width of a dense MLP, as the key says."""
+    """Width of a dense MLP by its key."""
     width = keys.number(
         "block_ff_dim", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"
     )
@@ -45,7 +46,7 @@ def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
 
 
 def experts_of(keys: Keys, kind: str, hidden: int, dense: int) -> Experts | None:
-    """The experts that layers route to; None where there are none."""
+    """The experts that layers route to; None without any."""
     inner = keys.section("ffn_config") or Keys({}, keys.field, {})
     count = keys.number(
         "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts",
@@ -80,9 +81,9 @@ def dense(keys: Keys, kind: str, hidden: int, width: int) -> FeedForward:
 
 
 def routed(keys: Keys, kind: str, hidden: int, experts: Experts) -> FeedForward:
-    """Router, experts and what every token passes beside them."""
+    """Router, experts and the path that every token passes in addition."""
     matrices = [Matrix(("mlp.gate", "mlp.router"), experts.count, hidden, "router")]
-    # Gemma 4 has its experts beside the MLP, the others in it.
+    # Gemma 4 has its experts in addition to the MLP, others in place of it.
     path = "experts.0" if kind.startswith("gemma4") else "mlp.experts.0"
     if experts.inputs != hidden:
         matrices += [
@@ -126,7 +127,7 @@ def _names(path: str, long: str, short: str) -> tuple[str, ...]:
 
 
 def _shared(keys: Keys, kind: str, expert: int, dense_width: int) -> int:
-    """Width of the MLP that every token passes beside its experts."""
+    """Width of the MLP that every token passes in addition to its experts."""
     width = keys.number(
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
         "share_expert_dim", "shared_expert_dim",

@@ -1,7 +1,6 @@
 """Typed access to the keys of a configuration, with the defaults of its configuration class.
 
-Publishers leave out keys that have the default of the class. A key that stands there as null is
-unset, and no default stands in for it.
+Publishers leave out keys with default values. A key that is null is unset and has no default.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ _LONGEST_NAME = 120
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """config: the keys as written. defaults: of the class. field: names the file in errors."""
+    """config: the keys as written. defaults: of the configuration class. field: name of the file in
+    errors."""
 
     config: Mapping[str, Any]
     field: str
@@ -39,11 +39,11 @@ class Keys:
         return None
 
     def written(self, name: str) -> Any:
-        """As it stands in the file, without a default; None where it does not."""
+        """The value in the file, without a default; None if absent."""
         return self.config.get(name)
 
     def error(self, name: str, value: object, allowed: str) -> InvalidValue:
-        """A refusal of `value` at the key `name`."""
+        """The InvalidValue for `value` at the key `name`."""
         short = value if len(repr(value)) <= 200 else f"{repr(value)[:200]}..."
         return InvalidValue(f"{self.field}: {_printable(name)}", short, allowed)
 
@@ -55,19 +55,19 @@ class Keys:
         return self._whole(self._named(*names), value, low, high)
 
     def number(self, *names: str, otherwise: int = 0, low: int = 0, high: int = MOST) -> int:
-        """A whole number, of a list its first; `otherwise` where none is set."""
+        """A whole number, or the first of a list; `otherwise` if none is set."""
         value = self.value(*names)
         if isinstance(value, list | tuple):
             value = value[0] if value else None
         return otherwise if value is None else self._whole(self._named(*names), value, low, high)
 
     def real(self, name: str, otherwise: float, low: float, high: float) -> float:
-        """A number; `otherwise` where it is not set."""
+        """A number; `otherwise` if unset."""
         value = self.value(name)
         return otherwise if value is None else finite(f"{self.field}: {name}", value, low, high)
 
     def flag(self, *names: str, otherwise: bool = False) -> bool:
-        """True or false; `otherwise` where it is not set."""
+        """True or false; `otherwise` if unset."""
         value = self.value(*names)
         if value is None:
             return otherwise
@@ -76,7 +76,7 @@ class Keys:
         return value
 
     def text(self, *names: str) -> str:
-        """A text; "" where none is set."""
+        """A text; "" if none is set."""
         value = self.value(*names)
         if value is None:
             return ""
@@ -85,7 +85,7 @@ class Keys:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; () where it is not set."""
+        """A list of texts; () if unset."""
         found = self.listed(name)
         for one in found:
             if not isinstance(one, str):
@@ -93,7 +93,7 @@ class Keys:
         return found
 
     def listed(self, name: str) -> tuple[Any, ...]:
-        """A list; () where it is not set."""
+        """A list; () if unset."""
         value = self.value(name)
         if value is None:
             return ()
@@ -106,7 +106,7 @@ class Keys:
         return frozenset(self._whole(name, one, 0, MOST) for one in self.listed(name))
 
     def section(self, name: str) -> Keys | None:
-        """The keys below `name`; None where it is not set."""
+        """The keys below `name`; None if unset."""
         value = self.value(name)
         if value is None:
             return None
@@ -126,5 +126,6 @@ class Keys:
 
 
 def _printable(name: str) -> str:
-    """A key as it can stand in a line: names of groups and modules are the publisher's."""
+    """A key as printable text on one line, because the publisher chooses names of groups and
+    modules."""
     return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name[:_LONGEST_NAME])

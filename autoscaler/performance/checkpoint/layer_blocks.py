@@ -19,8 +19,8 @@ _MULTIPLE = 256
 def blocks_of(
     keys: Keys, hidden: int, heads: Heads, layers: int
 ) -> list[tuple[Mixer, FeedForward]]:
-    """The layers of `block_configs`. InvalidValue where their number is another than `layers`, or
-    where a block is replaced by a linear one."""
+    """The layers of `block_configs`. InvalidValue if their number differs from `layers`, or if a
+    block is replaced by a linear one."""
     blocks = keys.listed("block_configs")
     if len(blocks) != layers:
         raise keys.error("block_configs", f"{len(blocks)} layers", f"{layers}")
@@ -33,7 +33,7 @@ def blocks_of(
 
 
 def kv_heads_of(keys: Keys, heads: int) -> int:
-    """Of the layers with attention; where they differ the fewest, which are copied first."""
+    """KV heads of the layers with attention; if they differ the fewest, which are copied first."""
     groups = [1]
     for block in keys.listed("block_configs"):
         own = Keys({"block": block}, keys.field, {}).section("block")

@@ -1,4 +1,4 @@
-"""Which kind each layer of a model is: full or sliding attention, recurrent, dense, routed."""
+"""The kind of each layer of a model: full or sliding attention, recurrent, dense, routed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2
 
 
 def kinds_of(keys: Keys, kind: str, layers: int, routes: bool) -> list[tuple[str, str]]:
-    """(mixer, feed-forward) of every layer. InvalidValue names a kind that is not known."""
+    """(mixer, feed-forward) of every layer. InvalidValue names an unknown kind."""
     if (single := _single(keys, kind, layers)) is not None:
         return single
     mixers = _mixers(keys, kind, layers)
@@ -45,7 +45,7 @@ def kinds_of(keys: Keys, kind: str, layers: int, routes: bool) -> list[tuple[str
 
 
 def count_of(keys: Keys) -> int:
-    """How many layers there are; by the list of their kinds where no number stands."""
+    """The number of layers; by the list of their kinds if no number is set."""
     names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     if not any(name in keys for name in names):
         for name in ("layers_block_type", "hybrid_override_pattern"):
@@ -56,13 +56,13 @@ def count_of(keys: Keys) -> int:
 
 
 def window_of(keys: Keys, kind: str) -> int:
-    """Tokens of a sliding window; 0 where there is none."""
+    """Tokens of a sliding window; 0 without one."""
     window = keys.number("sliding_window", "sliding_window_size")
     return window or (keys.number("attention_chunk_size") if "llama4" in kind else 0)
 
 
 def _single(keys: Keys, kind: str, layers: int) -> list[tuple[str, str]] | None:
-    """Nemotron-H: each layer is one thing, a mixer or a feed-forward."""
+    """Nemotron-H: each layer is either a mixer or a feed-forward."""
     if kind != "nemotron_h":
         return None
     pattern = keys.config.get("hybrid_override_pattern")
@@ -74,7 +74,7 @@ def _single(keys: Keys, kind: str, layers: int) -> list[tuple[str, str]] | None:
     if not isinstance(listed, str | tuple) or len(listed) != layers:
         size = len(listed) if isinstance(listed, str | tuple) else 0
         raise keys.error(name, f"{size} layers", f"{layers}, as num_hidden_layers says")
-    return [_known(keys, name, known, one) for one in listed]
+    return [_lookup(keys, name, known, one) for one in listed]
 
 
 def _mixers(keys: Keys, kind: str, layers: int) -> list[str]:
@@ -93,7 +93,7 @@ def _listed(keys: Keys, kind: str, layers: int) -> list[str] | None:
     if kinds and ("layer_types" in keys.config or len(kinds) == layers):
         if len(kinds) < layers:
             raise keys.error("layer_types", f"{len(kinds)} layers", f"{layers}")
-        found = [_known(keys, "layer_types", _MIXERS, one) for one in kinds[:layers]]
+        found = [_lookup(keys, "layer_types", _MIXERS, one) for one in kinds[:layers]]
         if LINEAR in found and "mamba_n_heads" in keys:
             found = [MAMBA if one == LINEAR else one for one in found]
         return found
@@ -102,7 +102,7 @@ def _listed(keys: Keys, kind: str, layers: int) -> list[str] | None:
         if len(kinds) < layers:
             raise keys.error("attn_type_list", f"{len(kinds)} layers", f"{layers}")
         both = {0: LINEAR, 1: FULL}
-        return [_known(keys, "attn_type_list", both, one) for one in kinds[:layers]]
+        return [_lookup(keys, "attn_type_list", both, one) for one in kinds[:layers]]
     pattern = keys.listed("hybrid_layer_pattern")
     if pattern:
         if len(pattern) < layers:
@@ -114,7 +114,7 @@ def _listed(keys: Keys, kind: str, layers: int) -> list[str] | None:
 
 
 def _by_index(keys: Keys, kind: str, layers: int) -> list[str] | None:
-    """From the numbers, or the distance, of the layers with full attention."""
+    """Mixers from the indices, or the interval, of the layers with full attention."""
     for name, other in (("full_attn_idxs", CONVOLUTION), ("attn_layer_indices", MAMBA)):
         if name in keys and (name in keys.config or kind in ("lfm2", "bamba")):
             full = keys.numbers(name)
@@ -130,7 +130,7 @@ def _by_index(keys: Keys, kind: str, layers: int) -> list[str] | None:
 
 
 def _by_window(keys: Keys, kind: str, layers: int, window: int) -> list[str]:
-    """Attention everywhere, in some layers within a window."""
+    """Attention in all layers, in some within a window."""
     if not window or keys.value("use_sliding_window") is False:
         return [FULL] * layers
     every = keys.value("sliding_window_pattern", "_sliding_window_pattern")
@@ -138,9 +138,9 @@ def _by_window(keys: Keys, kind: str, layers: int, window: int) -> list[str]:
         letters = {"L": SLIDING, "G": FULL}
         if not every or len(every) > layers:
             raise keys.error("sliding_window_pattern", every, "letters L and G")
-        kinds = [_known(keys, "sliding_window_pattern", letters, one) for one in every]
+        kinds = [_lookup(keys, "sliding_window_pattern", letters, one) for one in every]
         found = [kinds[index % len(kinds)] for index in range(layers)]
-        # The class makes the last layer full, whatever the pattern says.
+        # The class makes the last layer full, against the pattern.
         return [*found[:-1], FULL] if kind == "exaone4" else found
     number = keys.number("sliding_window_pattern", "_sliding_window_pattern") or _EVERY.get(kind)
     if number:
@@ -179,8 +179,9 @@ def _padded(found: list[bool], layers: int) -> list[bool]:
     return [*found[:layers], *[False] * (layers - len(found))]
 
 
-def _known(keys: Keys, name: str, known: Mapping[_K, _V], one: object) -> _V:
-    """Compared one by one: what stands in a file need not have a hash."""
+def _lookup(keys: Keys, name: str, known: Mapping[_K, _V], one: object) -> _V:
+    """The value of `one`. Keys are compared one by one, because a value of the file may not be
+    hashable."""
     found = [value for key, value in known.items() if key == one]
     if not found:
         short = one if isinstance(one, str | int) else type(one).__name__

@@ -1,4 +1,4 @@
-"""The matrices that a model consists of, as values: what is counted, stored and split."""
+"""The matrices of a model as values: they are counted, stored and split."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Divided(StrEnum):
 class Matrix:
     """One matrix of a layer, or of the model.
 
-    names: what publishers call it, below its layer. key: of the configuration, for the width that
-    is divided. copies: how many there are in a layer (experts). part: "mixer", "mlp", "shared",
-    "expert", "router", "small", "embedding" or "head". most_parts: KV heads, beyond which the
-    parts are copied. merged: stored as one with others, so that blocks may cross its parts.
+    names: the publisher's names below the layer. key: configuration key of the width that is
+    divided. copies: number in a layer (experts). part: "mixer", "mlp", "shared", "expert",
+    "router", "small", "embedding" or "head". most_parts: KV heads; beyond them parts are copied.
+    merged: stored as one with others, so blocks may cross its parts.
     """
 
     names: tuple[str, ...]
@@ -38,12 +38,12 @@ class Matrix:
 
     @property
     def weights(self) -> float:
-        """Of all copies."""
+        """Number of weights of all copies."""
         return float(self.outputs) * self.inputs * self.copies
 
     @property
     def width(self) -> int:
-        """Of the side that is divided; 0 where none is."""
+        """Width of the divided side; 0 if none is divided."""
         if self.divided is Divided.NEITHER:
             return 0
         return self.outputs if self.divided is Divided.OUTPUTS else self.inputs
@@ -67,11 +67,11 @@ def row(
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """What mixes tokens in a layer: attention, a linear attention, a state-space layer.
+    """The token-mixing part of a layer: attention, linear attention, or a state-space layer.
 
     kind: "full", "sliding", "recurrent" or "none". cached: numbers that one token adds to the KV
-    cache. more_bytes: of that cache beside them, whatever its dtype. state_bytes: of one sequence,
-    however long it is. splits: what is divided beside the matrices.
+    cache. more_bytes: further bytes of that cache, independent of its dtype. state_bytes: of one
+    sequence, independent of its length. splits: divided widths other than those of the matrices.
     """
 
     kind: str
@@ -84,8 +84,8 @@ class Mixer:
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """What follows the mixer: matrices of each token and of routed experts. experts: how many;
-    chosen: for one token."""
+    """The feed-forward part of a layer: matrices of each token and of routed experts. experts:
+    their number; chosen: experts per token."""
 
     matrices: tuple[Matrix, ...] = ()
     experts: int = 0

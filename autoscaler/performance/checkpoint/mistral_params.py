@@ -1,4 +1,4 @@
-"""Mistral's own form of a configuration, `params.json`, in Hugging Face's keys."""
+"""Convert Mistral's configuration `params.json` to Hugging Face's keys."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def is_params(config: Mapping[str, Any]) -> bool:
 
 
 def as_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in the keys of a `config.json`. What it does not state has Mistral's defaults:
-    input and output embeddings are separate, and there is no window."""
+    """The configuration in the keys of a `config.json`. Keys that it does not state have Mistral's
+    defaults: separate input and output embeddings, and no window."""
     found: dict[str, Any] = {"tie_word_embeddings": False, "sliding_window": None}
     found |= {ours: config[theirs] for theirs, ours in _SAME.items() if theirs in config}
     moe = config.get("moe")

@@ -1,4 +1,4 @@
-"""Gemma 3n and Gemma 4's small models: inputs of every layer, looked up by token."""
+"""Gemma 3n and Gemma 4's small models: inputs of every layer from tables by token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autoscaler.performance.checkpoint.matrices import Matrix
 def per_layer_inputs(
     keys: Keys, layers: int, hidden: int
 ) -> tuple[tuple[Matrix, ...], tuple[Matrix, ...]]:
-    """Matrices of each layer, and those outside of layers; none where there are no such inputs."""
+    """Matrices of each layer, and those outside of layers; none for models without such inputs."""
     width = keys.number("hidden_size_per_layer_input")
     if not width:
         return (), ()

@@ -1,4 +1,4 @@
-"""Encoders of images and sound beside a language model: weights in the model's own dtype."""
+"""Image and audio encoders of a multimodal model: their weights keep the model's own dtype."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _section(keys: Keys, name: str) -> Keys | None:
 
 
 def _encoder(keys: Keys) -> float:
-    """Attention of four matrices and an MLP of two, or three where it is gated."""
+    """Weights of attention with four matrices and an MLP with two, or three if gated."""
     layers = keys.number("depth", "num_hidden_layers", "vt_num_hidden_layers", "encoder_layers",
                          "num_layers", high=_MOST_LAYERS)  # fmt: skip
     width = keys.number("embed_dim", "vt_hidden_size", "d_model", "hidden_size")

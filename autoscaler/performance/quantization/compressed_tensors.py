@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.performance.checkpoint.keys import Keys
-from autoscaler.performance.quantization.naming import Names, names_of
+from autoscaler.performance.quantization.naming import MatrixNames, names_of
 from autoscaler.performance.quantization.scheme import BF16_BITS, EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import (
     FP8,
@@ -35,7 +35,7 @@ def read(how: Keys) -> Scheme:
             "config_groups", how.value("config_groups"), "groups of targets and weights"
         )
     ignored = names_of(f"{how.field}: ignore", how.texts("ignore"))
-    rules = [Rule(Names(ignored.runs, ignored.expressions, every=False), None)]
+    rules = [Rule(MatrixNames(ignored.runs, ignored.expressions, every=False), None)]
     for name in groups.config:
         group = groups.section(str(name))
         if group is None:
@@ -53,7 +53,7 @@ def _known_format(where: Keys) -> None:
 
 
 def weights_of(group: Keys) -> Storage | None:
-    """How the weights of a group are stored; None where it quantises activations alone."""
+    """Storage of the weights of a group; None if it quantises only activations."""
     weights = group.section("weights")
     if weights is None:
         return None
@@ -90,7 +90,7 @@ def block_shape(where: Keys, name: str) -> tuple[int, int, str]:
 
 
 def kv_bits_of(how: Keys) -> float:
-    """Of `kv_cache_scheme`: engines then keep the KV cache so, whatever their default is."""
+    """Bits by `kv_cache_scheme`; engines then store the KV cache so, against their default."""
     value = how.value("kv_cache_scheme")
     if value is None:
         return BF16_BITS

@@ -1,10 +1,11 @@
-"""Floating-point weights of 8 and 4 bits: FP8 (also FBGEMM's), MXFP4, MXFP8 and experts alone."""
+"""Floating-point weights of 8 and 4 bits: FP8 (also FBGEMM's), MXFP4, MXFP8, and INT8 for
+experts."""
 
 from __future__ import annotations
 
 from autoscaler.performance.checkpoint.keys import Keys
 from autoscaler.performance.quantization.compressed_tensors import block_shape
-from autoscaler.performance.quantization.grouped_integers import kept
+from autoscaler.performance.quantization.grouped_integers import unquantised_rules
 from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import FP8, INT8, MXFP8, Storage, fp8_blocks
 
@@ -13,7 +14,7 @@ _MXFP4_PADDED = Storage("mxfp4", 4.0, 32, 8.0)
 
 
 def fp8(how: Keys) -> Scheme:
-    """FP8 with one scale a matrix, or one for each block of `weight_block_size`."""
+    """FP8 with one scale per matrix, or per block of `weight_block_size`."""
     stored = FP8
     fmt = how.text("fmt").lower()
     if fmt and "e4m3" not in fmt:
@@ -24,24 +25,27 @@ def fp8(how: Keys) -> Scheme:
 
 
 def fbgemm(how: Keys) -> Scheme:
-    """FBGEMM's FP8: one scale for each row."""
+    """FBGEMM's FP8: one scale per row."""
     return Scheme((*_own(how), Rule(EVERY, FP8)))
 
 
 def mxfp8(how: Keys) -> Scheme:
-    """FP8 with a scale byte for each 32 inputs."""
+    """FP8 with a scale byte per 32 inputs."""
     return Scheme((*_own(how), Rule(EVERY, MXFP8)))
 
 
 def mxfp4(how: Keys) -> Scheme:
-    """MXFP4 of gpt-oss: routed experts alone."""
+    """MXFP4 of gpt-oss: only routed experts."""
     return Scheme((*_own(how), Rule(EVERY, _MXFP4_PADDED)), experts_alone=True)
 
 
 def experts_int8(how: Keys) -> Scheme:
-    """Routed experts in INT8, all else as it is."""
+    """Routed experts in INT8; other matrices are unchanged."""
     return Scheme((*_own(how), Rule(EVERY, INT8)), experts_alone=True)
 
 
 def _own(how: Keys) -> tuple[Rule, ...]:
-    return (*kept(how, "modules_to_not_convert"), *kept(how, "ignored_layers"))
+    return (
+        *unquantised_rules(how, "modules_to_not_convert"),
+        *unquantised_rules(how, "ignored_layers"),
+    )

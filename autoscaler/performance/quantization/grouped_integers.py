@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.performance.checkpoint.keys import Keys
-from autoscaler.performance.quantization.naming import Names, names_of
+from autoscaler.performance.quantization.naming import MatrixNames, names_of
 from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import (
     FP16_BITS,
@@ -20,9 +20,9 @@ _UNQUANTISED_BITS = 16
 
 
 def gptq(how: Keys) -> Scheme:
-    """GPTQ stores zero points whether or not it is symmetric. `dynamic`: other bits by name."""
+    """GPTQ stores zero points even if it is symmetric. `dynamic`: other bits by name."""
     bits, size = _bits(how, (2, 3, 4, 8)), how.number("group_size", otherwise=128, low=-1)
-    rules = [*kept(how, "modules_to_not_convert")]
+    rules = [*unquantised_rules(how, "modules_to_not_convert")]
     dynamic = how.section("dynamic")
     for pattern in dynamic.config if dynamic is not None else ():
         assert dynamic is not None  # noqa: S101
@@ -40,11 +40,11 @@ def gptq(how: Keys) -> Scheme:
 
 
 def awq(how: Keys) -> Scheme:
-    """AWQ, under the names of its keys in either of the two forms."""
+    """AWQ, with the key names of either of its two forms."""
     bits, size = _bits(how, (4, 8)), how.number("group_size", "q_group_size", otherwise=128, low=-1)
     zeros = how.flag("zero_point", otherwise=True)
     stored = integers(bits, size, zeros, "group_size")
-    return Scheme((*kept(how, "modules_to_not_convert"), Rule(EVERY, stored)))
+    return Scheme((*unquantised_rules(how, "modules_to_not_convert"), Rule(EVERY, stored)))
 
 
 def auto_round(how: Keys) -> Scheme:
@@ -80,7 +80,7 @@ def _rounded(how: Keys) -> Storage | None:
 
 
 def hqq(how: Keys) -> Scheme:
-    """HQQ: scale and zero point are FP16 numbers of each group."""
+    """HQQ: scale and zero point are FP16 numbers per group."""
     inner = how.section("quant_config") or how
     weights = inner.section("weight_quant_params")
     if weights is None:
@@ -91,15 +91,15 @@ def hqq(how: Keys) -> Scheme:
     size = weights.number("group_size", otherwise=64, low=1)
     plain = integers(bits, size, False, "group_size")
     stored = Storage(plain.dtype, bits, size, 2 * FP16_BITS, plain.inputs, plain.outputs, plain.why)
-    return Scheme((*kept(how, "skip_modules"), Rule(EVERY, stored)))
+    return Scheme((*unquantised_rules(how, "skip_modules"), Rule(EVERY, stored)))
 
 
-def kept(how: Keys, name: str) -> tuple[Rule, ...]:
-    """What stays in the model's own dtype."""
+def unquantised_rules(how: Keys, name: str) -> tuple[Rule, ...]:
+    """Rules for matrices that keep the model's own dtype."""
     if how.value(name) is None or isinstance(how.value(name), Mapping):
         return ()
     names = names_of(f"{how.field}: {name}", how.texts(name))
-    return (Rule(Names(names.runs, names.expressions, every=False), None),)
+    return (Rule(MatrixNames(names.runs, names.expressions, every=False), None),)
 
 
 def _bits(how: Keys, allowed: tuple[int, ...]) -> int:

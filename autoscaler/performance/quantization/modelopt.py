@@ -1,4 +1,4 @@
-"""NVIDIA ModelOpt: one algorithm for all matrices, or one for each (mixed precision)."""
+"""NVIDIA ModelOpt: one algorithm for all matrices, or one per matrix (mixed precision)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autoscaler.performance.checkpoint.keys import Keys
 from autoscaler.performance.quantization.compressed_tensors import kv_bits_of
-from autoscaler.performance.quantization.naming import Names, names_of
+from autoscaler.performance.quantization.naming import MatrixNames, names_of
 from autoscaler.performance.quantization.scheme import BF16_BITS, EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import (
     FP8,
@@ -35,12 +35,12 @@ _KV_BITS = {"": BF16_BITS, "NONE": BF16_BITS, "FP8": 8.0, "NVFP4": 4.5, "FP8_E4M
 
 
 def read(how: Keys) -> Scheme:
-    """Of a `quantization_config`, or of the inner part of an `hf_quant_config.json`."""
+    """The scheme of a `quantization_config`, or of the inner part of an `hf_quant_config.json`."""
     how = how.section("quantization") or how
     rules = []
     for key in ("ignore", "exclude_modules", "modules_to_not_convert"):
         names = names_of(f"{how.field}: {key}", how.texts(key))
-        rules.append(Rule(Names(names.runs, names.expressions, every=False), None))
+        rules.append(Rule(MatrixNames(names.runs, names.expressions, every=False), None))
     layers = how.section("quantized_layers")
     algorithm = how.text("quant_algo").upper()
     if algorithm == _MIXED:
@@ -53,7 +53,7 @@ def read(how: Keys) -> Scheme:
 
 
 def _mixed(layers: Keys) -> list[Rule]:
-    """One rule for each way of storing; names in one set, because there are tens of thousands."""
+    """One rule per storage, with names in one set, because there are tens of thousands."""
     by_way: dict[str, tuple[Storage, set[str]]] = {}
     for name in layers.config:
         own = layers.section(str(name))

@@ -1,7 +1,7 @@
-"""Which matrices a pattern of a quantisation configuration names.
+"""Match the patterns of a quantisation configuration to matrices.
 
 Publishers name modules in several ways: in full, by a part of the name, with wildcards, as a
-regular expression behind "re:", by the class Linear, and with different prefixes for one model.
+regular expression after "re:", by the class Linear, and with different prefixes for one model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _PREFIXES = ("model.language_model.", "language_model.model.", "language_model."
 _CLASSES = frozenset({"Linear", "torch.nn.Linear", "nn.Linear", "ColumnParallelLinear"})
 _NESTED = re.compile(r"\([^()]*[*+{][^()]*\)[*+{]")
 _UNBOUNDED = re.compile(r"(?<!\\)[*+{]")
-# A name has about 60 characters: a failing match tries up to 60^n ways with n open quantifiers.
+# A name has about 60 characters: a failing match backtracks up to 60^n times for n quantifiers.
 _TRIES, _MOST_TRIES = 60, 1_000_000
 _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """Matrices that patterns name. every: all linear ones, "Linear" was among the patterns."""
+class MatrixNames:
+    """The matrices that patterns match. every: all linear ones, because "Linear" is among the
+    patterns."""
 
     runs: frozenset[str]
     expressions: tuple[re.Pattern[str], ...]
@@ -35,11 +36,12 @@ class Names:
         return bool(self.runs or self.expressions or self.every)
 
     def has(self, names: Iterable[str]) -> bool:
-        """Whether one of the `names` of a matrix ("layers.3.self_attn.q_proj") is meant."""
+        """Whether the patterns match one of the `names` of a matrix
+        ("layers.3.self_attn.q_proj")."""
         return self.every or self.has_by_name(names)
 
     def has_by_name(self, names: Iterable[str]) -> bool:
-        """The same without regard to classes."""
+        """As `has`, without classes."""
         for name in names:
             if self.runs and any(run in self.runs for run in _runs(name)):
                 return True
@@ -50,8 +52,8 @@ class Names:
         return False
 
 
-def names_of(field: str, patterns: Iterable[str]) -> Names:
-    """The patterns read; InvalidValue for a regular expression that cannot be used."""
+def names_of(field: str, patterns: Iterable[str]) -> MatrixNames:
+    """The parsed patterns; InvalidValue for an unusable regular expression."""
     runs, expressions, globs, every, tries = set(), [], [], False, 0
     for pattern in patterns:
         if pattern in _CLASSES:
@@ -71,9 +73,9 @@ def names_of(field: str, patterns: Iterable[str]) -> Names:
             globs.append(translate(_stripped(pattern)))
         else:
             runs.add(_stripped(pattern))
-    if globs:  # hundreds in one checkpoint: as one expression they are tried at once
+    if globs:  # a checkpoint may have hundreds: one expression matches them at once
         expressions.append(re.compile("|".join(globs)))
-    return Names(frozenset(runs), tuple(expressions), every)
+    return MatrixNames(frozenset(runs), tuple(expressions), every)
 
 
 def _stripped(pattern: str) -> str:
@@ -85,7 +87,7 @@ def _stripped(pattern: str) -> str:
 
 
 def _runs(name: str) -> Iterator[str]:
-    """All runs of whole components: of "a.b" they are "a", "a.b" and "b"."""
+    """All runs of whole components: "a", "a.b" and "b" for "a.b"."""
     parts = name.split(".")
     for start in range(len(parts)):
         for end in range(start + 1, len(parts) + 1):
@@ -93,7 +95,7 @@ def _runs(name: str) -> Iterator[str]:
 
 
 def _full(name: str) -> Iterator[str]:
-    """The name and its parents, as it stands, and with the two usual prefixes."""
+    """The name and its parents, unchanged and with the two usual prefixes."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         parent = ".".join(parts[:end])

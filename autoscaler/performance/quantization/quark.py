@@ -1,9 +1,9 @@
-"""AMD Quark: one configuration for all matrices, others by layer type and by name."""
+"""AMD Quark: one configuration for all matrices, with others by layer type and by name."""
 
 from __future__ import annotations
 
 from autoscaler.performance.checkpoint.keys import Keys
-from autoscaler.performance.quantization.naming import Names, names_of
+from autoscaler.performance.quantization.naming import MatrixNames, names_of
 from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import (
     FP8,
@@ -18,9 +18,9 @@ _ALLOWED = "fp8_e4m3, int8, int4, uint4, fp4, fp6_e2m3 or fp6_e3m2"
 
 
 def read(how: Keys) -> Scheme:
-    """Names first, then layer types, then the rest."""
+    """The rules: by name first, then by layer type, then the general one."""
     excluded = names_of(f"{how.field}: exclude", how.texts("exclude"))
-    rules = [Rule(Names(excluded.runs, excluded.expressions, every=False), None)]
+    rules = [Rule(MatrixNames(excluded.runs, excluded.expressions, every=False), None)]
     for key in ("layer_quant_config", "layer_type_quant_config"):
         section = how.section(key)
         for name in section.config if section is not None else ():
@@ -41,7 +41,7 @@ def _stored(how: Keys) -> Storage | None:
     if weight is None:
         return None
     if isinstance(weight, list) and weight:
-        # Several steps of one quantisation: the last is what is stored.
+        # A quantisation may have several steps; the last one decides the storage.
         how = Keys({**how.config, "weight": weight[-1]}, how.field, {})
     keys = how.section("weight")
     assert keys is not None  # noqa: S101  the value is set

@@ -1,4 +1,4 @@
-"""From the `quantization_config` of a checkpoint to its scheme: one reader for each method."""
+"""Read the `quantization_config` of a checkpoint into its scheme, with one reader per method."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _SAME = {
 
 
 def scheme_of(how: Keys | None) -> Scheme:
-    """The scheme that `how`, a quantization_config, describes; None: nothing is quantised.
+    """The scheme of the `quantization_config` `how`; None without quantisation.
 
-    InvalidValue names the key and the value that are not known: no default stands in for it.
+    InvalidValue names an unknown key and value; no default replaces them.
     """
     if how is None or not how.config:
         return UNQUANTISED
@@ -62,7 +62,7 @@ def scheme_of(how: Keys | None) -> Scheme:
 
 
 def _unnamed(how: Keys) -> str:
-    """ModelOpt and AWQ once left the method out."""
+    """The method of a configuration without a name, as old ModelOpt and AWQ wrote."""
     if "quant_algo" in how or "quantization" in how:
         return "modelopt"
     if "w_bit" in how and "q_group_size" in how:

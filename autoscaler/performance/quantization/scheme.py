@@ -1,33 +1,33 @@
-"""The quantisation of a checkpoint as rules: how each of its matrices is stored."""
+"""The quantisation of a checkpoint as rules for the storage of its matrices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.performance.quantization.naming import Names
+from autoscaler.performance.quantization.naming import MatrixNames
 from autoscaler.performance.quantization.storage import Storage
 
-EVERY = Names(frozenset(), (), every=True)
+EVERY = MatrixNames(frozenset(), (), every=True)
 BF16_BITS = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Matrices that `names` names are stored as `storage`; None: in the model's own dtype."""
+    """Matrices in `names` are stored as `storage`; None: in the model's own dtype."""
 
-    names: Names
+    names: MatrixNames
     storage: Storage | None
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """rules: the first that names a matrix decides; a rule by name goes before one by class.
-    Matrices that no rule names keep their own dtype.
+    """rules: the first one that matches a matrix decides; a rule by name precedes one by class.
+    Matrices without a rule keep their own dtype.
 
-    head: whether a rule for all linear matrices means the output head too; one by name does always.
-    experts_alone: whether
-    nothing but routed experts is. kv_bits: of one number in the KV cache, where the checkpoint
-    decides it. whole: why no tensor parallelism can divide it; "" where it can.
+    head: whether a rule for all linear matrices includes the output head; a rule by name always
+    does. experts_alone: whether only routed experts are quantised. kv_bits: of one number in the KV
+    cache, if the checkpoint decides it. whole: why no tensor parallelism can divide it; "" if it
+    can.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -37,7 +37,7 @@ class Scheme:
     whole: str = ""
 
     def storage_of(self, names: tuple[str, ...], part: str) -> Storage | None:
-        """How the matrix with these `names` is stored; part: see `matrices.Matrix`."""
+        """Storage of the matrix with these `names`; part: see `matrices.Matrix`."""
         if part in ("embedding", "router", "small") or (self.experts_alone and part != "expert"):
             return None
         for rule in self.rules:

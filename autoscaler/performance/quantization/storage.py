@@ -1,4 +1,4 @@
-"""How quantised weights are stored: bits, scales and the blocks that must stay whole."""
+"""Storage of quantised weights: bits, scales and the blocks that must stay whole."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from math import lcm
 
 FP16_BITS = 16.0
 FP32_BITS = 32.0
-# Marlin computes tiles of so many inputs and outputs of a matrix, and takes no smaller part.
+# Marlin computes tiles of this many inputs and outputs, and no smaller part of a matrix.
 _MARLIN_INPUTS, _MARLIN_OUTPUTS = 128, 64
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How one matrix is stored.
+    """Storage of one matrix.
 
-    dtype: "fp8", "int8", "int4", "fp4" or "mxfp4", the kind of arithmetic and of measurements.
-    bits: of one weight. group: inputs that share scales (0: a whole row or matrix, whose scale is
-    not counted); group_bits: scale and zero point of one group. inputs, outputs: a GPU's part of a
-    matrix is a whole number of these; why: the key that demands it. integer_activations: products
-    are computed in INT8.
+    dtype: "fp8", "int8", "int4", "fp4" or "mxfp4", for arithmetic and measurements. bits: of one
+    weight. group: inputs that share scales (0: a whole row or matrix, whose scale is not counted);
+    group_bits: scale and zero point of one group. inputs, outputs: a GPU's part of a matrix is a
+    multiple of these; why: the key that requires it. integer_activations: products are computed in
+    INT8.
     """
 
     dtype: str
@@ -33,28 +33,28 @@ class Storage:
 
     @property
     def bytes_per_weight(self) -> float:
-        """With its share of the scales."""
+        """Bytes per weight, including its share of the scales."""
         scales = self.group_bits / self.group if self.group else 0.0
         return (self.bits + scales) / 8.0
 
 
 def integers(bits: int, group: int, zero_points: bool, why: str) -> Storage:
-    """Weights of `bits` bits, widened to BF16 where they are used (GPTQ, AWQ, w4a16 and like).
+    """Weights of `bits` bits, widened to BF16 in use (GPTQ, AWQ, w4a16 and similar).
 
-    group: inputs that share one FP16 scale, 0 or below: a whole row. zero_points: one of `bits`
-    bits for each scale.
+    group: inputs that share one FP16 scale, 0 or below: a whole row. zero_points: whether each
+    scale has one, of `bits` bits.
     """
     each = FP16_BITS + (bits if zero_points else 0.0)
     of = group if group > 0 else 0
     dtype = "int8" if bits > 4 else "int4"
-    # Widths in tiles are asked for only of the sizes that Marlin knows; the others need groups.
+    # Only sizes that Marlin supports need whole tiles; others need whole groups.
     if bits in (4, 8):
         return Storage(dtype, bits, of, each, lcm(of or 1, _MARLIN_INPUTS), _MARLIN_OUTPUTS, why)
     return Storage(dtype, bits, of, each, of or 1, 32, why)
 
 
 def fp8_blocks(outputs: int, inputs: int, why: str) -> Storage:
-    """FP8 with one scale for each block of `outputs` x `inputs` weights."""
+    """FP8 with one scale per block of `outputs` x `inputs` weights."""
     return Storage("fp8", 8.0, inputs=inputs, outputs=outputs, why=why)
 
 

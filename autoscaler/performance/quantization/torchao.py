@@ -1,11 +1,11 @@
-"""torchao: a type name for all matrices, or one for each module."""
+"""torchao: a type name for all matrices, or one per module."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from autoscaler.performance.checkpoint.keys import Keys
-from autoscaler.performance.quantization.grouped_integers import kept
+from autoscaler.performance.quantization.grouped_integers import unquantised_rules
 from autoscaler.performance.quantization.naming import names_of
 from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import (
@@ -43,7 +43,7 @@ _BY_MODULE = ("modulefqntoconfig", "fqntoconfig")
 def read(how: Keys) -> Scheme:
     """The rules of `quant_type`."""
     value = how.value("quant_type")
-    own = kept(how, "modules_to_not_convert")
+    own = unquantised_rules(how, "modules_to_not_convert")
     if isinstance(value, str):
         arguments = how.section("quant_type_kwargs") or Keys({}, how.field, {})
         return Scheme((*own, Rule(EVERY, _stored(how, "quant_type", value, arguments))))

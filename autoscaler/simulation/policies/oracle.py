@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.workload import Demand
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import Shoal
@@ -61,7 +61,9 @@ def bound(context: PolicyContext) -> Bound:
         }
         if not demands:
             continue
-        problem = make_problem(cluster, demands, profile_of(cluster), options=PlanOptions(gap=0.01))
+        problem = make_problem(
+            cluster, demands, cluster_profile(cluster), options=PlanOptions(gap=0.01)
+        )
         made = Shoal().solve(problem)
         if made.status is not PlanStatus.FAILED:
             usd += many * SPAN_S / 3600.0 * min(made.lower_bound_usd_per_h, made.cost_usd_per_h)

@@ -14,7 +14,7 @@ from functools import partial
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.planner import answer
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
@@ -33,7 +33,7 @@ Change = Callable[[Cluster], Cluster]
 
 def plan_with(request: PlanRequest, cluster: Cluster, strategy: Strategy) -> PlanAnswer:
     """Plan with the production planner under another strategy."""
-    return answer(request, cluster, profile_of(cluster), strategy)
+    return answer(request, cluster, cluster_profile(cluster), strategy)
 
 
 def build(

@@ -14,7 +14,7 @@ from typing import Any
 from autoscaler.domain.cluster import Cluster, Market, Objective
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy
@@ -67,7 +67,7 @@ def compare(
     stretches = windows(picture.demand, from_ms, until_ms, every_s)
     # Budget mode is compared with what the same demand costs otherwise, too.
     cluster = replace(cluster, policy=replace(cluster.policy, objective=Objective.COST))
-    comparisons = Comparisons(cluster, profile_of(cluster), elapsed_s, limit_s)
+    comparisons = Comparisons(cluster, cluster_profile(cluster), elapsed_s, limit_s)
     yield from comparisons.all(picture.demand, stretches)
 
 

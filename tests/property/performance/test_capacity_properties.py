@@ -9,7 +9,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.attainment import engine
+from autoscaler.performance.attainment import build_engine
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput
@@ -46,7 +46,7 @@ def saturation(
     times = step_times(model, node, phase, PROFILE)
     if times.kv_capacity_tokens < 1.0:
         return 0.0
-    return engine(times, phase, Lengths.expected(*means)).saturation()[0]
+    return build_engine(times, phase, Lengths.expected(*means)).saturation()[0]
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,7 +12,7 @@ from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
-from autoscaler.performance.closed_loop import estimate
+from autoscaler.performance.closed_loop import estimate_point
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.plausibility import peak_share
 from autoscaler.performance.step_times import step_times
@@ -105,7 +105,7 @@ def test_no_estimate_is_beyond_the_data_sheet(model, node, lengths, load, engine
         model.name, node.gpu.name, model, node.gpu, PointKind.CLOSED_LOOP, engine, node.gpus,
         node.gpus, lengths.input_tokens, lengths.output_tokens, float(load), 0.0, None, None,
     )  # fmt: skip
-    guess = estimate(point, PROFILE)
+    guess = estimate_point(point, PROFILE)
     assert guess.ttft_ms > 0
     assert guess.tpot_ms > 0
     assert peak_share(replace(point, ttft_ms=guess.ttft_ms, tpot_ms=guess.tpot_ms)) <= 1.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import architecture
+from autoscaler.performance.profile import architecture_key
 from streams.cli.main import main
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
@@ -32,7 +32,7 @@ def write(folder: Path, capacity: str = "", **measured: float) -> Path:
     text = CONFIG if measured else CONFIG.replace("measurements: measurements.json", "")
     values = {"prefill": 1.0, "decode": 1.0, "error": 0.0, **measured}
     one = {
-        "architecture": architecture(spec), "weight_dtype": spec.weight_dtype, "gpu": "L40S",
+        "architecture": architecture_key(spec), "weight_dtype": spec.weight_dtype, "gpu": "L40S",
         "tp": 1, "points": 4, "day": "2026-11-20", **values,
     }  # fmt: skip
     (folder / "measurements.json").write_text(json.dumps([one]))

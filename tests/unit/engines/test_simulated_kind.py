@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from autoscaler.performance import catalog
-from autoscaler.performance.profile import architecture
+from autoscaler.performance.profile import architecture_key
 from autoscaler.serving.engine_setup import Measurement, engine_setup
 from executors.engines.engine_protocol import LaunchSpec
 from executors.engines.engine_registry import parse_engine
@@ -17,7 +17,9 @@ from topics.time_base import TimeBase
 
 SOURCE = "meta-llama/Llama-3.1-8B"
 SPEC = catalog.model(SOURCE)
-SLOW = Measurement(architecture(SPEC), SPEC.weight_dtype, "L4", 1, 2.0, 3.0, 0.05, 4, "2026-11-20")
+SLOW = Measurement(
+    architecture_key(SPEC), SPEC.weight_dtype, "L4", 1, 2.0, 3.0, 0.05, 4, "2026-11-20"
+)
 
 
 def spec(**more: float) -> LaunchSpec:

@@ -10,7 +10,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
-from autoscaler.performance.attainment import Engine, Run, engine
+from autoscaler.performance.attainment import Engine, Run, build_engine
 from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import StepTimes, step_times
@@ -41,8 +41,8 @@ def capacity(
 
 
 def predicted_share(times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: float) -> float:
-    built = engine(times, Phase.AGGREGATED, lengths)
-    return built.share(built.run(req_per_s), slo)
+    built = build_engine(times, Phase.AGGREGATED, lengths)
+    return built.attained_share(built.run(req_per_s), slo)
 
 
 def alone(model: ModelSpec, node: NodeSlice, slo: Slo, lengths: Lengths) -> float:
@@ -118,8 +118,8 @@ def test_the_default_utilization_leaves_to_the_percentile_what_to_size_for(
     planned = load(default)
     assert planned > 1.05 * load(0.8)
     times = step_times(llama, node, Phase.AGGREGATED, PROFILE)
-    others = [engine(times, Phase.AGGREGATED, SHORT, seed=seed) for seed in (1, 2, 3)]
-    shares = [other.share(other.run(planned, 36_000), slo) for other in others]
+    others = [build_engine(times, Phase.AGGREGATED, SHORT, seed=seed) for seed in (1, 2, 3)]
+    shares = [other.attained_share(other.run(planned, 36_000), slo) for other in others]
     assert np.mean(shares) >= percentile - 0.01
 
 
@@ -144,13 +144,13 @@ def test_requests_alone_are_only_looked_at_where_half_the_load_is_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[int] = []
-    at = Engine.at
+    at = Engine.run_at_step
 
     def seen(self: Engine, step: int) -> Run:
         looked.append(step)
         return at(self, step)
 
-    monkeypatch.setattr(Engine, "at", seen)
+    monkeypatch.setattr(Engine, "run_at_step", seen)
     assert capacity(MINI, L40S, MINI_SLO, CHAT).bound_by != "compute"
     assert 0 not in looked
     assert capacity(MINI, L4, MINI_SLO, LONG).req_per_s == 0.0
@@ -209,9 +209,9 @@ def test_the_percentile_holds_where_a_hundred_decode_together(lengths: Lengths) 
     found = capacity(llama, h100, slo, lengths, 0.99, Phase.DECODE)
     assert found.batch > 80.0
     times = step_times(llama, h100, Phase.DECODE, PROFILE)
-    other = engine(times, Phase.DECODE, lengths, seed=1)
+    other = build_engine(times, Phase.DECODE, lengths, seed=1)
     served = other.run(0.8 * found.req_per_s, 36_000)
-    assert other.share(served, slo) >= 0.995 - 0.02
+    assert other.attained_share(served, slo) >= 0.995 - 0.02
 
 
 def test_every_nth_of_the_arrivals_is_borne_better_and_bursts_worse() -> None:

@@ -11,10 +11,10 @@ import pytest
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.calibration import calibrate
-from autoscaler.performance.closed_loop import estimate, estimate_with
+from autoscaler.performance.closed_loop import estimate_point, estimate_with_factors
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency, EngineFactors
-from autoscaler.performance.estimate_errors import by_class, by_group
-from autoscaler.performance.holdout import half, leave_one_out, with_profile
+from autoscaler.performance.estimate_errors import errors_by_class, errors_by_group
+from autoscaler.performance.holdout import estimate_all, estimate_held_out_half, leave_one_out
 from autoscaler.performance.least_squares import fit
 from autoscaler.performance.packaged_profile import plain_profile
 from autoscaler.performance.profile_codec import decode, encode
@@ -36,7 +36,7 @@ def _steps(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
             spec.name, gpu.name, spec, gpu, PointKind.STEPS, "", tp, tp, length, 0.0, batch, 0.0,
             None, None,
         )  # fmt: skip
-        exact = estimate_with(blank, truth)
+        exact = estimate_with_factors(blank, truth)
         points.append(
             replace(
                 blank,
@@ -52,10 +52,10 @@ def test_factors_that_made_the_points_are_found_again() -> None:
     found = calibrate(points).gpus["H100-SXM"]
     for name in ("gemm", "weights", "kv"):
         assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.1), name
-    after = by_class(with_profile(points, calibrate(points)))[-1]
+    after = errors_by_class(estimate_all(points, calibrate(points)))[-1]
     assert after.ttft_mape is not None
     assert after.ttft_mape < 0.02
-    before = by_class(with_profile(points, plain_profile()))[-1]
+    before = errors_by_class(estimate_all(points, plain_profile()))[-1]
     assert before.ttft_mape is not None
     assert before.ttft_mape > 0.1
 
@@ -68,7 +68,7 @@ def test_a_few_wrong_measurements_hardly_move_the_fit() -> None:
         else p
         for i, p in enumerate(good)
     ]
-    error = by_class(with_profile(good, calibrate(bad)))[-1]
+    error = errors_by_class(estimate_all(good, calibrate(bad)))[-1]
     assert error.ttft_mape is not None
     assert error.tpot_mape is not None
     assert error.ttft_mape < 0.1
@@ -85,7 +85,7 @@ def test_a_gpu_never_measured_gets_the_factors_of_its_class() -> None:
     slow = replace(TRUTH, gemm=0.3)
     profile = calibrate(_steps(LLAMA, H100, TRUTH) + _steps(LLAMA, L40S, slow))
     pcie = catalog.gpu("A10G")
-    assert not profile.measured(pcie)
+    assert not profile.is_measured(pcie)
     assert profile.uncertain(LLAMA, pcie)
     assert profile.kernels(pcie).gemm == pytest.approx(0.3, rel=0.15)
     assert profile.kernels(catalog.gpu("MI300X")).gemm == pytest.approx(0.62, rel=0.15)
@@ -103,10 +103,10 @@ def test_engine_overheads_come_out_of_benchmarks() -> None:
             "m", "s", LLAMA, H100, PointKind.CLOSED_LOOP, "vllm", tp, tp, isl, osl, load, 0.0,
             None, None,
         )  # fmt: skip
-        exact = estimate_with(blank, engine.applied(kernels))
+        exact = estimate_with_factors(blank, engine.apply_to(kernels))
         bench.append(replace(blank, ttft_ms=exact.ttft_ms, tpot_ms=exact.tpot_ms))
     profile = calibrate(steps + bench)
-    error = by_class(with_profile(bench, profile))[-1]
+    error = errors_by_class(estimate_all(bench, profile))[-1]
     assert error.ttft_mape is not None
     assert error.tpot_mape is not None
     assert error.ttft_mape < 0.08
@@ -123,9 +123,9 @@ def test_a_measured_batch_is_preferred_and_neighbours_follow_it() -> None:
     points = [batch(512, 1, 77.0, 19.0), batch(2048, 1, 300.0, 20.0), batch(512, 8, 500.0, 25.0)]
     profile = calibrate(points)
     for point in points:
-        assert estimate(point, profile).ttft_ms == pytest.approx(point.ttft_ms, rel=1e-3)
-        assert estimate(point, profile).tpot_ms == pytest.approx(point.tpot_ms, rel=1e-3)
-    between = estimate(batch(1024, 1, 1.0, 1.0), profile)
+        assert estimate_point(point, profile).ttft_ms == pytest.approx(point.ttft_ms, rel=1e-3)
+        assert estimate_point(point, profile).tpot_ms == pytest.approx(point.tpot_ms, rel=1e-3)
+    between = estimate_point(batch(1024, 1, 1.0, 1.0), profile)
     assert 77.0 < between.ttft_ms < 300.0
     assert 19.0 < between.tpot_ms < 20.5
 
@@ -142,14 +142,14 @@ def test_leaving_one_out_never_sees_the_model_on_that_gpu() -> None:
         honest + wrong, [], whole_model=False, report=lambda done, n: asked.append((done, n))
     )
     assert asked == [(0, 3), (1, 3), (2, 3)]
-    groups = {(g.model, g.system): g for g in by_group(pairs, [False] * len(pairs))}
+    groups = {(g.model, g.system): g for g in errors_by_group(pairs, [False] * len(pairs))}
     left_out = groups[(LLAMA.name, H100.name)].tpot_mape
     assert left_out == pytest.approx(0.5, abs=0.1)
 
 
 def test_half_the_configurations_predict_the_other_half() -> None:
     points = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
-    error = by_class(half(points, [], configurations=True))[-1]
+    error = errors_by_class(estimate_held_out_half(points, [], configurations=True))[-1]
     assert error.points == len(points) // 2
     assert error.tpot_mape is not None
     assert error.tpot_mape < 0.05

@@ -27,7 +27,7 @@ from autoscaler.performance.catalog_names import _INSTANCES, GPU_PRODUCTS, insta
     ],
 )
 def test_a_variant_means_its_architecture(written: str, meant: str) -> None:
-    assert catalog.entry_of(written) == meant
+    assert catalog.entry_name(written) == meant
     assert catalog.model(written).params == catalog.models()[meant].params
 
 
@@ -42,7 +42,7 @@ def test_a_variant_means_its_architecture(written: str, meant: str) -> None:
 )
 def test_another_size_is_never_taken_for_a_known_one(name: str) -> None:
     with pytest.raises(InvalidValue, match=r"\./config\.json"):
-        catalog.entry_of(name)
+        catalog.entry_name(name)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
-from autoscaler.performance.closed_loop import estimate_with
+from autoscaler.performance.closed_loop import estimate_with_factors
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.plausibility import peak_share
@@ -77,34 +77,36 @@ def _simulated(bound: Roofline, isl: int, osl: int, load: int) -> tuple[float, f
 )
 def test_the_estimate_agrees_with_a_simulated_benchmark(isl: int, osl: int, load: int) -> None:
     ttft, tpot = _simulated(roofline(LLAMA, H100, 1, STEADY), isl, osl, load)
-    guess = estimate_with(_point(isl, osl, load), STEADY)
+    guess = estimate_with_factors(_point(isl, osl, load), STEADY)
     assert guess.tpot_ms == pytest.approx(tpot, rel=0.15)
     assert guess.ttft_ms == pytest.approx(ttft, rel=0.35)
 
 
 def test_requests_without_room_in_the_kv_cache_wait_for_slots() -> None:
     room = kv_capacity_tokens(LLAMA, H100, 1) / (8192 + 512)
-    inside = estimate_with(_point(8192, 1024, int(room) - 1), STEADY)
-    beyond = estimate_with(_point(8192, 1024, int(3 * room)), STEADY)
+    inside = estimate_with_factors(_point(8192, 1024, int(room) - 1), STEADY)
+    beyond = estimate_with_factors(_point(8192, 1024, int(3 * room)), STEADY)
     assert beyond.ttft_ms > inside.ttft_ms + 1.5 * 1024 * inside.tpot_ms
     assert beyond.tpot_ms == pytest.approx(inside.tpot_ms, rel=0.1)
 
 
 def test_a_benchmark_that_starts_all_at_once_has_a_longer_first_token() -> None:
-    steady = estimate_with(_point(1024, 1024, 64), STEADY)
-    bursty = estimate_with(_point(1024, 1024, 64), replace(STEADY, burst=0.1))
+    steady = estimate_with_factors(_point(1024, 1024, 64), STEADY)
+    bursty = estimate_with_factors(_point(1024, 1024, 64), replace(STEADY, burst=0.1))
     assert bursty.ttft_ms > 1.2 * steady.ttft_ms
     assert bursty.tpot_ms == pytest.approx(steady.tpot_ms, rel=0.02)
 
 
 def test_a_split_pair_decodes_without_prompts_in_between() -> None:
-    together = estimate_with(_point(4096, 128, 32), STEADY)
-    apart = estimate_with(_point(4096, 128, 32, kind=PointKind.SPLIT, decode_load=32.0), STEADY)
+    together = estimate_with_factors(_point(4096, 128, 32), STEADY)
+    apart = estimate_with_factors(
+        _point(4096, 128, 32, kind=PointKind.SPLIT, decode_load=32.0), STEADY
+    )
     assert apart.tpot_ms < 0.7 * together.tpot_ms
 
 
 def test_work_beyond_the_data_sheet_is_told_from_a_slow_measurement() -> None:
-    exact = estimate_with(_point(1024, 128, 32), STEADY)
+    exact = estimate_with_factors(_point(1024, 128, 32), STEADY)
     measured = _point(1024, 128, 32, ttft_ms=exact.ttft_ms, tpot_ms=exact.tpot_ms)
     assert 0.2 < peak_share(measured) < 1.0
     cached = replace(measured, ttft_ms=exact.ttft_ms / 10, tpot_ms=exact.tpot_ms / 4)
@@ -125,6 +127,6 @@ def test_an_ideal_gpu_takes_all_of_its_peak() -> None:
         link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,
         expert_layer_us=0.0, step_ms=0.0, sequence_us=0.0, first_token_ms=0.0, burst=0.0,
     )  # fmt: skip
-    guess = estimate_with(_point(2048, 256, 16), lossless)
+    guess = estimate_with_factors(_point(2048, 256, 16), lossless)
     share = peak_share(_point(2048, 256, 16, ttft_ms=guess.ttft_ms, tpot_ms=guess.tpot_ms))
     assert 0.85 < share <= 1.05

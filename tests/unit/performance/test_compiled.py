@@ -82,7 +82,7 @@ def test_the_stamp_of_every_kernel_covers_all_globals_that_it_reads() -> None:
             known = function.__globals__
             read = {one for one in function.__code__.co_names if one in known}
             read -= {one for one in read if known[one] is math or known[one] is np}
-            assert read <= {*compiled_module.constants(function)}, function
+            assert read <= {*compiled_module.kernel_globals(function)}, function
     assert seen > 20
 
 

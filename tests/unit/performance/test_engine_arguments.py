@@ -15,7 +15,7 @@ L4 = catalog.gpu("L4")
 
 
 def held(*args: str, spec: ModelSpec = LLAMA) -> ModelSpec:
-    return engine_memory(args).of(spec)
+    return engine_memory(args).apply_to(spec)
 
 
 def test_the_share_of_memory_counts() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, PointKind
-from autoscaler.performance.closed_loop import estimate
-from autoscaler.performance.estimate_errors import Pair
-from autoscaler.performance.intervals import intervals, packaged, rate_interval
+from autoscaler.performance.closed_loop import estimate_point
+from autoscaler.performance.estimate_errors import EstimatedPoint
+from autoscaler.performance.intervals import intervals, packaged_intervals, rate_interval
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.plausibility import waits_for_slots
 
@@ -25,7 +25,7 @@ def point(model: str, ttft_ms: float, tpot_ms: float, load: float = 8.0) -> Meas
     )
 
 
-def pairs(models: int, each: int, seed: int = 1) -> list[Pair]:
+def pairs(models: int, each: int, seed: int = 1) -> list[EstimatedPoint]:
     """Estimates of 100 and 10 ms; what was measured spreads by 20% around them."""
     chance = random.Random(seed)
     return [
@@ -62,13 +62,13 @@ def test_few_points_make_no_interval() -> None:
 def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
     low, high = rate_interval(SPEC)
     assert low < 1.0 < high
-    assert len(packaged()) == 4
-    assert all(0.9 <= one.covered <= 1.0 for one in packaged())
+    assert len(packaged_intervals()) == 4
+    assert all(0.9 <= one.covered <= 1.0 for one in packaged_intervals())
 
 
 def test_a_server_that_admits_fewer_than_are_under_way_is_told_by_its_first_tokens() -> None:
     """512 under way, 128 slots: the others wait for whole answers, not for prompts."""
-    usual = estimate(point("m", 1.0, 1.0, load=64.0), default_profile())
+    usual = estimate_point(point("m", 1.0, 1.0, load=64.0), default_profile())
     assert not waits_for_slots(point("m", usual.ttft_ms, usual.tpot_ms, load=64.0))
     assert waits_for_slots(point("m", 30_000.0, 10.0, load=512.0))
 

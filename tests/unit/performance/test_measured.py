@@ -11,11 +11,11 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
-from autoscaler.performance.closed_loop import estimate, estimate_scaled
+from autoscaler.performance.closed_loop import estimate_point, estimate_scaled
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile_sources import with_measurements
 from autoscaler.performance.step_times import step_times
-from autoscaler.performance.user_measurements import measure
+from autoscaler.performance.user_measurements import fit_measurement
 
 SPEC, GPU, PROFILE = catalog.model("meta-llama/Llama-3.1-8B"), catalog.gpu("L4"), default_profile()
 
@@ -54,7 +54,7 @@ def measured_at(
 
 @pytest.mark.parametrize(("prefill", "decode"), [(1.3, 1.1), (0.9, 1.4), (8.0, 3.0)])
 def test_the_factors_of_an_engine_are_found_again(prefill: float, decode: float) -> None:
-    found = measure(measured_at(prefill, decode), PROFILE, "2026-11-20")
+    found = fit_measurement(measured_at(prefill, decode), PROFILE, "2026-11-20")
     assert found.prefill == pytest.approx(prefill, rel=0.05)
     assert found.decode == pytest.approx(decode, rel=0.05)
     assert found.error < 0.03
@@ -62,7 +62,7 @@ def test_the_factors_of_an_engine_are_found_again(prefill: float, decode: float)
 
 @pytest.mark.parametrize("host_ms", [30.0, 200.0])
 def test_what_the_host_takes_before_a_first_token_is_told_from_the_prompt(host_ms: float) -> None:
-    found = measure(measured_at(1.3, 1.1, host_ms), PROFILE, "2026-11-20")
+    found = fit_measurement(measured_at(1.3, 1.1, host_ms), PROFILE, "2026-11-20")
     assert found.first_token_ms == pytest.approx(host_ms, rel=0.15)
     assert found.prefill == pytest.approx(1.3, rel=0.05)
     knows = with_measurements(PROFILE, [found])
@@ -72,7 +72,7 @@ def test_what_the_host_takes_before_a_first_token_is_told_from_the_prompt(host_m
 
 def test_prompts_of_one_length_say_nothing_of_the_host() -> None:
     alike = [one for one in measured_at(1.3, 1.1) if one.input_tokens == 1024.0]
-    found = measure(alike, PROFILE, "2026-11-20")
+    found = fit_measurement(alike, PROFILE, "2026-11-20")
     assert found.first_token_ms is None
     assert found.prefill == pytest.approx(1.3, rel=0.05)
 
@@ -85,9 +85,9 @@ def test_a_measured_table_is_corrected_once() -> None:
         for load in (1.0, 2.0)
         for tokens in (128.0, 512.0)
     ]
-    guesses = [(one, estimate(one, PROFILE)) for one in points]
+    guesses = [(one, estimate_point(one, PROFILE)) for one in points]
     real = [replace(p, ttft_ms=guess.ttft_ms, tpot_ms=guess.tpot_ms) for p, guess in guesses]
-    found = measure(real, PROFILE, "2026-11-20")
+    found = fit_measurement(real, PROFILE, "2026-11-20")
     assert (found.prefill, found.decode) == pytest.approx((1.0, 1.0), rel=0.05)
     assert found.error < 0.02
 
@@ -95,9 +95,9 @@ def test_a_measured_table_is_corrected_once() -> None:
 def test_a_profile_that_knows_a_measurement_predicts_it_and_calls_it_certain() -> None:
     points = measured_at(1.5, 1.2)
     assert PROFILE.uncertain(SPEC, GPU)
-    knows = with_measurements(PROFILE, [measure(points, PROFILE, "2026-11-20")])
+    knows = with_measurements(PROFILE, [fit_measurement(points, PROFILE, "2026-11-20")])
     for one in points:
-        guess = estimate(one, knows)
+        guess = estimate_point(one, knows)
         assert guess.ttft_ms == pytest.approx(one.ttft_ms, rel=0.05)
         assert guess.tpot_ms == pytest.approx(one.tpot_ms, rel=0.05)
     assert not knows.uncertain(SPEC, GPU)
@@ -106,7 +106,9 @@ def test_a_profile_that_knows_a_measurement_predicts_it_and_calls_it_certain() -
 
 
 def test_passes_of_an_instance_take_the_measured_time() -> None:
-    knows = with_measurements(PROFILE, [measure(measured_at(1.5, 1.2), PROFILE, "2026-11-20")])
+    knows = with_measurements(
+        PROFILE, [fit_measurement(measured_at(1.5, 1.2), PROFILE, "2026-11-20")]
+    )
     node = NodeSlice(GPU, 1)
     before = step_times(SPEC, node, Phase.AGGREGATED, PROFILE)
     after = step_times(SPEC, node, Phase.AGGREGATED, knows)
@@ -120,16 +122,16 @@ def test_the_error_is_that_of_points_left_out() -> None:
     """One point of seven is off by half: it is not explained away."""
     points = measured_at(1.0, 1.0)
     spoilt = [*points, replace(points[0], load=8.0, tpot_ms=1.5 * float(points[0].tpot_ms or 0))]
-    assert measure(spoilt, PROFILE, "2026-11-20").error > 0.02
+    assert fit_measurement(spoilt, PROFILE, "2026-11-20").error > 0.02
 
 
 def test_what_no_such_gpu_can_do_is_refused() -> None:
     fast = [replace(point(16.0), ttft_ms=5.0, tpot_ms=0.5)]
     with pytest.raises(InvalidValue, match="is this the GPU"):
-        measure(fast, PROFILE, "2026-11-20")
+        fit_measurement(fast, PROFILE, "2026-11-20")
 
 
 def test_points_of_two_models_are_no_one_measurement() -> None:
     other = replace(point(1.0), spec=catalog.model("Qwen/Qwen3-8B"))
     with pytest.raises(InvalidValue, match="one model"):
-        measure([measured_at(1.0, 1.0)[0], other], PROFILE, "2026-11-20")
+        fit_measurement([measured_at(1.0, 1.0)[0], other], PROFILE, "2026-11-20")

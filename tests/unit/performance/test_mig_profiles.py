@@ -48,7 +48,7 @@ def test_kernels_of_a_slice_are_those_of_its_gpu_and_count_as_uncertain() -> Non
     profile = default_profile()
     whole, found = catalog.gpu("H100"), catalog.gpu("H100/1g.10gb")
     assert profile.kernels(found) == profile.kernels(whole)
-    assert not profile.measured(found)
+    assert not profile.is_measured(found)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoscaler.performance import catalog
-from autoscaler.performance.estimate_errors import ErrorSummary, by_class
-from autoscaler.performance.holdout import half, with_profile
+from autoscaler.performance.estimate_errors import ErrorSummary, errors_by_class
+from autoscaler.performance.holdout import estimate_all, estimate_held_out_half
 from autoscaler.performance.packaged_profile import default_profile
 from streams.files.measured_points import read_points
 
@@ -17,7 +17,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def _total(points) -> ErrorSummary:
-    return by_class(with_profile(points, default_profile()))[-1]
+    return errors_by_class(estimate_all(points, default_profile()))[-1]
 
 
 def test_dense_models_are_within_the_stated_error() -> None:
@@ -40,7 +40,7 @@ def test_measured_batches_are_reproduced() -> None:
 
 def test_half_of_the_measured_batches_predict_the_others() -> None:
     points = read_points(DATA / "batches.csv").points
-    total = by_class(half(points, [], configurations=False))[-1]
+    total = errors_by_class(estimate_held_out_half(points, [], configurations=False))[-1]
     assert total.tpot_mape is not None
     assert total.ttft_mape is not None
     assert total.tpot_mape < 0.1

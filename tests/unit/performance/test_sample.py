@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths
-from autoscaler.performance.request_sample import lengths_of
+from autoscaler.performance.request_sample import sample_lengths
 
 LENGTHS = Lengths.expected(2000.0, 200.0)
 MOST = 10**6
@@ -17,14 +17,14 @@ MOST = 10**6
 
 @pytest.mark.parametrize("together", [-1.0, -0.5, 0.5, 1.0])
 def test_lengths_come_together_as_far_as_is_said(together: float) -> None:
-    inputs, outputs = lengths_of(replace(LENGTHS, together=together), MOST, 1)
+    inputs, outputs = sample_lengths(replace(LENGTHS, together=together), MOST, 1)
     found = np.corrcoef(np.log(inputs), np.log(outputs))[0, 1]
     assert found == pytest.approx(together, abs=0.05)
 
 
 def test_how_long_they_are_stays_the_same() -> None:
-    inputs, outputs = lengths_of(LENGTHS, MOST, 1)
-    same, other = lengths_of(replace(LENGTHS, together=-0.7), MOST, 1)
+    inputs, outputs = sample_lengths(LENGTHS, MOST, 1)
+    same, other = sample_lengths(replace(LENGTHS, together=-0.7), MOST, 1)
     assert (same == inputs).all()
     assert other.mean() == pytest.approx(outputs.mean(), rel=0.01)
     assert np.quantile(other, 0.9) == pytest.approx(np.quantile(outputs, 0.9), rel=0.01)

@@ -11,7 +11,7 @@ from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.performance.profile import architecture
+from autoscaler.performance.profile import architecture_key
 from autoscaler.serving.engine_setup import setup_on
 from autoscaler.simulation.arrivals import Arrival
 from tests.unit.simulation.simulation_builders import (
@@ -29,7 +29,7 @@ SPEC = service().architecture
 
 def test_an_engine_that_was_measured_runs_at_the_measured_speed() -> None:
     slow = Measurement(
-        architecture(SPEC), SPEC.weight_dtype, "L40S", 1, 2.0, 3.0, 0.05, 4, "2026-11-20"
+        architecture_key(SPEC), SPEC.weight_dtype, "L40S", 1, 2.0, 3.0, 0.05, 4, "2026-11-20"
     )
     usual, measured = (
         run({ONE: 1}, [Arrival(0.0, "mini", 1000, 101)], 60.0, on=on).requests[0]

@@ -12,7 +12,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
-from autoscaler.performance.profile_sources import profile_of
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import Simulator
@@ -37,7 +37,7 @@ def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
     timeline = one.run()
     stages = tuple((NodeSlice(catalog.gpu("L40S"), 1), 32) for _ in range(2))
     lane, _ = pipeline_times(
-        SPEC, PipelineSlices(stages, 8192), Phase.AGGREGATED, profile_of(one.cluster)
+        SPEC, PipelineSlices(stages, 8192), Phase.AGGREGATED, cluster_profile(one.cluster)
     )
     assert [row.outcome for row in timeline.requests] == ["served"] * 5
     row = timeline.requests[0]
