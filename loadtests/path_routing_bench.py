@@ -34,7 +34,7 @@ from typing import Any
 import uvloop
 
 from autoscaler.serving.component_paths import ComponentPath
-from executors.engines.metrics_text import load
+from executors.engines.metrics_text import parse_load
 from executors.gateway.__main__ import main as gateway
 from executors.gateway.admission import Slot
 from executors.gateway.inflight_request import InflightRequest
@@ -101,7 +101,7 @@ class ByQueues:
             return self._in_flight[end]
         head = b"GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n" % end.address.encode()
         answer = await proxy._engines._pool.send(end.address, head, b"")
-        return load((await answer.read()).decode()).in_flight
+        return parse_load((await answer.read()).decode()).in_flight
 
 
 def serve(way: str, options: list[str]) -> int:

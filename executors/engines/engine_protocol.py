@@ -1,16 +1,16 @@
-"""What an executor needs of an engine, whatever engine it is.
+"""The interface between an executor and any kind of engine.
 
-Holds the Protocol and its values. Knows no engine by name. Every engine is a process, possibly with
-child workers, that leads a session of its own: the executor gives it a closed environment, stops it
-with SIGTERM to the leader and, past its stop deadline, SIGKILL to everything it started.
+Every engine is a process, possibly with child workers, that leads its own session. The executor
+gives it a closed environment, stops it with SIGTERM to the leader, and sends SIGKILL to all
+descendants after the stop deadline.
 
-    launch line   argv and variables for one instance on given GPUs and ports
-    ready         it answers /health
-    alive         it generated one token: the only proof that its core works
-    load          what it holds and how far it has come, from its own metrics
-    switch role   by strategy: `routing` serves any phase as it is, `relaunch` starts anew
-    sleep, wake   where it is declared to: its GPU memory is free meanwhile
-    drain, stop   the executor's: out of the routes, idle, SIGTERM, SIGKILL to the tree
+   launch line   argv and variables for one instance on given GPUs and ports
+   ready         it answers /health
+   alive         it generated one token: the only proof that its core works
+   load          its requests and token counters, from its own metrics
+   switch role   by strategy: `routing` serves any phase as it is, `relaunch` restarts
+   sleep, wake   if declared: its GPU memory is free while it sleeps
+   drain, stop   by the executor: out of the routes, idle, SIGTERM, SIGKILL to the tree
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topics.time_base import TimeBase
 
 
 class RoleSwitch(StrEnum):
-    """How an instance comes to serve another phase."""
+    """How an instance changes its phase."""
 
     ROUTING = "routing"
     RELAUNCH = "relaunch"
@@ -34,19 +34,19 @@ class RoleSwitch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """Everything a launch line needs.
+    """The input of a launch line.
 
-    source: the catalogue's name of the model, which tells its size and speed; weights: what the
-    engine loads, a path or a repository, "" = source. gpu: type name; gpus: indices on the node,
-    which the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees them as 0, 1, ...).
-    host: the address to listen on; advertise: the one under which gateways and other engines reach
-    it. ports: as many as the kind asks for, consecutive; the first is for HTTP; rank 0 of a gang
-    has one more, its last, where the other ranks find it. gang: its place in an instance over
-    several nodes, with the rendezvous known; only rank 0 serves HTTP. launched_ms: domain time of
-    the launch. shutdown_timeout_s: domain s in which requests in flight may finish after SIGTERM.
-    api_key: what its /v1 paths ask for, "" for none; it goes into the environment, never into argv.
-    kv_gb_s, node_s: for simulated engines: how fast KV comes to this node in 1e9 bytes/s (0: as
-    usual), domain s until the machine is there.
+    source: the catalogue's name of the model, which determines its size and speed; weights: path or
+    repository that the engine loads, "" = source. gpu: type name; gpus: indices on the node, which
+    the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees them as 0, 1, ...). host: the
+    address to listen on; advertise: the one for gateways and other engines. ports: as many as the
+    kind needs, consecutive; the first is for HTTP; rank 0 of a gang has one more at the end, the
+    rendezvous of the other ranks. gang: its rank in an instance over several nodes, with a known
+    rendezvous; only rank 0 serves HTTP. launched_ms: domain time of the launch. shutdown_timeout_s:
+    domain s for requests in flight after SIGTERM. api_key: required by its /v1 paths, "" for none;
+    it goes into the environment, never into argv. For simulated engines: kv_gb_s, the rate at which
+    KV moves to this node in 1e9 bytes/s (0 = default); node_s, domain s until the machine is
+    provisioned.
     """
 
     model: str
@@ -69,22 +69,22 @@ class LaunchSpec:
 
     @property
     def port(self) -> int:
-        """Where it answers HTTP."""
+        """The HTTP port."""
         return self.ports[0]
 
 
 def rendezvous(host: str, ports: tuple[int, ...]) -> str:
-    """Where the ranks of a gang find rank 0, which has these ports on `host`."""
+    """The address at which the ranks of a gang find rank 0, which has these ports on `host`."""
     return f"{host}:{ports[-1]}"
 
 
 API_KEY = "VLLM_API_KEY"
-"""The variable in which an engine finds the key that its /v1 paths ask for."""
+"""Environment variable of an engine with the API key that its /v1 paths require."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """argv without a shell, and variables on top of the closed environment that all engines get."""
+    """argv without a shell, and variables in addition to the closed environment of all engines."""
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
@@ -92,7 +92,7 @@ class LaunchLine:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """How to reach one running engine. endpoint: "host:port". model: the name it serves."""
+    """The address of a running engine. endpoint: "host:port". model: the name it serves."""
 
     client: aiohttp.ClientSession
     endpoint: str
@@ -102,9 +102,10 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine holds. held_kv: KV held though no request runs.
+    """The load of an engine. held_kv: KV leases without a running request.
 
-    tokens: prompt and generated tokens since it started; while this grows, its core works.
+    tokens: prompt and generated tokens since its start; a growing number proves that its core
+    works.
     """
 
     running: int
@@ -114,26 +115,26 @@ class Load:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were accepted and not answered."""
+        """Requests that were accepted and not answered yet."""
         return self.running + self.waiting
 
 
 class EngineKind(Protocol):
     """One kind of engine, as the operator configured it.
 
-    The questions are asked over HTTP and answered within the caller's deadline: an engine that is
-    not there or makes no sense is an answer (False, None), not an exception. Kinds with vLLM's HTTP
-    API get them from `executors.engines.http_api.HttpApi`.
+    The async methods send HTTP requests and observe the caller's deadline. An engine that is
+    unreachable or answers nonsense is a result (False, None), not an exception. Kinds with vLLM's
+    HTTP API inherit them from `executors.engines.http_api.HttpApi`.
     """
 
     @property
     def image(self) -> str:
-        """The container image that the operator declares for it, "" for none."""
+        """The declared container image, "" for none."""
         ...
 
     @property
     def ports(self) -> int:
-        """How many consecutive ports an instance listens on."""
+        """The number of consecutive ports of an instance."""
         ...
 
     @property
@@ -143,17 +144,17 @@ class EngineKind(Protocol):
 
     @property
     def sleeps(self) -> bool:
-        """Whether it is declared to sleep instead of being stopped."""
+        """Whether instances sleep instead of being stopped, as declared."""
         ...
 
     @property
     def stop_s(self) -> float:
-        """Longest real s from the end of its shutdown time-out until its last process is gone, as
-        declared; the executor waits longer where it has measured more."""
+        """Declared longest time in real s from the end of the shutdown time-out until the last
+        process is gone. The executor waits longer if it has measured more."""
         ...
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        """How to start it."""
+        """The command line and environment that start it."""
         ...
 
     def startup_s(self, spec: LaunchSpec) -> float:
@@ -161,21 +162,23 @@ class EngineKind(Protocol):
         ...
 
     async def ready(self, engine: Contact) -> bool:
-        """Whether it says that it can serve."""
+        """Whether it reports that it can serve."""
         ...
 
     async def alive(self, engine: Contact) -> bool:
-        """Whether it generates: one request for one token, answered."""
+        """Whether it generates: it answers one request for one token."""
         ...
 
     async def sleep(self, engine: Contact) -> bool:
-        """Let it sleep, if it does not; whether it does, as it says itself and shows."""
+        """Put it to sleep unless it sleeps; returns whether it sleeps by its own report and its
+        metrics."""
         ...
 
     async def wake(self, engine: Contact) -> bool:
-        """Wake it, if it sleeps; whether it is awake, which does not prove that it generates."""
+        """Wake it if it sleeps; returns whether it is awake, which does not prove that it
+        generates."""
         ...
 
     async def load(self, engine: Contact) -> Load | None:
-        """What it holds; None when it does not tell."""
+        """Its load; None if it does not report it."""
         ...

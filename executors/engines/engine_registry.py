@@ -1,6 +1,6 @@
-"""Engine kinds by the name that a configuration gives them.
+"""Engine kinds, parsed from an executor's configuration.
 
-Holds reading and refusing one engine's section. Adding a kind is one line in `_KINDS`.
+To add a kind, add one line to `_KINDS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topics.engine_profiles import profile_wire_name
 
 
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
-    """The declared engines by their names on the wire, which carry the hash of their profile."""
+    """The declared engines by wire name, which includes the hash of their profile."""
     if not isinstance(raw, dict):
         raise InvalidRecord(where, raw, "a JSON object")
     found = {}
@@ -32,7 +32,7 @@ def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
 
 
 def parse_engine(where: str, raw: Any) -> EngineKind:
-    """The engine that `raw` declares; InvalidRecord names what is wrong with it."""
+    """The engine that `raw` declares. InvalidRecord names the offending field."""
     if not isinstance(raw, dict):
         raise InvalidRecord(where, raw, "a JSON object")
     kind = raw.get("kind")

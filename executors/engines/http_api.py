@@ -1,6 +1,6 @@
-"""The questions an executor asks of an engine, over vLLM's HTTP API.
+"""Readiness, liveness, sleep and load of an engine over vLLM's HTTP API.
 
-Holds the paths and what counts as an answer. Knows no deadline: the caller cancels.
+There are no deadlines here: the caller cancels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class HttpApi:
-    """Base of the kinds of engines that speak vLLM's HTTP API."""
+    """Base of the engine kinds with vLLM's HTTP API."""
 
     __slots__ = ()
 
     async def ready(self, engine: Contact) -> bool:
-        """/health says 200."""
+        """Whether /health returns 200."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/health") as response:
                 return response.status == 200
@@ -32,8 +32,8 @@ class HttpApi:
             return False
 
     async def alive(self, engine: Contact) -> bool:
-        """One completion of one token. The answer of a healthy API server with a stopped core never
-        comes, so this hangs where /health still says 200."""
+        """Whether a completion of one token succeeds. If the core has stopped, the API server never
+        answers, so this hangs while /health still returns 200."""
         body = {"model": engine.model, "prompt": "a", "max_tokens": 1, "temperature": 0}
         url = f"http://{engine.endpoint}/v1/completions"
         try:
@@ -44,33 +44,33 @@ class HttpApi:
             return False
 
     async def sleep(self, engine: Contact) -> bool:
-        """/sleep, its weights kept in the host's memory. It sleeps if it says so and its metrics,
-        which come from the engine's core, no longer say that it is awake."""
+        """POST /sleep, which keeps the weights in host memory. The engine sleeps if it reports so
+        and its metrics, which come from the core, no longer report it as awake."""
         if not await self._sleeping(engine):
             await self._post(engine, "/sleep?level=1")
         return await self._sleeping(engine) is True and not await self._awake(engine)
 
     async def wake(self, engine: Contact) -> bool:
-        """/wake_up."""
+        """POST /wake_up."""
         if await self._sleeping(engine):
             await self._post(engine, "/wake_up")
         return await self._sleeping(engine) is False
 
     async def _sleeping(self, engine: Contact) -> bool | None:
-        """What it says; None where it says nothing."""
+        """Its own report; None if it gives none."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/is_sleeping") as response:
-                said = await response.json() if response.status == 200 else {}
+                body = await response.json() if response.status == 200 else {}
         except (*_UNREACHABLE, ValueError):
             return None
-        found = said.get("is_sleeping") if isinstance(said, dict) else None
-        return found if isinstance(found, bool) else None
+        sleeping = body.get("is_sleeping") if isinstance(body, dict) else None
+        return sleeping if isinstance(sleeping, bool) else None
 
     async def _awake(self, engine: Contact) -> bool:
-        """Whether its metrics say that it is awake; an engine without them is taken at its word."""
+        """Whether its metrics report it as awake; True if they are unreadable."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/metrics") as response:
-                return metrics_text.awake(await response.text())
+                return metrics_text.is_awake(await response.text())
         except (*_UNREACHABLE, ValueError):
             return True
 
@@ -80,13 +80,13 @@ class HttpApi:
             async with engine.client.post(url, headers=_key(engine)) as response:
                 await response.read()
         except _UNREACHABLE:
-            pass  # what became of it is asked next
+            pass  # the caller checks the result with /is_sleeping
 
     async def load(self, engine: Contact) -> Load | None:
-        """What /metrics says."""
+        """The load in /metrics."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/metrics") as response:
-                return metrics_text.load(await response.text())
+                return metrics_text.parse_load(await response.text())
         except _UNREACHABLE:
             return None
         except (ValueError, UnicodeDecodeError) as error:

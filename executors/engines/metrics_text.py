@@ -1,7 +1,4 @@
-"""Reading vLLM's /metrics: what an engine holds.
-
-Owns the few names that a drain depends on. Knows nothing of HTTP.
-"""
+"""Parses vLLM's /metrics into the load of an engine."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ _SLEEP = re.compile(r'^vllm:engine_sleep_state\{.*sleep_state="awake".*\} (\S+)$
 _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
-def values(text: str, name: str) -> list[float]:
-    """All samples of the metric `name` (labels are not looked at)."""
+def samples(text: str, name: str) -> list[float]:
+    """All samples of the metric `name`, with any labels."""
     return [
         float(line.rpartition(" ")[2])
         for line in text.splitlines()
@@ -25,21 +22,21 @@ def values(text: str, name: str) -> list[float]:
     ]
 
 
-def awake(text: str) -> bool:
-    """Whether its core says that it is awake; False too where it says nothing of it."""
+def is_awake(text: str) -> bool:
+    """Whether the core reports that it is awake; False if the metric is missing."""
     return any(float(value) > 0.0 for value in _SLEEP.findall(text))
 
 
-def load(text: str) -> Load:
-    """Requests running and waiting, and whether KV is held though there are none.
+def parse_load(text: str) -> Load:
+    """Running and waiting requests, and whether an idle engine holds KV.
 
-    KV of finished prefills shows in the KV gauge alone, so it can be told only of an idle engine:
-    held_kv is 1 then. ValueError: the text lacks the gauges.
+    KV of finished prefills appears only in the KV usage gauge, so it is visible only in an idle
+    engine: held_kv is 1 then. ValueError if the text lacks the gauges.
     """
-    running, waiting, usage = values(text, _RUNNING), values(text, _WAITING), values(text, _KV)
+    running, waiting, usage = samples(text, _RUNNING), samples(text, _WAITING), samples(text, _KV)
     if not running or not waiting or not usage:
         raise ValueError(f"no {_RUNNING}, {_WAITING} or {_KV} in the metrics")
     idle = not any(running) and not any(waiting)
-    tokens = sum(sum(values(text, name)) for name in _TOKENS)
+    tokens = sum(sum(samples(text, name)) for name in _TOKENS)
     held_kv = int(idle and max(usage) > 0.0)
     return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens)

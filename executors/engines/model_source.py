@@ -1,7 +1,4 @@
-"""The architecture behind an engine's `source`: a name of the catalogue, or a config.json.
-
-Owns reading such a file on this node. What its keys mean is in `performance.architecture`.
-"""
+"""Resolves an engine's `source`: a name of the catalogue, or a config.json on this node."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from autoscaler.serving.engine_setup import InvalidValue, ModelSpec
 
 
 def architecture(source: str) -> ModelSpec | str:
-    """The model that the file `source` describes; a name as it is. InvalidValue: no such file."""
+    """The model that the file `source` describes; any other name unchanged. InvalidValue if the
+    file is unreadable."""
     if not source.endswith(".json"):
         return source
     try:

@@ -1,6 +1,6 @@
 """`python -m executors.engines.simulated`: one simulated engine, one process.
 
-The composition root: reads the command line, waits the start-up time, then serves.
+The composition root: parses the command line, waits for the start-up time, then serves.
 """
 
 from __future__ import annotations
@@ -36,34 +36,39 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--model", required=True, help="name under which it is served")
     add("--source", required=True, help="architecture, as in the catalogue of models")
     add("--gpu", required=True)
-    add("--gpus", type=int, required=True, help="tensor parallel over so many")
+    add("--gpus", type=int, required=True, help="number of GPUs (tensor parallel)")
     add("--phase", choices=PHASES, default="aggregated")
     add("--host", default="127.0.0.1")
     add("--port", type=int, required=True)
     add("--max-len", type=int, required=True, help="tokens of prompt and answer together")
     add("--quantization", default=None)
-    add("--engine-args", default="[]", help="JSON: arguments of vLLM, of which memory counts")
+    add("--engine-args", default="[]", help="JSON: arguments of vLLM; those about memory apply")
     add("--max-num-seqs", type=int, default=None)
     add("--time-base", default="1.0,0,0", help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
-    add("--startup-s", type=float, default=None, help="domain s; left out: as predicted")
+    add("--startup-s", type=float, default=None, help="domain s (default: as predicted)")
     add("--launched-ms", type=int, default=None, help="domain time from which start-up counts")
     add("--shutdown-timeout", type=float, default=0.0, help="domain s to finish after SIGTERM")
     add("--flush-ms", type=float, default=30.0, help="real ms between writes of a stream")
     add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
-    add("--kv-gb-s", type=float, default=None, help="how fast KV comes from others, 1e9 bytes/s")
-    add("--measurements", default="[]", help="JSON: a user's own, of this model on this GPU too")
-    add("--gang", default="", help="JSON: its place in an instance over several nodes")
+    add(
+        "--kv-gb-s",
+        type=float,
+        default=None,
+        help="rate of KV transfers to it, 1e9 bytes/s",
+    )
+    add("--measurements", default="[]", help="JSON: measurements of the user")
+    add("--gang", default="", help="JSON: its rank in an instance over several nodes")
     add("--kv-lease", type=float, default=30.0, help="domain s for which KV is held")
     return parser.parse_args(argv)
 
 
-def measured_in(text: str) -> tuple[Measurement, ...]:
+def parse_measurements(text: str) -> tuple[Measurement, ...]:
     """The measurements in the JSON `text`, as `SimulatedKind` wrote it."""
     found: tuple[Measurement, ...] = read_value(tuple[Measurement, ...], orjson.loads(text))
     return found
 
 
-def gang_in(text: str) -> GangRank | None:
+def parse_gang(text: str) -> GangRank | None:
     """The place in a gang in the JSON `text`, as `SimulatedKind` wrote it; "" for none."""
     found: GangRank | None = read_value(GangRank, orjson.loads(text)) if text else None
     return found
@@ -123,7 +128,8 @@ async def _ended(
     unless: asyncio.Event | None = None,
     within_s: float | None = None,
 ) -> bool:
-    """Wait for the end, for so long or until something else comes; whether it was the end."""
+    """Wait for `stop` or `gone`, at most `within_s` or until `unless`; returns whether one is
+    set."""
     try:
         events = (stop, gone) if unless is None else (stop, gone, unless)
         await asyncio.wait_for(first_of(*events), within_s)
@@ -133,11 +139,11 @@ async def _ended(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one engine; exit code 0 after a stop, 1 when it cannot serve, 2 for bad arguments."""
+    """Run one engine. Returns 0 after a stop, 1 if it cannot listen, 2 for bad arguments."""
     arguments = _arguments(argv)
     try:
         time_base = TimeBase.parse(arguments.time_base)
-        gang = gang_in(arguments.gang)
+        gang = parse_gang(arguments.gang)
         setup = engine_setup(
             architecture(arguments.source),
             arguments.gpu,
@@ -147,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments.quantization,
             arguments.max_num_seqs,
             arguments.kv_gb_s,
-            measured_in(arguments.measurements),
+            parse_measurements(arguments.measurements),
             tuple((one.gpu, one.gpus, one.layers) for one in gang.stages) if gang else (),
             read_value(tuple[str, ...], orjson.loads(arguments.engine_args)),
         )

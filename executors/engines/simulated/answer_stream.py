@@ -1,7 +1,7 @@
-"""The bytes of an answer, streamed or whole, in the form that vLLM 0.32 gives them.
+"""The bytes of an answer, streamed or whole, in the format of vLLM 0.32.
 
-Every generated token is the word "a". Tokens that are written together share one event, as they do
-in vLLM under load.
+Every generated token is the word "a". As in vLLM under load, tokens that are written together share
+one event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Answer:
         self._reasons: list[str | None] = [None] * job.samples
 
     def write(self, choice: int, tokens: int) -> None:
-        """Further tokens of a choice; before its last one comes `finish`."""
+        """Write further tokens of a choice. `finish` writes its last ones."""
         if self.job.stream and tokens > 0:
             self._start()
         self._tokens[choice] += tokens
@@ -39,7 +39,7 @@ class Answer:
     def finish(
         self, choice: int, tokens: int, reason: str, kv: dict[str, Any] | None = None
     ) -> None:
-        """The last `tokens` tokens of a choice; with the last choice the answer ends."""
+        """Write the last `tokens` tokens of a choice. After the last choice the answer ends."""
         if self.job.stream:
             self._start()
         self._tokens[choice] += tokens
@@ -50,7 +50,7 @@ class Answer:
             self._end(kv)
 
     def fail(self, error: ApiError) -> None:
-        """Break off: an error response, or an error event when the stream has begun."""
+        """Break off: an error response, or an error event if the stream has begun."""
         if self._started:
             self.responder.write(b"data: " + error.body() + b"\n\n" + _DONE)
             self.responder.end()
@@ -91,7 +91,7 @@ class Answer:
         return "chat.completion.chunk" if chunk else "chat.completion"
 
     def _chunk(self, choice: int, text: str | None, finish: str | None) -> bytes:
-        """text None: the first chunk of a chat, which names the role."""
+        """One event. text None: the first chunk of a chat, which names the role."""
         item: dict[str, Any] = {"index": choice}
         if self.job.chat:
             first = {"role": "assistant", "content": ""}

@@ -1,7 +1,6 @@
-"""OpenAI's completions and chat completions, as far as a simulated engine understands them.
+"""OpenAI's completions and chat completions, as far as simulated engines support them.
 
-Holds reading and refusing request bodies. Knows nothing of time, of batching or of answers. Prompt
-tokens are counted as words.
+Parses and refuses request bodies. Prompt tokens are counted as words.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ import orjson
 from executors.engines.simulated.request_parameters import ApiError, check, flag, integer, malformed
 
 _COMPLETION_DEFAULT = 16  # OpenAI's default for completions
-_CHAT_DEFAULT = 256  # a simulated model ends its own answer here when nobody bounds it
+_CHAT_DEFAULT = 256  # length of an answer without a limit
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}\Z")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _MAX_SAMPLES = 1024
 
 
 class FatalRequest(Exception):
-    """A hand-over that vLLM's engine core does not survive."""
+    """A KV hand-over that crashes vLLM's engine core."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteKv:
-    """Where the KV of a prompt lies: held by another engine under `request`."""
+    """The location of a prompt's KV: another engine holds it under `request`."""
 
     request: str
     host: str
@@ -38,10 +37,10 @@ class RemoteKv:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One understood request.
+    """One parsed request.
 
     prompts: tokens of each; each is answered `n` times, so there are `samples` choices. hold_kv: it
-    is a prefill for another instance. running_usage: every chunk carries the usage so far.
+    is a prefill for another instance. running_usage: every chunk includes the usage so far.
     """
 
     chat: bool
@@ -57,15 +56,15 @@ class Job:
 
     @property
     def samples(self) -> int:
-        """How many choices its answer has."""
+        """The number of choices of its answer."""
         return len(self.prompts) * self.n
 
 
 def parse(body: bytes, chat: bool, model: str, max_len: int) -> Job:
     """The request in `body`.
 
-    ApiError 404 for another model, 400 for what vLLM or this engine refuses; FatalRequest for what
-    neither survives.
+    ApiError 404 for another model, 400 for a request that vLLM or this engine refuses; FatalRequest
+    for one that crashes both.
     """
     try:
         raw = orjson.loads(body)
@@ -171,7 +170,8 @@ def _chat_tokens(raw: Mapping[str, Any]) -> int:
 
 
 def _kv_params(raw: Mapping[str, Any]) -> tuple[bool, RemoteKv | None]:
-    """What a prefill should leave or a decode fetch. In vLLM extra arguments override them."""
+    """(Whether a prefill keeps its KV, the KV that a decode fetches). As in vLLM, extra arguments
+    take precedence."""
     smuggled = raw.get("vllm_xargs") or {}
     params = smuggled.get("kv_transfer_params", raw.get("kv_transfer_params")) or {}
     if not isinstance(params, dict) or ("kv_transfer_params" in smuggled and not params):

@@ -1,11 +1,10 @@
-"""Paths of a simulated engine and its life: start-up, serving, the ways to end.
+"""HTTP paths and process life of a simulated engine: start-up, serving, shutdown.
 
-Owns the listener and the signals. Knows nothing of batching. As with vLLM 0.32: connections are
-refused until ready; SIGTERM with a shutdown time-out of 0 ends what is in flight with the finish
-reason "abort", with N lets it finish for N domain seconds while new requests get 500, and what is
-left then hangs until its client leaves. A request that the core does not survive takes the engine
-along. The exit code is 0 each time. SIGUSR1 wedges it (healthy, but nothing moves, as if its core
-was stopped), SIGUSR2 lets it go on.
+As with vLLM 0.32, connections are refused until the engine is ready. SIGTERM with a shutdown
+time-out of 0 ends requests in flight with the finish reason "abort". With N they may finish for N
+domain seconds while new requests get 500; the remaining ones then hang until their clients leave. A
+request that crashes the core ends the engine. The exit code is 0 each time. SIGUSR1 wedges the
+engine (healthy, but without progress, as with a stopped core); SIGUSR2 resumes it.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from topics.time_base import TimeBase
 
 _KV_PATH = "/simulated/kv/"
 _FETCH_TIMEOUT_S = 5.0
-_DEATH_S = 0.5  # real s from the core's death to the process's end
+_DEATH_S = 0.5  # real s from the core's crash to the process's end
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _VERSION = orjson.dumps({"version": "simulated"})
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the server needs to know. max_len: tokens of one request. Times in domain s.
+    """Settings of the server. max_len: tokens of one request. Times in domain s.
 
-    dev_mode: pause and sleep can be asked for. api_key: that /v1 asks for, "" for none.
+    dev_mode: enables pause and sleep. api_key: required by /v1, "" for none.
     """
 
     identity: Identity
@@ -48,7 +47,7 @@ class Serving:
 
 
 class Server:
-    """Routes requests to the engine; `run` lives from ready to the end."""
+    """Routes requests to the engine; `run` serves until shutdown."""
 
     def __init__(self, engine: Engine, serving: Serving) -> None:
         self._engine = engine
@@ -57,12 +56,11 @@ class Server:
         self._ending = False
         self._dead = asyncio.Event()
         self._answers = 0
-        self._dev = sleep_api.Dev(engine) if serving.dev_mode else None
+        self._dev = sleep_api.DevMode(engine) if serving.dev_mode else None
 
     async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
-        """Listen until `stop` (end with manners), `gone` (end at once) or a fatal request;
-        OSError: port taken.
-        """
+        """Listen until `stop` (orderly shutdown), `gone` (immediate shutdown) or a fatal request.
+        OSError if the port is taken."""
         loop = asyncio.get_running_loop()
         identity = self._serving.identity
         loop.add_signal_handler(signal.SIGUSR1, self._engine.pause)
@@ -84,7 +82,7 @@ class Server:
                 timeout_s = self._serving.time_base.real_s(self._serving.shutdown_timeout_s)
                 try:
                     await asyncio.wait_for(first_of(self._engine.idle, gone), timeout_s)
-                except TimeoutError:  # the core is killed, the rest waits for its clients
+                except TimeoutError:  # the core stops, and the remaining requests hang
                     listener.close()
                     self._engine.pause()
                     await first_of(self._engine.idle, gone)
@@ -93,7 +91,7 @@ class Server:
             self._engine.cut()
             for connection in list(self._connections):
                 connection.close()
-            await asyncio.sleep(0)  # the bytes above leave with the next turn of the loop
+            await asyncio.sleep(0)  # lets the loop send the bytes above
 
     def _handle(self, request: Request, responder: Responder) -> None:
         try:
@@ -112,7 +110,7 @@ class Server:
         else:
             responder.respond(404, b'{"detail":"Not Found"}')
             return
-        if path.startswith("/v1") and not self._may(request):
+        if path.startswith("/v1") and not self._authorized(request):
             responder.respond(401, b'{"error":"Unauthorized"}')
         elif method != wanted:
             responder.respond(405, b'{"detail":"Method Not Allowed"}')
@@ -131,8 +129,8 @@ class Server:
         elif self._dev is not None:
             self._dev.handle(request, responder)
 
-    def _may(self, request: Request) -> bool:
-        """Like vLLM's --api-key: it guards /v1, and nothing else."""
+    def _authorized(self, request: Request) -> bool:
+        """Whether the request is authorized. As vLLM's --api-key, it guards /v1 only."""
         key = self._serving.api_key
         return not key or request.headers.get("authorization", "") == f"Bearer {key}"
 
@@ -158,7 +156,7 @@ class Server:
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             raise ApiError(400, "transfer_ms must be a number") from None
         if engine_id != self._serving.identity.engine_id or not number.isdigit():
-            raise ApiError(404, "no such KV was ever held here")
+            raise ApiError(404, "this engine never held that KV")
         self._engine.give_kv(int(number), min(max(transfer_ms, 0.0), 1e7))
         responder.respond(200, b"{}")
 
@@ -173,7 +171,7 @@ class Server:
 
 
 async def fetch_kv(remote: RemoteKv, transfer_ms: float) -> bool:
-    """Ask the engine at `remote` for its KV; False when it is not there or another one is."""
+    """Fetch KV from the engine at `remote`; False if it is gone or another engine answers."""
     body = orjson.dumps({"transfer_ms": transfer_ms})
     head = (
         f"POST {_KV_PATH}{remote.request} HTTP/1.1\r\nHost: {remote.host}\r\n"
@@ -203,7 +201,7 @@ async def first_of(*events: asyncio.Event) -> None:
 
 
 def watch_end(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Event, asyncio.Event]:
-    """(stop, gone): asked to end, and the supervisor is gone."""
+    """(stop, gone): set by SIGTERM or SIGINT, and by the exit of the supervisor."""
     stop, gone = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

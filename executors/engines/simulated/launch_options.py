@@ -1,6 +1,6 @@
-"""What simulated engines have in common as processes: one port, and their common launch options.
+"""Common parts of the simulated engine kinds: one port, and common launch options.
 
-Imports nothing of the engines themselves: those run in processes of their own.
+Does not import the engines, which run in processes of their own.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from executors.engines.http_api import HttpApi
 
 
 class SimulatedProcess(HttpApi):
-    """Base of the kinds of simulated engines."""
+    """Base of the simulated engine kinds."""
 
     __slots__ = ()
 
     @property
     def ports(self) -> int:
-        """HTTP, which also carries the KV of engines that have any."""
+        """One: HTTP, which also carries KV."""
         return 1
 
     @property
     def role_switch(self) -> RoleSwitch:
-        """What it takes for a request is given at its launch, so it starts anew."""
+        """The phase is fixed at launch, so a switch needs a relaunch."""
         return RoleSwitch.RELAUNCH
 
     @property
     def stop_s(self) -> float:
-        """It ends as soon as nothing is in flight."""
+        """It exits as soon as no request is in flight."""
         return 2.0
 
 
@@ -40,8 +40,8 @@ def launch_line(
     options: Mapping[str, str],
     env: tuple[tuple[str, str], ...] = (),
 ) -> LaunchLine:
-    """`python -m module ...` with what every simulated engine is told, and its own `options`."""
-    told = {
+    """`python -m module ...` with the options of every simulated engine, and its own `options`."""
+    arguments = {
         "--model": spec.model,
         "--host": spec.host,
         "--port": str(spec.port),
@@ -51,6 +51,6 @@ def launch_line(
         "--launched-ms": str(spec.launched_ms),
         **options,
     }
-    # One word each: a value that begins with a dash stays a value.
-    words = [f"{key}={value}" for key, value in told.items()]
+    # KEY=VALUE in one word, so that a value may begin with a dash.
+    words = [f"{key}={value}" for key, value in arguments.items()]
     return LaunchLine((sys.executable, "-m", module, *words), env)

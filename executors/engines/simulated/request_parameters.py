@@ -1,8 +1,7 @@
-"""The parameters of a request, refused where vLLM 0.32 refuses them (measured, one by one).
+"""Parameters of a request, refused as vLLM 0.32 refuses them.
 
-Holds the table of names, kinds and ranges. Values are read as leniently as vLLM reads them: "yes"
-is true, "5" is 5. What the kind does not allow is a "Bad Request" about `body.NAME`, what the range
-does not allow a "BadRequestError". Knows no prompt and no answer.
+A table of names, types and ranges. Values are read as leniently as in vLLM: "yes" is true, "5" is
+5. A wrong type is a "Bad Request" about `body.NAME`, a value out of range a "BadRequestError".
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MAX_LOGPROBS = 20
 
 
 class ApiError(Exception):
-    """A refusal in OpenAI's form. kind: its type, "" = the usual one of its status."""
+    """A refusal in OpenAI's format. kind: its type, "" = the default of its status."""
 
     def __init__(self, status: int, message: str, param: str | None = None, kind: str = "") -> None:
         super().__init__(message)
@@ -29,7 +28,7 @@ class ApiError(Exception):
         self._kind = kind
 
     def body(self) -> bytes:
-        """The JSON object that says it."""
+        """The error as a JSON object."""
         error = {
             "message": str(self),
             "type": self._kind or _TYPES.get(self.status, "InternalServerError"),
@@ -40,13 +39,13 @@ class ApiError(Exception):
 
 
 def malformed(name: str, wanted: str) -> ApiError:
-    """The value of `name` is of the wrong kind."""
+    """The error for a value of the wrong type."""
     where = f"body.{name}"
     return ApiError(400, f"1 validation error: {where}: {wanted}", where, "Bad Request")
 
 
 def flag(raw: Mapping[str, Any], name: str) -> bool:
-    """A truth value; absent is false."""
+    """A boolean; absent is false."""
     value = raw.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -141,7 +140,7 @@ _FLAGS = ("ignore_eos", "echo", "add_special_tokens", "skip_special_tokens", "us
 
 
 def check(raw: Mapping[str, Any], chat: bool) -> None:
-    """Refuse what vLLM refuses, and what this engine does not do; ApiError says what and why."""
+    """Refuse requests that vLLM refuses or this engine does not support; raises ApiError."""
     for name, (real_fits, allowed) in _RANGES.items():
         real = _real(raw, name)
         if real is not None and not real_fits(real):
@@ -195,7 +194,7 @@ def _logprobs(raw: Mapping[str, Any], chat: bool) -> None:
 
 
 def _formats(raw: Mapping[str, Any], chat: bool) -> None:
-    """Tools and constrained output: vLLM may do them, this engine never does and says so."""
+    """Refuse tools and constrained output, which this engine does not support."""
     if chat and raw.get("tools") is not None:
         if not isinstance(raw["tools"], list):
             raise malformed("tools", "Input should be a valid list")

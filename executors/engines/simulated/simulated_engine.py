@@ -1,8 +1,8 @@
 """The simulated engine: drives the batching machine by the clock and answers requests.
 
-Owns requests between HTTP and the machine, coalesced writes, KV hand-over and the metrics. Knows
-no socket: `server.py` listens. Time inside is domain ms since the time base's origin; the
-machine has a clock of its own.
+Connects HTTP requests to the machine, coalesces writes, and implements KV hand-over and metrics.
+`engine_server` listens. Times are domain ms since the time base's origin; the machine has its own
+clock.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from topics.time_base import TimeBase
 _MIN_WRITE_GAP_S = 0.015
 
 FetchKv = Callable[[RemoteKv, float], Awaitable[bool]]
-"""Ask the engine that holds a KV to give it within so many domain ms; False if it is gone."""
+"""Fetch KV from the engine that holds it, in the given domain ms; False if it is gone."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request of a client with all its choices. entering: it is still being read and tokenised;
-    fetching: its KV is asked for. Neither is in the machine yet."""
+    """One request of a client with all its choices. entering: it is being read and tokenised;
+    fetching: its KV is being fetched. In both cases it is not in the machine yet."""
 
     answer: Answer
     arrived_ms: float
@@ -68,7 +68,7 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this engine is to others: for kv_transfer_params and response ids."""
+    """The identity of this engine in kv_transfer_params and response ids."""
 
     model: str
     engine_id: str
@@ -81,9 +81,9 @@ class Engine:
     """Requests in, tokens out.
 
     first_token_ms: domain ms that a request spends outside of iterations before its first token, as
-    `StepTimes` has it; here all of it before the machine, and for a pair at its prefill. flush_s:
-    real seconds between writes of running streams. recompute: a prompt whose KV cannot be had is
-    computed here instead of failing its request.
+    in `StepTimes`; here all of it precedes the machine, and for a prefill/decode pair the prefill.
+    flush_s: real seconds between writes of running streams. recompute: compute a prompt whose KV is
+    unavailable here instead of failing its request.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Engine:
         return self._clock.now_ms()
 
     def submit(self, job: Job, answer: Answer) -> None:
-        """Take a request; its answer comes through `answer`."""
+        """Accept a request and answer it through `answer`."""
         call = _Call(answer, self.now_ms())
         self._calls.add(call)
         self.idle.clear()
@@ -144,10 +144,11 @@ class Engine:
             self._begin(call, job)
 
     def give_kv(self, request: int, transfer_ms: float) -> bool:
-        """A decode instance fetches the KV of prefill `request`: hold it so long, then drop it.
+        """Keep the KV of prefill `request` for `transfer_ms` while a decode instance fetches it,
+        then drop it.
 
-        False when it is not held any more. vLLM's decode instance reads the blocks all the same,
-        whatever they hold by then: so the answer is good, and only counted as late.
+        False if it is no longer held. vLLM's decode instance reads the blocks anyway, whatever they
+        contain by then, so the request succeeds and only a metric counts it.
         """
         self._step()
         held = self._batcher.extend(request, self._clock.machine_ms() + transfer_ms)
@@ -158,17 +159,17 @@ class Engine:
             self.metrics.kv_late += 1
         return held
 
-    def pause(self, stand: bool = True) -> None:
-        """Park what comes; with `stand` what runs makes no progress either."""
+    def pause(self, stop_machine: bool = True) -> None:
+        """Park new requests; with `stop_machine` running ones make no progress either."""
         self._paused = True
-        if stand:
+        if stop_machine:
             self._step()
-            self._clock.stand()
+            self._clock.stop()
             self._set_timer()
 
     def resume(self) -> None:
-        """Go on, with what was parked meanwhile too."""
-        self._clock.go()
+        """Continue, including the parked requests."""
+        self._clock.resume()
         self._paused = False
         parked, self._parked = self._parked, []
         for call, job in parked:
@@ -177,17 +178,17 @@ class Engine:
         self._step()
 
     async def drained(self) -> None:
-        """Until nothing is in the machine (what is parked does not count)."""
+        """Wait until the machine has no requests (parked ones do not count)."""
         while any(call.flights or call.entering or call.fetching for call in self._calls):
             await asyncio.sleep(0.01)
 
     def cut(self) -> None:
-        """End everything in flight as it is: finish reason "abort", status 200, as vLLM does."""
+        """End all requests in flight at once: finish reason "abort", status 200, as in vLLM."""
         for call in list(self._calls):
             flights = [self._flights.pop(request) for request in sorted(call.flights)]
             for request in call.flights:
                 self._batcher.abort(request)
-            if not flights:  # not a token of it exists
+            if not flights:  # no token exists yet
                 self._fail(call, ApiError(500, "the engine is shutting down"))
                 continue
             self._calls.discard(call)
@@ -197,12 +198,12 @@ class Engine:
         self._maybe_idle()
 
     def break_off(self, message: str) -> None:
-        """Fail everything in flight."""
+        """Fail all requests in flight."""
         for call in list(self._calls):
             self._fail(call, ApiError(500, message))
 
     def metrics_text(self) -> bytes:
-        """The exposition of /metrics now."""
+        """The text of /metrics."""
         self._step()
         batcher = self._batcher
         gauges = Gauges(
@@ -246,8 +247,8 @@ class Engine:
         call.fetching = None
         if there:
             self.metrics.transferred_tokens += sum(job.prompts) * job.n
-            # Asking took real time, which at a high speed is a lot of domain time: the KV was on
-            # its way meanwhile.
+            # The request took real time, which is much domain time at a high speed. The transfer
+            # ran in that time.
             rest_ms = max(0.0, transfer_ms - (self.now_ms() - began_ms))
             self._enter(call, job, Part.DECODE, rest_ms)
             return
@@ -262,9 +263,9 @@ class Engine:
         self._step()
 
     def _disconnected(self, call: _Call) -> None:
-        """The client left. vLLM frees its slots and counts no abort."""
+        """Handle a client that left. vLLM frees its slots and counts no abort."""
         self._drop(call)
-        self._step()  # those behind it may be served sooner than the timer was set to
+        self._step()  # later requests may be served before the timer is due
         self._maybe_idle()
 
     def _fail(self, call: _Call, error: ApiError) -> None:
@@ -290,7 +291,7 @@ class Engine:
             self.idle.set()
 
     def _step(self) -> None:
-        """Bring the machine up to now, write what came out, set the next timer."""
+        """Advance the machine to now, write its output, and set the next timer."""
         now_s = self._loop.time()
         for event in self._batcher.advance(self._clock.machine_ms()):
             self._deliver(event, now_s)
@@ -310,7 +311,7 @@ class Engine:
             self._timer.cancel()
             self._timer = None
         at_ms = self._batcher.next_event_ms()
-        if at_ms == float("inf") or self._clock.stands:
+        if at_ms == float("inf") or self._clock.stopped:
             return
         at_s = self._clock.real_s(at_ms)
         if any(flight.call.answer.job.stream for flight in self._flights.values()):

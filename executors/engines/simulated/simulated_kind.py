@@ -1,6 +1,6 @@
-"""The simulated engine behind the executor's Protocol.
+"""The simulated engine kind: its launch line.
 
-Owns its launch line. Imports nothing of the engine itself: that runs in a process of its own.
+Does not import the engine, which runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from topics.codec import write_value
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKind(SimulatedProcess):
-    """None stands for the engine's default; fixed_startup_s None = as predicted. measurements: a
-    user's own, whose speed an engine of that model on that GPU has. args: of vLLM; what
-    decides memory counts."""
+    """A simulated vLLM.
+
+    None = the engine's default; fixed_startup_s None = as predicted. measurements: of the user,
+    which determine the engine's speed for the same model and GPU. args: of vLLM; those about memory
+    apply.
+    """
 
     quantization: str | None = None
     max_num_seqs: int | None = None
@@ -56,7 +59,7 @@ class SimulatedKind(SimulatedProcess):
         return launch_line(module, spec, self.startup_s(spec), options, (*env.items(),))
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As configured, else predicted by the formula that the planner uses too."""
+        """As configured, else predicted by the planner's formula."""
         if self.fixed_startup_s is not None:
             return spec.node_s + self.fixed_startup_s
         model = architecture(spec.source)

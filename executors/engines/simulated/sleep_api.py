@@ -1,7 +1,7 @@
-"""Pause and sleep, as vLLM offers them with VLLM_SERVER_DEV_MODE=1 and only then.
+"""Pause and sleep, as in vLLM with VLLM_SERVER_DEV_MODE=1.
 
-Holds the paths and what they do to the engine. Requests that come meanwhile hang and are not
-counted as waiting; they go on with `/resume` or `/wake_up`.
+Requests that arrive meanwhile hang and do not count as waiting; `/resume` or `/wake_up` continues
+them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ METHODS: Mapping[str, str] = MappingProxyType(
 _MODES = ("abort", "wait", "keep")
 
 
-class Dev:
-    """The dev mode of one engine."""
+class DevMode:
+    """The development mode of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """One request for a path of `METHODS`; ApiError for what is not understood."""
+        """Handle a request for a path of `METHODS`; ApiError for bad parameters."""
         query = {key: values[-1] for key, values in parse_qs(request.query).items()}
         engine = self._engine
         if request.path == "/is_paused":
-            _say(responder, is_paused=engine.paused)
+            _respond(responder, is_paused=engine.paused)
         elif request.path == "/is_sleeping":
-            _say(responder, is_sleeping=engine.metrics.asleep > 0)
+            _respond(responder, is_sleeping=engine.metrics.asleep > 0)
         elif request.path == "/pause":
             mode = query.get("mode", "abort")
             if mode not in _MODES:
@@ -59,19 +59,19 @@ class Dev:
             engine.cut()
             engine.pause()
             engine.metrics.asleep = int(level)
-            _say(responder, status="sleeping", level=int(level))
+            _respond(responder, status="sleeping", level=int(level))
         else:  # /resume, /wake_up
             if request.path == "/wake_up":
                 engine.metrics.asleep = 0
             engine.resume()
-            _say(responder, status="awake" if request.path == "/wake_up" else "resumed")
+            _respond(responder, status="awake" if request.path == "/wake_up" else "resumed")
 
     def _pause(self, mode: str, responder: Responder) -> None:
         if mode == "abort":
             self._engine.cut()
-        self._engine.pause(stand=mode != "wait")
+        self._engine.pause(stop_machine=mode != "wait")
         if mode != "wait":
-            _say(responder, status="paused")
+            _respond(responder, status="paused")
             return
         task = asyncio.get_running_loop().create_task(self._pause_when_drained(responder))
         self._tasks.add(task)
@@ -79,8 +79,8 @@ class Dev:
 
     async def _pause_when_drained(self, responder: Responder) -> None:
         await self._engine.drained()
-        _say(responder, status="paused")
+        _respond(responder, status="paused")
 
 
-def _say(responder: Responder, **values: object) -> None:
+def _respond(responder: Responder, **values: object) -> None:
     responder.respond(200, orjson.dumps(values))

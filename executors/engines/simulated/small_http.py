@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on asyncio.Protocol and httptools, which vLLM's server parses with too.
+"""A small HTTP/1.1 server on asyncio.Protocol and httptools, the parser of vLLM's server too.
 
-Owns requests in, responses and chunked streams out, keep alive, disconnects. It must not know any
-path. A simulated fleet is dozens of these processes on a small machine: this server costs 3 MB
-where a web framework costs 17 MB and 0.15 s of CPU.
+Requests in, responses and chunked streams out, with keep-alive and disconnects. A simulated fleet
+is dozens of these processes on a small machine, and a web framework would cost each of them much
+more memory and start-up time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REASONS = {
 
 @dataclass(slots=True)
 class Request:
-    """One request with its whole body. query: what follows the path's question mark."""
+    """One request with its whole body. query: the part after the question mark."""
 
     method: str
     path: str
@@ -41,7 +41,7 @@ class Request:
 
 
 class Responder:
-    """The way back for one request: `respond` once, or `start`, `write` ..., `end`."""
+    """Responds to one request: `respond` once, or `start`, `write` ..., `end`."""
 
     def __init__(self, connection: Connection, close: bool) -> None:
         self._connection = connection
@@ -50,34 +50,34 @@ class Responder:
         self.on_disconnect: Callable[[], None] | None = None
 
     @property
-    def done(self) -> bool:
-        """Whether the response is complete or the peer is gone."""
+    def closed(self) -> bool:
+        """Whether the response is complete or the client disconnected."""
         return self._done
 
     def respond(self, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """The whole response."""
+        """Send the whole response."""
         if not self._done:
             self._send(self._head(status, content_type, f"Content-Length: {len(body)}") + body)
             self._finish()
 
     def start(self, content_type: str = "text/event-stream; charset=utf-8") -> None:
-        """Begin a stream."""
+        """Start a stream."""
         if not self._done:
             self._send(self._head(200, content_type, "Transfer-Encoding: chunked"))
 
     def write(self, data: bytes) -> None:
-        """One chunk of a stream."""
+        """Send one chunk of a stream."""
         if not self._done:
             self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:
-        """The end of a stream."""
+        """End a stream."""
         if not self._done:
             self._send(b"0\r\n\r\n")
             self._finish()
 
     def disconnected(self) -> None:
-        """The peer is gone (the connection says so)."""
+        """The connection reports that the client disconnected."""
         if not self._done:
             self._done = True
             if self.on_disconnect is not None:
@@ -103,7 +103,7 @@ Handler = Callable[[Request, Responder], None]
 
 
 class Connection(asyncio.Protocol):
-    """One connection; one request at a time, pipelined ones wait."""
+    """One connection. It handles one request at a time; pipelined ones wait."""
 
     def __init__(self, handler: Handler, connections: set[Connection]) -> None:
         self._handler = handler
@@ -112,15 +112,15 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._target, self._body = b"", bytearray()
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0  # of a head that is not complete
-        self._parsed_bytes = 0  # of this head, as far as it was parsed
+        self._head_bytes = 0  # received, of an incomplete head
+        self._parsed_bytes = 0  # parsed, of the current head
         self._waiting: deque[Request] = deque()
-        self._refusal: tuple[int, str] | None = None  # nothing is read from then on
+        self._refusal: tuple[int, str] | None = None  # if set, no more input is read
         self._responder: Responder | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether a response is owed."""
+        """Whether a response is incomplete."""
         return self._responder is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -148,7 +148,8 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _feed(self, data: bytes) -> None:
-        """Parse it. An offered upgrade is ignored: its head is parsed again without the offer."""
+        """Parse input. An offered upgrade is ignored: its head is parsed again without the
+        offer."""
         while data and self._refusal is None:
             try:
                 self._parser.feed_data(data)
@@ -161,7 +162,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(line + "".join(kept).encode("latin-1") + b"\r\n")
 
     def send(self, data: bytes) -> None:
-        """Bytes of the current response."""
+        """Send bytes of the current response."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -174,12 +175,12 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def close(self) -> None:
-        """Close once everything written has left."""
+        """Close after all written data has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def _next(self) -> None:
-        """Handle the next request that is whole."""
+        """Handle the next complete request."""
         if self._responder is not None or self._transport is None:
             return
         if self._waiting:

@@ -1,10 +1,9 @@
 """`python -m executors.engines.simulated.stage`: one simulated stage of a model of components.
 
-It plays whatever components it is told the times of: an encoder, an LLM, a talker, several at once.
-One request after another, each for as long as what it runs takes, so that it carries just the rate
-that was declared. The last stage of a path answers the client in OpenAI's form; the others answer
-with what they made (`stage_outputs`), which is a note and no data. A request whose client leaves is
-dropped at once, also amid its turn.
+It simulates any components with declared times: an encoder, an LLM, a talker, or several. Requests
+are served one after another, each for its declared time, so the stage has exactly the declared
+capacity. The last stage of a path answers the client in OpenAI's format; the others answer with
+`stage_outputs`, a note without data. A request is dropped as soon as its client disconnects.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from topics.time_base import TimeBase
 
 _POSTS = ("/v1/completions", "/v1/chat/completions")
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
-_LIVENESS_S = 1e-4  # one token to prove that it lives costs next to nothing
+_LIVENESS_S = 1e-4  # domain s of a liveness probe
 _STOP_REAL_S = 10.0
 
 
 @dataclass(slots=True)
 class _Job:
-    """One request in line or at work. tokens: that it makes; real_s: how long it takes."""
+    """One queued or running request. tokens: number of output tokens; real_s: its service time."""
 
     responder: Responder
     real_s: float
@@ -48,18 +47,18 @@ class _Job:
 
 
 class Stage:
-    """One instance. seconds: domain s that a request takes, by the components that it runs here,
-    their names sorted and joined by commas."""
+    """One instance. seconds: domain s of a request by the components that it runs here, their names
+    sorted and joined by commas."""
 
     def __init__(self, model: str, max_len: int, seconds: Mapping[str, float], base: TimeBase):
         self._model = model
         self._max_len = max_len
         self._seconds = seconds
         self._base = base
-        self._line: deque[_Job] = deque()
-        self._now: _Job | None = None
+        self._queue: deque[_Job] = deque()
+        self._running: _Job | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._free_s = 0.0  # when the one before was due to be done, on the loop's clock
+        self._free_s = 0.0  # scheduled end of the previous request, on the loop's clock
         self._name = uuid.uuid4().hex[:12]
         self._count = 0
         self._tokens = 0
@@ -76,12 +75,12 @@ class Stage:
             responder.respond(error.status, error.body())
 
     def end(self) -> None:
-        """Take nothing new."""
+        """Refuse new requests."""
         self._ending = True
 
     def _route(self, request: Request, responder: Responder) -> None:
         if request.path in _POSTS and request.method == "POST":
-            self._take(request, responder)
+            self._enqueue(request, responder)
         elif request.path == "/health":
             responder.respond(200, b"")
         elif request.path == "/metrics":
@@ -92,21 +91,21 @@ class Stage:
         else:
             responder.respond(404, b'{"detail":"Not Found"}')
 
-    def _take(self, request: Request, responder: Responder) -> None:
+    def _enqueue(self, request: Request, responder: Responder) -> None:
         if self._ending:
             raise ApiError(500, "the engine is shutting down")
-        raw, stage = _understood(request.body)
+        raw, stage = _parse_stage_request(request.body)
         chat = request.path == _POSTS[1]
         job = parse(orjson.dumps(raw), chat, self._model, self._max_len)
         self._count += 1
         tokens = job.output_tokens * job.samples
         runs, last = stage or ((), True)
-        seconds = _LIVENESS_S  # without a stage: the executor asks whether it lives
+        seconds = _LIVENESS_S  # without a stage it is the executor's liveness probe
         if stage is not None:
             seconds = self._seconds.get(",".join(runs), -1.0)
             if seconds < 0.0:
                 raise ApiError(
-                    400, f"stage.runs: {','.join(runs)[:200]!r} is not run here", "stage"
+                    400, f"stage.runs: {','.join(runs)[:200]!r} is not declared here", "stage"
                 )
         answer = None
         if last:
@@ -116,25 +115,25 @@ class Stage:
             answer = Answer(job, responder, self._model, name, created)
         queued = _Job(responder, self._base.real_s(seconds), tokens, runs, answer)
         responder.on_disconnect = lambda: self._drop(queued)
-        self._line.append(queued)
+        self._queue.append(queued)
         self.idle.clear()
         self._next()
 
     def _next(self) -> None:
-        if self._now is not None:
+        if self._running is not None:
             return
-        if not self._line:
+        if not self._queue:
             self.idle.set()
             return
         loop = asyncio.get_running_loop()
-        self._now = self._line.popleft()
-        # From when the one before was due, so that a late wake-up costs no capacity.
+        self._running = self._queue.popleft()
+        # Starts at the scheduled end of the previous one, so that a late timer costs no capacity.
         start_s = max(self._free_s, loop.time() - 0.05)
-        self._free_s = start_s + self._now.real_s
-        self._timer = loop.call_at(self._free_s, self._done)
+        self._free_s = start_s + self._running.real_s
+        self._timer = loop.call_at(self._free_s, self._complete)
 
-    def _done(self) -> None:
-        job, self._now = self._now, None
+    def _complete(self) -> None:
+        job, self._running = self._running, None
         if job is not None:
             self._tokens += job.tokens
             self._answer(job)
@@ -151,27 +150,27 @@ class Stage:
             job.answer.finish(choice, of.output_tokens, of.finish_reason)
 
     def _drop(self, job: _Job) -> None:
-        if job is self._now and self._timer is not None:
+        if job is self._running and self._timer is not None:
             self._timer.cancel()
-            self._now = None
+            self._running = None
             self._free_s = asyncio.get_running_loop().time()
-        elif job in self._line:
-            self._line.remove(job)
+        elif job in self._queue:
+            self._queue.remove(job)
         self._next()
 
     def _metrics(self) -> bytes:
         label = f'{{model_name="{self._model}"}}'
         lines = (
-            f"vllm:num_requests_running{label} {int(self._now is not None)}",
-            f"vllm:num_requests_waiting{label} {len(self._line)}",
+            f"vllm:num_requests_running{label} {int(self._running is not None)}",
+            f"vllm:num_requests_waiting{label} {len(self._queue)}",
             f"vllm:kv_cache_usage_perc{label} 0.0",
             f"vllm:generation_tokens_total{label} {self._tokens}",
         )
         return ("\n".join(lines) + "\n").encode()
 
 
-def _understood(body: bytes) -> tuple[dict[str, Any], tuple[tuple[str, ...], bool] | None]:
-    """The request without its media and its stage, and (components, whether it is the last)."""
+def _parse_stage_request(body: bytes) -> tuple[dict[str, Any], tuple[tuple[str, ...], bool] | None]:
+    """(The request without media and stage, (components, whether it is the last stage) or None)."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -245,11 +244,11 @@ async def _serve(arguments: argparse.Namespace, stage: Stage, base: TimeBase) ->
         listener.close()
         for connection in list(stage.connections):
             connection.close()
-        await asyncio.sleep(0)  # the bytes above leave with the next turn of the loop
+        await asyncio.sleep(0)  # lets the loop send the bytes above
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one stage; exit code 0 after a stop, 1 when it cannot serve, 2 for bad arguments."""
+    """Run one stage. Returns 0 after a stop, 1 if it cannot listen, 2 for bad arguments."""
     arguments = _arguments(argv)
     try:
         base = TimeBase.parse(arguments.time_base)

@@ -1,6 +1,6 @@
-"""A simulated stage behind the executor's Protocol: the launch line of `engines.simulated.stage`.
+"""The simulated stage kind: its configuration and its launch line.
 
-Imports nothing of the stage itself: that runs in a process of its own.
+Does not import the stage, which runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topics.checks import InvalidRecord, number, object_fields
 
 @dataclass(frozen=True, slots=True)
 class StageKind(SimulatedProcess):
-    """seconds: GPU type -> components (joined by commas) -> domain s that a request takes."""
+    """seconds: GPU type -> components (joined by commas) -> domain s of a request."""
 
     seconds: Mapping[str, Mapping[str, float]]
     fixed_startup_s: float
@@ -26,24 +26,25 @@ class StageKind(SimulatedProcess):
 
     @property
     def sleeps(self) -> bool:
-        """It knows no sleep."""
+        """It does not support sleep."""
         return False
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        """`python -m executors.engines.simulated.stage ...`; ValueError for a GPU without times."""
+        """`python -m executors.engines.simulated.stage ...`; ValueError for a GPU without declared
+        times."""
         if spec.gpu not in self.seconds:
-            raise ValueError(f"nothing is declared of it on {spec.gpu}")
+            raise ValueError(f"no seconds are declared for GPU {spec.gpu}")
         options = {"--seconds": orjson.dumps(dict(self.seconds[spec.gpu])).decode()}
         module = "executors.engines.simulated.stage"
         return launch_line(module, spec, self.startup_s(spec), options)
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As declared, once its node is there."""
+        """As declared, after its node is provisioned."""
         return spec.node_s + self.fixed_startup_s
 
 
 def parse_stage(where: str, raw: Any) -> StageKind:
-    """The section of a simulated stage; InvalidRecord names what is wrong with it."""
+    """The stage that `raw` declares. InvalidRecord names the offending field."""
     item = object_fields(where, raw, ("kind", "seconds"), {"startup_s": 0.0})
     number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
     if not isinstance(item["seconds"], dict):

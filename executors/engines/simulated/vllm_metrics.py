@@ -1,7 +1,7 @@
-"""What a simulated engine reports, under vLLM's names, as Prometheus text.
+"""Metrics of a simulated engine, under vLLM's names, as Prometheus text.
 
-Owns names, buckets and the text form. Knows nothing of HTTP. Times are domain seconds: to the
-fleet the simulated clock is the clock. Only `shoal:sim_late_ms` is in real milliseconds.
+Times are domain seconds, as if the simulated clock were real. Only `shoal:sim_late_ms` is in real
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REQUEST_S: tuple[float, ...] = (*_LONG_S, 120.0, 240.0, 480.0, 960.0, 1920.0, 7
 
 
 class Histogram:
-    """Counts in cumulative buckets, as Prometheus wants them."""
+    """A Prometheus histogram."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -29,7 +29,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """`times` observations of `value`."""
+        """Add `times` observations of `value`."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
@@ -44,7 +44,8 @@ class Histogram:
 
 
 class Lateness:
-    """How late events were written, in real ms: the overhead of the simulation itself."""
+    """Delay between the simulated time of events and their write, in real ms: the overhead of the
+    simulation."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,7 +53,7 @@ class Lateness:
         self._sketch: dict[int, int] = {}
 
     def observe(self, late_ms: float) -> None:
-        """One first token or end that was written `late_ms` after its simulated time."""
+        """Add a first token or end that was written `late_ms` after its simulated time."""
         late_ms = max(0.0, late_ms)
         self.count += 1
         self.sum_ms += late_ms
@@ -71,7 +72,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What the batching machine holds at the moment of a scrape."""
+    """State of the batching machine at a scrape."""
 
     running: int
     waiting: int
@@ -82,7 +83,7 @@ class Gauges:
 
 @dataclass(slots=True)
 class Metrics:
-    """Everything counted since the start. asleep: the level of sleep, 0 = awake."""
+    """All counters since the start. asleep: the sleep level, 0 = awake."""
 
     prompt_tokens: int = 0
     transferred_tokens: int = 0
@@ -101,7 +102,7 @@ class Metrics:
     late: Lateness = field(default_factory=Lateness)
 
     def text(self, model: str, gauges: Gauges, preemptions: int) -> bytes:
-        """The exposition of /metrics."""
+        """The text of /metrics."""
         labels = f'engine="0",model_name="{model}"'
         out: list[str] = []
 

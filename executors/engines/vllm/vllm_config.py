@@ -1,7 +1,7 @@
-"""The section of an executor's configuration that declares a vLLM.
+"""Parses the section of an executor's configuration that declares a vLLM.
 
-Holds reading and refusing it. Unknown keys are refused; what an engine may load and which arguments
-it gets is the operator's to say, here and nowhere else.
+Unknown keys are refused. Only this section, which the operator writes, decides which weights an
+engine may load and which arguments it gets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def parse_vllm(where: str, raw: Any) -> VllmKind:
-    """The vLLM that `raw` declares; InvalidRecord names what is wrong with it."""
+    """The vLLM that `raw` declares. InvalidRecord names the offending field."""
     item = object_fields(where, raw, ("kind", "weights"), _DEFAULTS)
     text(f"{where}.executable", item["executable"], 4000)
     text(f"{where}.image", item["image"])

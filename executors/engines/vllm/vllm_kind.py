@@ -1,8 +1,8 @@
-"""vLLM behind the executor's Protocol: its launch line, of closed types and an operator's profile.
+"""The vLLM engine kind: its launch line, from typed fields and the operator's profile.
 
-Everything that the executor must know (addresses, ports, parallel sizes, KV transfer) comes from
-typed fields; the operator's own arguments come behind them and may not touch those. Free text of a
-request, a topic or a model's name never reaches argv. Facts about vLLM 0.32 and 0.33.
+Settings that the executor must know (addresses, ports, parallel sizes, KV transfer) come from typed
+fields. The operator's own arguments follow and may not override them. Free text from a request, a
+topic or a model's name never reaches argv. Facts about vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class KvTransfer:
-    """The hand-over of KV through NIXL, both ways, so that an instance serves any phase.
+    """KV hand-over through NIXL in both directions, so that an instance can serve any phase.
 
-    device: where the buffers are, `cuda` or `cpu`. policy: what a decode instance does when it
-    cannot have the KV, `fail` or `recompute`. lease_s: how long a prefill instance holds it.
+    device: location of the buffers, `cuda` or `cpu`. policy: if a decode instance cannot fetch KV,
+    `fail` or `recompute`. lease_s: how long a prefill instance holds KV.
     """
 
     device: str = "cuda"
@@ -52,13 +52,13 @@ class VllmKind(HttpApi):
     """One declared vLLM.
 
     executable: the `vllm` to start. weights: repositories and folders that may be loaded (a folder
-    stands for everything in it). args, env: the operator's profile. pipeline_parallel: stages; the
-    GPUs of an instance are divided by it. layers: of each stage, () = evenly. max_num_seqs and
-    declared_startup_s None = vLLM's own and as predicted. cpu: it runs without GPUs, on one core.
-    image: of the container that has the executable. pipelines: whether its instances may span
+    includes everything in it). args, env: the operator's profile. pipeline_parallel: number of
+    stages; it divides the GPUs of an instance. layers: per stage, () = evenly. max_num_seqs,
+    declared_startup_s: None = vLLM's default, and as predicted. cpu: it runs without GPUs, on one
+    core. image: container image with the executable. pipelines: whether its instances may span
     nodes, "none", "same-slice" or "same-size" (one tensor-parallel size for all stages). sleeps:
-    those on one node may sleep instead of being stopped, which opens the paths of vLLM's
-    development mode to whoever reaches its port.
+    instances on one node may sleep instead of being stopped, which opens vLLM's development
+    endpoints to every client that reaches its port.
     """
 
     executable: str = "vllm"
@@ -79,12 +79,12 @@ class VllmKind(HttpApi):
 
     @property
     def ports(self) -> int:
-        """HTTP, NIXL's side channel, and those of torch.distributed."""
+        """HTTP, NIXL's side channel, and the ports of torch.distributed."""
         return 2 + _INTERNAL_PORTS
 
     @property
     def role_switch(self) -> RoleSwitch:
-        """With KV transfer both ways an instance serves any phase as it is."""
+        """With KV transfer in both directions an instance can serve any phase without a restart."""
         return RoleSwitch.ROUTING if self.kv_transfer else RoleSwitch.RELAUNCH
 
     @property
@@ -93,7 +93,7 @@ class VllmKind(HttpApi):
         return self.declared_stop_s
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As declared, else predicted by the formula that the planner uses too."""
+        """As declared, else predicted by the planner's formula."""
         if self.declared_startup_s is not None:
             return self.declared_startup_s
         model = architecture(spec.source)
@@ -101,10 +101,10 @@ class VllmKind(HttpApi):
         return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization, layers)
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        """`vllm serve ...`; ValueError says what in `spec` this engine cannot do."""
+        """`vllm serve ...`; ValueError for a `spec` that this engine does not support."""
         gang = spec.gang
         if gang is not None:
-            self._check(gang, spec.phase)
+            self._check_gang(gang, spec.phase)
         elif spec.phase != "aggregated" and self.kv_transfer is None:
             raise ValueError(f"phase {spec.phase}: this engine declares no kv_transfer")
         weights = allowed_weights(spec.weights or spec.source, self.weights)
@@ -113,15 +113,17 @@ class VllmKind(HttpApi):
             "--host": spec.host,
             "--port": str(spec.port),
             "--max-model-len": str(spec.max_len),
-            # Domain time and real time are one where real engines run.
+            # Real engines run at speed 1, so domain seconds are real seconds.
             "--shutdown-timeout": str(max(0, round(spec.shutdown_timeout_s))),
-            **(self._parallel(len(spec.gpus)) if gang is None else self._ranks(gang)),
+            **(
+                self._parallel_options(len(spec.gpus)) if gang is None else self._gang_options(gang)
+            ),
         }
         if self.max_num_seqs is not None:
             options["--max-num-seqs"] = str(self.max_num_seqs)
         if self.kv_transfer is not None and gang is None:
             options["--kv-transfer-config"] = self.kv_transfer.config()
-        # One word each: a value that begins with a dash stays a value.
+        # KEY=VALUE in one word, so that a value may begin with a dash.
         words = [f"{key}={value}" for key, value in options.items()]
         if gang is not None and not gang.leads:
             words.append("--headless")  # it serves no HTTP
@@ -130,7 +132,7 @@ class VllmKind(HttpApi):
         argv = (self.executable, "serve", weights, *words, *self.args)
         return LaunchLine(argv, self._environment(spec, Path(weights).is_absolute()))
 
-    def _parallel(self, gpus: int) -> dict[str, str]:
+    def _parallel_options(self, gpus: int) -> dict[str, str]:
         if gpus % self.pipeline_parallel:
             raise ValueError(f"{gpus} GPUs cannot be divided by {self.pipeline_parallel} stages")
         if self.cpu:
@@ -140,8 +142,8 @@ class VllmKind(HttpApi):
             "--pipeline-parallel-size": str(self.pipeline_parallel),
         }
 
-    def _check(self, gang: GangRank, phase: str) -> None:
-        """Refuse what vLLM cannot run as one instance over several nodes."""
+    def _check_gang(self, gang: GangRank, phase: str) -> None:
+        """Refuse gangs that vLLM cannot run. ValueError says why."""
         sizes = {stage.gpus for stage in gang.stages}
         if self.pipelines == "none":
             raise ValueError("an instance over several nodes: this engine declares no pipelines")
@@ -153,8 +155,9 @@ class VllmKind(HttpApi):
         if len(sizes) > 1:
             raise ValueError(f"stages of {sorted(sizes)} GPUs: vLLM has one size for all stages")
 
-    def _ranks(self, gang: GangRank) -> dict[str, str]:
-        """One stage on each node: global ranks count through a node's GPUs, then the next node."""
+    def _gang_options(self, gang: GangRank) -> dict[str, str]:
+        """Options of a gang: one stage per node; global ranks number the GPUs of a node, then the
+        next."""
         address, _, port = gang.rendezvous.rpartition(":")
         return {
             "--tensor-parallel-size": "1" if self.cpu else str(gang.stages[0].gpus),
@@ -170,10 +173,10 @@ class VllmKind(HttpApi):
             "VLLM_HOST_IP": spec.advertise,
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
-            # An allowed host must not send the engine on to one that is not.
+            # An allowed host must not redirect the engine to a host that is not allowed.
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         }
-        if spec.gang is None:  # a gang's sockets between nodes are on ports that the system chooses
+        if spec.gang is None:  # the system chooses a gang's ports
             own["VLLM_PORT"] = str(spec.ports[2])
         if local:
             own["HF_HUB_OFFLINE"] = "1"

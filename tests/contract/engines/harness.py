@@ -25,7 +25,7 @@ from pathlib import Path
 import aiohttp
 
 from executors.engines.engine_protocol import LaunchLine, LaunchSpec, rendezvous
-from executors.engines.metrics_text import values
+from executors.engines.metrics_text import samples
 from executors.engines.simulated.simulated_kind import SimulatedKind
 from executors.engines.vllm import tiny_model
 from executors.engines.vllm.cpu_environment import executable
@@ -270,7 +270,7 @@ class EngineUnderTest:
             return await answer.text()
 
     async def gauge(self, name: str) -> float:
-        return sum(values(await self.metrics(), name))
+        return sum(samples(await self.metrics(), name))
 
     async def until(self, name: str, low: float, high: float = float("inf")) -> None:
         """Until the metric is in [low, high]."""

@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from autoscaler.serving.routing_policies import RoutingPolicy, WithinCombo
-from executors.engines.metrics_text import load
+from executors.engines.metrics_text import parse_load
 from executors.gateway.gateway_server import Gateway
 from executors.gateway.gateway_settings import Clock, GatewaySettings
 from tests.contract.engines.harness import KEY, REAL, EngineUnderTest, prompt
@@ -221,7 +221,7 @@ async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> Non
     asking = asyncio.create_task(front.load(over))
     await going.until("vllm:generation_tokens_total", 24)
     front.serve(RouteGroup("g", 1.0, (at(staying),)))
-    while load(await going.metrics()).in_flight:
+    while parse_load(await going.metrics()).in_flight:
         await asyncio.sleep(0.02)
     going.process.send_signal(signal.SIGTERM)
     assert await going.exit_code() == 0

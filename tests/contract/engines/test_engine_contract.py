@@ -12,7 +12,7 @@ import pytest
 
 from executors.engines.engine_protocol import Contact
 from executors.engines.http_api import HttpApi
-from executors.engines.metrics_text import load, values
+from executors.engines.metrics_text import parse_load, samples
 from tests.contract.engines.harness import REAL, prompt
 
 pytestmark = pytest.mark.timeout(300 if REAL else 60)
@@ -190,7 +190,7 @@ async def test_metrics_under_vllms_names(engines) -> None:
     after = await engine.metrics()
 
     def grown(name: str) -> float:
-        return sum(values(after, name)) - sum(values(before, name))
+        return sum(samples(after, name)) - sum(samples(before, name))
 
     assert grown("vllm:generation_tokens_total") == 150
     assert grown("vllm:prompt_tokens_total") == 90
@@ -199,7 +199,7 @@ async def test_metrics_under_vllms_names(engines) -> None:
     assert grown("vllm:request_time_per_output_token_seconds_count") == 3
     assert grown("vllm:inter_token_latency_seconds_count") > 0
     assert grown("vllm:request_success_total") == 3
-    assert load(after).in_flight == load(after).held_kv == 0
+    assert parse_load(after).in_flight == parse_load(after).held_kv == 0
     for name in (
         "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
         'vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"}',
@@ -219,11 +219,11 @@ async def test_slots_bound_what_runs(engines) -> None:
     ]
     await engine.until_running(4)
     text = await engine.metrics()
-    assert values(text, "vllm:num_requests_running") == [4.0]
-    assert values(text, "vllm:num_requests_waiting") == [2.0]
-    assert sum(values(text, "vllm:num_requests_waiting_by_reason")) == 2.0
-    assert 0.0 < values(text, "vllm:kv_cache_usage_perc")[0] < 1.0
-    assert load(text).in_flight == 6
+    assert samples(text, "vllm:num_requests_running") == [4.0]
+    assert samples(text, "vllm:num_requests_waiting") == [2.0]
+    assert sum(samples(text, "vllm:num_requests_waiting_by_reason")) == 2.0
+    assert 0.0 < samples(text, "vllm:kv_cache_usage_perc")[0] < 1.0
+    assert parse_load(text).in_flight == 6
     assert {status for status, _ in await asyncio.gather(*jobs)} == {200}
 
 
@@ -249,7 +249,7 @@ async def test_prefill_hands_its_kv_to_decode(engines) -> None:
     status, first = await prefill.generate(1, prompt=text, kv_transfer_params=ASKED)
     params = first["kv_transfer_params"]
     assert (status, params["remote_num_tokens"]) == (200, 240)
-    assert load(await prefill.metrics()).held_kv == 1
+    assert parse_load(await prefill.metrics()).held_kv == 1
     status, body = await decode.generate(20, prompt=text, kv_transfer_params=params)
     assert (status, body["usage"]["completion_tokens"]) == (200, 20)
     await prefill.until("vllm:kv_cache_usage_perc", 0, 0)
@@ -292,7 +292,7 @@ async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
     engine = await engines("peer")
     before = await engine.gauge("vllm:nixl_num_kv_expired_reqs_total")
     await engine.generate(1, prompt=prompt(100), kv_transfer_params=ASKED)
-    assert load(await engine.metrics()).held_kv == 1
+    assert parse_load(await engine.metrics()).held_kv == 1
     await engine.until("vllm:nixl_num_kv_expired_reqs_total", before + 1)
     await engine.until("vllm:kv_cache_usage_perc", 0, 0)
 

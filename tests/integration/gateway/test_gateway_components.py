@@ -199,7 +199,7 @@ async def test_a_stage_that_does_not_run_it_refuses_in_one_line(bench: MakeBench
     body = b.body(model="omni", stream=False, stage={"runs": ["talker"], "outputs": {}})
     async with b.http.post(f"http://{llm.endpoint.address}/v1/completions", json=body) as answer:
         assert answer.status == 400
-        assert "stage.runs: 'talker' is not run here" in await answer.text()
+        assert "stage.runs: 'talker' is not declared here" in await answer.text()
 
 
 async def test_clients_cannot_name_a_stage(bench: MakeBench) -> None:

@@ -10,7 +10,7 @@ from autoscaler.performance.profile import architecture_key
 from autoscaler.serving.engine_setup import Measurement, engine_setup
 from executors.engines.engine_protocol import LaunchSpec
 from executors.engines.engine_registry import parse_engine
-from executors.engines.simulated.__main__ import measured_in
+from executors.engines.simulated.__main__ import parse_measurements
 from executors.engines.simulated.simulated_kind import SimulatedKind
 from topics.checks import InvalidRecord
 from topics.time_base import TimeBase
@@ -37,7 +37,7 @@ def test_the_launch_line_carries_measurements_and_the_network() -> None:
     assert isinstance(kind, SimulatedKind)
     options = dict(word.split("=", 1) for word in kind.launch_line(spec(kv_gb_s=2.5)).argv[3:])
     assert options["--kv-gb-s"] == "2.5"
-    assert measured_in(options["--measurements"]) == (SLOW,)
+    assert parse_measurements(options["--measurements"]) == (SLOW,)
 
 
 def test_an_engine_that_was_measured_takes_the_measured_time() -> None:

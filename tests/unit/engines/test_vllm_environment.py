@@ -55,7 +55,7 @@ def test_a_half_made_one_is_never_used(builder: Builder) -> None:
     builder.fails = True
     with pytest.raises(CannotBuild):
         cpu_environment.ensure()
-    left = cpu_environment.folder()
+    left = cpu_environment.environment_folder()
     (left / "debris").touch()
     builder.fails = False
     assert cpu_environment.ensure() == left

@@ -61,18 +61,18 @@ async def test_who_waits_behind_a_client_that_leaves_is_served_at_once() -> None
     long.disconnected()
     async with asyncio.timeout(2.0):
         await engine.idle.wait()
-    assert short.done
+    assert short.closed
 
 
 async def test_a_first_token_waits_for_what_is_no_iteration_unless_its_client_left() -> None:
     engine = made(first_token_ms=150.0)
     began_ms = engine.now_ms()
     answer, left = ask(engine, 5), ask(engine, 5)
-    assert (engine.in_flight, answer.done) == (2, False)
+    assert (engine.in_flight, answer.closed) == (2, False)
     left.disconnected()
     async with asyncio.timeout(2.0):
         await engine.idle.wait()
-    assert answer.done
+    assert answer.closed
     assert engine.now_ms() - began_ms >= 150.0
     assert engine.metrics.generation_tokens == 5  # nothing was made for the client that left
 
