@@ -1,7 +1,7 @@
-"""Results of benchmark tools: `vllm bench serve` and `sweep`, SGLang's, GuideLLM and aiperf.
+"""Read results of benchmark tools: `vllm bench serve` and `sweep`, SGLang, GuideLLM and aiperf.
 
-Tells their JSON and CSV forms apart and reads what a measured point needs. A run that was not
-steady (all requests at once, a rising rate, failures, more asked for than served) is left out, with
+Recognises their JSON and CSV forms and extracts the values of a measured point. Unsteady runs (all
+requests at once, a rising rate, failures, a higher requested than served rate) are skipped, with
 the reason.
 """
 
@@ -31,9 +31,9 @@ _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run of a benchmark: mean lengths, requests under way, mean TTFT and TPOT in ms.
+    """One benchmark run: mean lengths, concurrent requests, mean TTFT and TPOT in ms.
 
-    model: as the benchmark was told; day: YYYY-MM-DD, both "" where the file does not say.
+    model: as named in the file; day: YYYY-MM-DD. Both are "" if the file does not hold them.
     """
 
     model: str
@@ -47,7 +47,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What of a file can be used, and why the rest cannot."""
+    """Usable runs of a file, and the reasons why others were skipped."""
 
     runs: tuple[Result, ...]
     skipped: tuple[str, ...]
@@ -92,8 +92,9 @@ def _of_folder(path: Path) -> Results:
 
 
 def _documents(path: Path, text: str) -> list[Any]:
-    """The results in a file: a JSON document or a list of them, one per line (`vllm bench serve
-    --append-result`), or rows of a CSV. A text is the reason why one cannot be used."""
+    """Results in a file: a JSON document or a list of them, one per line (`vllm bench serve
+    --append-result`), or rows of a CSV. A string stands for an unusable result and holds the
+    reason."""
     if text.lstrip()[:1] not in ("{", "["):
         return _rows(path, text)
     try:
@@ -289,7 +290,8 @@ def _average(raw: Mapping[str, Any], metrics: Mapping[str, Any], name: str) -> f
 
 
 def _rate_of(raw: Mapping[str, Any]) -> float:
-    """Requests/s that were asked for; 0 where they came as fast as the bound let them."""
+    """Requested rate in requests/s; 0 if requests were sent as fast as the concurrency limit
+    allowed."""
     rate = raw.get("request_rate")
     if rate in (None, "", "inf", math.inf):
         return 0.0
@@ -297,7 +299,7 @@ def _rate_of(raw: Mapping[str, Any]) -> float:
 
 
 def _optional(raw: Any, name: str) -> float:
-    """A number that a result may lack: 0."""
+    """An optional number; 0 if the result does not hold it."""
     value = raw.get(name) if isinstance(raw, Mapping) else None
     return 0.0 if value is None or value == "" else _finite(name, value)
 
@@ -336,7 +338,7 @@ def _day(text: str) -> str:
 
 
 def _day_of(start: Any) -> str:
-    """A day from a time stamp in seconds or in words."""
+    """The day of a timestamp in seconds or as text."""
     if isinstance(start, (int, float)) and 1e9 < start < 1e11:
         from datetime import UTC, datetime
 

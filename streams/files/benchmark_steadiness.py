@@ -1,6 +1,6 @@
-"""Whether a benchmark held a steady load: a point is measured only if it did.
+"""Whether a benchmark run had a steady load; only such a run gives a measured point.
 
-Each check answers with the reason why a run is left out, "" if it is not. Knows no tool.
+Each check returns the reason to skip the run, or "".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """What a tool says of a run; 0 and "" for what it does not say.
+    """Figures that a tool reports of a run; 0 or "" for missing ones.
 
-    completed, failed: requests. asked_req_per_s: rate at which they were sent. duration_s: from the
-    first request to the last answer. took_s: mean of one request. bound: most requests under way.
-    under_way: mean requests under way. ramp: how the load rose during the run.
+    completed, failed: requests. asked_req_per_s: requested rate. duration_s: from the first request
+    to the last answer. took_s: mean duration of a request. bound: concurrency limit. under_way:
+    mean concurrent requests. ramp: how the load rose during the run.
     """
 
     completed: float
@@ -33,7 +33,7 @@ class Steadiness:
     ramp: str = ""
 
     def doubt(self) -> str:
-        """Why the run is no steady load of requests that succeed, "" if it is one."""
+        """Reason why the run is not a steady load of successful requests, "" if it is."""
         return self._failures() or self._ramp() or self._rate() or self._concurrency()
 
     def _failures(self) -> str:
@@ -49,7 +49,8 @@ class Steadiness:
         return f"the load rose during the run ({self.ramp}): no steady load" if self.ramp else ""
 
     def _rate(self) -> str:
-        """The last answers come after the last request was sent, which is no lack of speed."""
+        """The last answers arrive after the last request was sent; this tail does not count as a
+        lower rate."""
         sending_s = self.duration_s - self.took_s
         if not self.asked_req_per_s or sending_s <= 0.0:
             return ""

@@ -1,8 +1,8 @@
-"""Price lists and spot price histories of clouds, and which declared pools their prices are of.
+"""Map price lists and spot price histories of clouds to declared pools.
 
 Recognised by columns (docs/formats.md): AWS `describe-spot-price-history`, Azure's retail prices,
-and any table with a region, an instance type and a price, such as SkyPilot's catalogues. Windows,
-reservations and other currencies are no prices of a pool.
+and any table with a region, an instance type and a price, such as SkyPilot's catalogues. Prices for
+Windows, reservations or other currencies are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")
 
 @dataclass(frozen=True, slots=True)
 class CloudPrice:
-    """USD per hour of an instance type. zone: "" for the whole region; at_ms: since 1970, None if
+    """USD per hour of an instance type. zone: "" for the whole region. at_ms: since 1970, None if
     the list has no times."""
 
     region: str
@@ -42,9 +42,9 @@ class CloudPrice:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Columns, each in one of several spellings, the first that a row has counts. prices: by
-    market, "" if the row says which. needs: more columns that it is recognised by. keep: whether a
-    row is a price of Linux by the hour."""
+    """Columns of a price list, each with several spellings; the first one in a row counts. prices:
+    by market, "" if the row names it. needs: further columns that identify the form. keep: whether
+    a row is an hourly price for Linux."""
 
     region: tuple[str, ...]
     instance: tuple[str, ...]
@@ -118,7 +118,7 @@ def _form_of(columns: set[str]) -> _Form | None:
 
 
 def cloud_prices(table: Table) -> Iterator[CloudPrice]:
-    """The prices in `table`; UserError with the place of a row that makes no sense."""
+    """The prices in `table`. UserError with the position of an invalid row."""
     form = _form_of(set(table.columns))
     for place, row in table.rows:
         form = form or _form_of(set(row))
@@ -222,6 +222,6 @@ def newest(
 
 
 def pools_by_name(prices: Iterable[CloudPrice]) -> dict[str, str]:
-    """Pools called as the cloud calls its instance types, `us-east-1/g6.xlarge/spot`, for want of a
+    """Pools named after the cloud's instance types, `us-east-1/g6.xlarge/spot`, for use without a
     configuration."""
     return {f"{p.region}/{p.instance}/{p.market}": p.instance for p in prices}

@@ -38,10 +38,10 @@ def is_graph(section: Section) -> bool:
 def read_graph_service(
     model: str, section: Section, defaults: Defaults, regions: tuple[str, ...], mode: Mode
 ) -> Service:
-    """The service that `section` declares. ConfigError names file, line and key.
+    """Read the service that `section` declares. ConfigError names file, line and key.
 
-    Its rates were measured at a latency that the user accepts, so there is no SLO unless it is
-    declared. A model of components has no architecture that anything could be predicted from.
+    Its rates were measured at a latency that the user accepts, so it has no SLO unless one is
+    declared. A model of components has no architecture from which to predict performance.
     """
     own = over(section, defaults)
     graph = _graph(model, section, own.spot)
@@ -71,14 +71,14 @@ def read_graph_service(
 
 
 def refuse_components(path: str, graphs: Sequence[ComponentGraph], why: str) -> None:
-    """UserError for a file with models of components, where nothing can be done with them."""
+    """UserError for a file with models of components, for commands that do not support them."""
     if graphs:
         raise UserError(f"{path}: models.{graphs[0].model}: {why}")
 
 
 def stage_engines(services: Iterable[Service]) -> dict[str, dict[str, object]]:
-    """The simulated engine of each deployment, as an executor's file has it: by its wire name, how
-    long a request takes by what it runs of it, on each GPU that a rate is declared for."""
+    """Simulated engine of each deployment for the executor's file: by wire name, the duration of a
+    request per deployed component, on each GPU with a declared rate."""
     found: dict[str, dict[str, object]] = {}
     for graph in (service.graph for service in services if service.graph is not None):
         for option in graph.deployments:
@@ -113,8 +113,8 @@ def _graph(model: str, section: Section, spot: float) -> ComponentGraph:
 
 
 def _components(section: Section) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """What each comes after, and the media that requests which need it have: declared, or by its
-    name where that is one."""
+    """Predecessors of each component, and the media of the requests that need it: declared, or
+    taken from its name if that is a medium."""
     after, media = {}, {}
     for name, component in section.children():
         check_name(section, name)
@@ -188,5 +188,5 @@ def _slo(section: Section | None) -> Slo:
 
 
 def _unknown(model: str) -> ModelSpec:
-    """Nothing is known of what is inside: the least that a model can be."""
+    """Placeholder architecture of minimal size, because the inside of the model is unknown."""
     return ModelSpec(model, 1, 1, 1, 1, 1, 1, 1, 1.0, 1.0, 1.0, 1.0, max_position=100_000_000)

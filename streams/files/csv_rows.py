@@ -1,7 +1,6 @@
-"""CSV files of measurements: rows of text, and cells as checked numbers.
+"""Read CSV files of measurements (plain or .gz): rows of text, and cells as checked numbers.
 
-Owns reading a file (plain or .gz) whole and the refusals that name file, line, column and value.
-Knows nothing of what the columns mean.
+Errors name file, line, column and value. The caller interprets the columns.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ Row = Mapping[str, str]
 
 
 def read_rows(path: Path) -> Sequence[Row]:
-    """Every row of `path` that is not blank; UserError when there is none or it is no CSV."""
+    """Every non-blank row of `path`. UserError if there is none or the file is not CSV."""
     return [row for _, row in numbered_rows(path)]
 
 
 def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
-    """The same, each with the line of the file on which it ends."""
+    """As `read_rows`, each row with the line of the file on which it ends."""
     try:
         text = text_of(path)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
@@ -47,20 +46,21 @@ def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
 
 
 def text_of(path: Path) -> str:
-    """A text file, gzipped or not. OSError, EOFError, zlib.error, UnicodeDecodeError."""
+    """Text of a file, gzipped or not. Raises OSError, EOFError, zlib.error, UnicodeDecodeError."""
     raw = path.read_bytes()
     return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
 
 
 def cause_of(error: Exception) -> str:
-    """Why a file could not be read or written, in a few words."""
+    """Short reason why a file could not be read or written."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "broken gzip"
 
 
 def finite_cell(text: str | None, least: float = -math.inf, most: float = math.inf) -> float | None:
-    """A cell as a finite number from `least` to `most`; None: it is none of these, or missing."""
+    """A cell as a finite number from `least` to `most`; None if it is missing or not such a
+    number."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,7 +1,4 @@
-"""`defaults:` of a `shoal.yaml`: what models inherit where they say nothing themselves.
-
-Owns these keys, which models may set for themselves too. Knows no other section.
-"""
+"""Read `defaults:` of a `shoal.yaml`: settings that models inherit unless they set their own."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ CAPACITY = (CAUTIOUS, "predicted")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What models inherit where they say nothing themselves."""
+    """Settings that models inherit unless they set their own."""
 
     percentile: float = 0.95
     utilization: float = 0.85
@@ -31,7 +28,7 @@ class Defaults:
 
 
 def read_defaults(section: Section | None, cautious: bool) -> Defaults:
-    """The whole section; `cautious` where it does not say."""
+    """Read the section; `cautious` applies if it does not set one."""
     start = Defaults(cautious=cautious)
     if section is None:
         return start
@@ -41,7 +38,7 @@ def read_defaults(section: Section | None, cautious: bool) -> Defaults:
 
 
 def over(section: Section, base: Defaults) -> Defaults:
-    """What `section` sets, over `base`; other keys are left to the caller."""
+    """`base` overridden by `section`; the caller handles other keys."""
     return Defaults(
         percentile=section.take("percentile", units.percentile, base.percentile),
         utilization=section.take("utilization", units.number(0.05, 1.0), base.utilization),

@@ -1,7 +1,7 @@
-"""Prices and offers of nodes as people have them: YAML or JSON, pool: number. Read strictly.
+"""Read prices and availability of nodes from a user's file: YAML or JSON, pool: number. Strict.
 
-A pool is `region/name/market`; `region/name` alone stands for its on-demand nodes. Prices may also
-be a price list of a cloud (`cloud_prices`).
+A pool is `region/name/market`; `region/name` alone means its on-demand nodes. Prices may also be a
+cloud's price list (`cloud_prices`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_feed(
     now_ms: int,
     instances: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """The records that `raw` says. kind: of KINDS. instances: of a price list, the instance type of
+    """The records in `raw`. kind: one of KINDS. instances: for a price list, the instance type of
     each pool; None names pools as the cloud does. UserError names the line and the pool."""
     table = _price_list(raw, name)
     if table is not None:
@@ -65,7 +65,7 @@ def read_feed(
 
 
 def _price_list(raw: bytes, name: str) -> Table | None:
-    """A table of a cloud's prices; None: it is something else."""
+    """A table of a cloud's prices; None if `raw` is not one."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -75,7 +75,7 @@ def _price_list(raw: bytes, name: str) -> Table | None:
         try:
             whole = orjson.loads(text)
         except orjson.JSONDecodeError:
-            return None  # YAML may be
+            return None  # it may be YAML
         if isinstance(whole, dict):
             lists = [value for value in whole.values() if isinstance(value, list)]
             whole = lists[0] if len(lists) == 1 else None

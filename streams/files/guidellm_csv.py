@@ -1,7 +1,7 @@
-"""GuideLLM's CSV: two or three rows of header, one row for each benchmark.
+"""Read GuideLLM's CSV: two or three header rows, then one row per benchmark.
 
-Read into the shape of its JSON (metrics with means over successful requests), so that one reader
-serves both. The header is that of the first benchmark: a row of another length is not of it.
+Converted to the shape of its JSON (metrics with means over successful requests), so that one reader
+serves both. The header describes the first benchmark; a row of another length does not match it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def is_guidellm_csv(text: str) -> bool:
 
 
 def as_benchmarks(text: str) -> Iterator[Mapping[str, Any] | str]:
-    """Each benchmark in the shape of the JSON, or why its row cannot be read. csv.Error."""
+    """Each benchmark in the shape of the JSON, or the reason why its row cannot be read. Raises
+    csv.Error."""
     rows = [row for row in csv.reader(io.StringIO(text)) if any(row)]
     head = next((i for i, row in enumerate(rows) if any(map(_is_number, row))), len(rows))
     if head > _MOST_HEADER_ROWS:
@@ -98,7 +99,8 @@ def _is_number(text: str) -> bool:
 
 
 def cells_of(rows: Sequence[Sequence[str]]) -> Iterator[Mapping[str, str | None] | str]:
-    """Rows of a CSV with one header row as objects, None for an empty cell; or why one is not."""
+    """Rows of a CSV with one header row as objects, None for an empty cell; or the reason why one
+    is invalid."""
     names = rows[0]
     for row in rows[1:]:
         if len(row) == len(names):

@@ -1,6 +1,6 @@
-"""Files that hold keys: where processes find theirs, and how one is written.
+"""Find and write key files.
 
-Owns permissions: a file with a key is its owner's alone (0600), in a folder that is too (0700).
+A key file is readable by its owner alone (0600), in a folder that is too (0700).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topics.keys import CLUSTER_KEY, OPERATOR_KEY, Keys, Principal, check_key, k
 
 
 def read_keys() -> Keys:
-    """The keys that the environment or the files it names hold. UserError: they are unusable."""
+    """Keys from the environment or from the files that it names. UserError: they are invalid."""
     try:
         return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -26,8 +26,8 @@ def read_keys() -> Keys:
 
 
 def operator_keys(broker: str, prefix: str) -> Keys:
-    """What a command signs with: the keys of the environment, else the key that a `shoal up` of
-    this user left for its own broker. UserError as of `read_keys`."""
+    """Signing keys for a command: those of the environment, else the key that a `shoal up` of this
+    user wrote for its own broker. UserError as in `read_keys`."""
     keys = read_keys()
     if keys.principal_keys(Principal.OPERATOR):
         return keys
@@ -42,14 +42,16 @@ def operator_keys(broker: str, prefix: str) -> Keys:
 
 
 def run_key_file(broker: str, prefix: str) -> Path:
-    """Where `shoal up` leaves the operator's key of its run, for commands of the same user."""
+    """File in which `shoal up` stores the operator key of its run, for commands of the same
+    user."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     name = f"{broker}-{prefix}".replace("/", "_")
     return Path(base).expanduser() / "shoal" / "keys" / name
 
 
 def write_key(path: Path, text: str) -> None:
-    """Put `text` in place of what `path` has, at once and for its owner alone. OSError."""
+    """Replace the content of `path` with `text` atomically, readable by its owner alone.
+    OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,7 @@
-"""Template libraries on disk: built at first use, kept in the user's cache, loaded afterwards.
+"""Store template libraries on disk: build them at first use, cache them per user, load them later.
 
-Owns where they are kept and what happens when that place cannot be used: Shoal goes on without
-it and says so. Knows nothing of what is in a library; `autoscaler.templates` builds and checks.
+If the cache folder is unusable, Shoal continues without it and reports a notice.
+`autoscaler.templates` builds and checks libraries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Step = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibraries:
-    """Libraries in the order asked for; how many had to be built; what went wrong on the way."""
+    """Libraries in the requested order; how many had to be built; notices about the cache."""
 
     libraries: tuple[Library, ...]
     built: int
@@ -55,11 +55,11 @@ def load_or_build(
     profile: Profile,
     folder: Path | None = None,
 ) -> LoadedLibraries:
-    """The libraries of `requests`, from `folder` (the user's cache) where it holds them.
+    """Load the libraries of `requests` from `folder` (the user's cache), and build missing ones.
 
-    A progress bar goes to standard error while something is built, if that is a terminal.
-    What was built is kept for the next time. A damaged file is built again; a folder that
-    cannot be written to is a notice, not an error.
+    Shows a progress bar on standard error during a build if that is a terminal. Built libraries are
+    stored in the cache. A damaged file is built again; a folder that is not writable gives a
+    notice, not an error.
     """
     place = cache_folder() if folder is None else folder
     console = SafeConsole(stderr=True)
@@ -96,13 +96,13 @@ def load_or_build(
 
 
 def file_name(request: LibraryRequest, wanted: str) -> str:
-    """A name that people can read and that changes with everything the library rests on."""
+    """Readable file name that changes with every input of the library."""
     model = re.sub(r"[^A-Za-z0-9.-]+", "-", request.model.name).strip("-.")[:60]
     return f"{model}-{request.phase}-{request.engine.name}-{wanted[:16]}{SUFFIX}"
 
 
 def read_library_header(path: Path) -> Header:
-    """What the library in `path` was built from; UserError when it is none."""
+    """Build inputs of the library in `path`. UserError if the file is not a library."""
     try:
         return read_header(path.read_bytes())
     except OSError as error:
@@ -130,7 +130,7 @@ def _load(path: Path, request: LibraryRequest, wanted: str, notices: list[str]) 
 
 
 def _save(path: Path, data: bytes, notices: list[str]) -> None:
-    """Write through a temporary file, so that nobody ever reads half a library."""
+    """Write through a temporary file, so that a reader never sees half a library."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".building-")

@@ -1,8 +1,8 @@
-"""Files of measured points.
+"""Read files of measured points.
 
-Owns reading CSV files (plain or .gz) of three kinds, told apart by their columns, into
-`MeasuredPoint` values: end-to-end benchmark points (silicon_*), batches of one run
-(prompt_time, token_time) and grids of pass times (phase, latency_ms). Knows no formulas.
+CSV files (plain or .gz) of three kinds, recognised by their columns, become `MeasuredPoint` values:
+end-to-end benchmark points (silicon_*), batches of one run (prompt_time, token_time) and grids of
+pass times (phase, latency_ms).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SYSTEMS = {
     "a100-80gb": "A100-SXM-80GB",
     "h100-80gb": "H100-SXM",
     "rtx_pro_6000_server": "RTXPRO6000-Blackwell-Server",
-    # The Grace boards carry the same GPUs as the SXM ones as far as these points go.
+    # For these points, the GPUs of Grace boards are equal to the SXM ones.
     "gb200": "B200-SXM",
     "gb300": "B300-SXM",
 }
@@ -52,21 +52,21 @@ _QUANTISATION = {
 }
 _POWER_CAPPED = "h100-80gb-pcap"
 _NODE_GPUS = 8
-# What ran the batches of Splitwise's measurements (2023), slower than the engines of today.
+# Engine of Splitwise's measurements (2023), slower than current engines.
 _BATCH_RUNNER = "splitwise"
 _CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class PointsFile:
-    """The points of one file, and how many rows were left out for which reason."""
+    """Points of one file, and the number of skipped rows by reason."""
 
     points: tuple[MeasuredPoint, ...]
     skipped: Mapping[str, int]
 
 
 class _Skip(Exception):
-    """This row cannot be compared; the reason is counted."""
+    """This row is not comparable; the reason is counted."""
 
 
 def read_points(path: Path) -> PointsFile:
@@ -192,7 +192,7 @@ def _benchmark(row: Row) -> MeasuredPoint:
 
 
 def _width(row: Row, prefix: str) -> tuple[int, int]:
-    """GPUs of an instance, and replicas of its attention (data parallel beside the experts)."""
+    """GPUs of an instance, and its attention replicas (data parallel next to expert parallel)."""
     tp = whole_number(row, f"{prefix}tp_size")
     experts = count(row, f"{prefix}moe_tp_size") * count(row, f"{prefix}moe_ep_size")
     replicas = max(count(row, f"{prefix}attention_dp_size"), experts // tp)

@@ -1,7 +1,7 @@
-"""The file of a user's own measurements, which `measurements:` of a shoal.yaml names.
+"""Read and write the file of a user's own measurements, named by `measurements:` of a shoal.yaml.
 
-Owns its form: JSON, a list of what `shoal profile import` and `measure` found. Written whole, by
-way of a temporary file.
+Form: JSON, a list of results of `shoal profile import` and `measure`. Written through a temporary
+file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEEDED = {field.name for field in fields(Measurement) if field.default is MISSI
 
 
 def read_measurements(path: Path) -> tuple[Measurement, ...]:
-    """What `path` holds; UserError says in one line what is wrong."""
+    """The measurements in `path`. UserError: one line that names the fault."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""A declared model that no declared GPU can hold, refused with the line that says so.
+"""Refuse a declared model that fits no declared GPU, with its line in the file.
 
-Owns the place in the file; what fits is `autoscaler.planning.memory_fit`.
+`autoscaler.planning.memory_fit` computes the fit.
 """
 
 from __future__ import annotations

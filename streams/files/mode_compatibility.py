@@ -1,4 +1,4 @@
-"""Which of Shoal's modes one file may ask for together: least cost, the most for a budget, answer
+"""Check which modes one file may combine: lowest cost, highest throughput for a budget, answer
 quality, component graphs."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from streams.files.user_errors import UserError
 def refuse_mixed(
     file: str, policy: Policy, services: Sequence[Service], routes: Sequence[QualityRoute]
 ) -> None:
-    """UserError where the objective is not for what is declared."""
+    """UserError if the objective does not support the declared services."""
     if not policy.spends_budget:
         return
     what = [f"models of components ({s.model})" for s in services if s.graph is not None]

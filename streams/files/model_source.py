@@ -1,6 +1,6 @@
-"""The architecture behind a model's `source`: a name of the catalogue, or a config.json.
+"""Read the architecture of a model's `source`: a catalogue name or a config.json.
 
-Owns what counts as a file and reading it. What its keys mean is in `performance.architecture`.
+`performance.architecture` interprets the keys.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def is_file(source: str) -> bool:
 
 
 def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Models whose name the catalogue does not have: model, name, and the entry whose facts stand
-    for it."""
+    """Models whose name is not in the catalogue: model, name, and the catalogue entry used
+    instead."""
     for service in cluster.services:
         name = service.architecture.name
         if service.graph is None and not is_file(name):
@@ -40,8 +40,8 @@ def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
 
 
 def uncertain_facts(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Of `facts_taken`, names that are no published variant of that entry: fine-tunes mostly, but a
-    misspelt name looks the same."""
+    """Those of `facts_taken` whose name is not a published variant of that entry: usually a
+    fine-tune, but possibly a misspelt name."""
     return (one for one in facts_taken(cluster) if not is_published(*one[1:]))
 
 
@@ -51,11 +51,11 @@ def facts_words(name: str, entry: str) -> str:
 
 
 def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
-    """The architecture of `source`; a relative path is one from
-    `folder`. InvalidValue says why there is none.
+    """The architecture of `source`; a relative path is relative to `folder`. InvalidValue names the
+    reason if there is none.
 
-    A folder stands for the config.json in it, or for Mistral's params.json. An hf_quant_config.json
-    beside it counts.
+    A folder means the config.json in it, or Mistral's params.json. An hf_quant_config.json in the
+    same folder applies too.
     """
     if not is_file(source):
         return catalog.model(source, field)
@@ -66,7 +66,11 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         beside = path.with_name(QUANTISATION_FILE)
         if path.name == "config.json" and beside.is_file():
             text = with_quantisation(text, _text_of(beside))
-    except (OSError, ValueError, RuntimeError) as error:  # pathlib's own: no such home, NUL, a loop
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # raised by pathlib: no such home, NUL, a loop
         why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
         allowed = f"a Hugging Face config.json that can be read ({why})"
         raise InvalidValue(field, source, allowed) from None
@@ -85,8 +89,8 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _text_of(path: Path) -> str:
-    """A regular file that is no larger than any config.json: a device or a pipe may never end, and
-    records name files too, which controllers read between two ticks."""
+    """Text of a regular file of bounded size. A device or a pipe may never end, and records name
+    files too, which controllers read between two ticks."""
     if path.exists() and not path.is_file():
         raise ValueError("not a regular file")
     with path.open("rb") as file:

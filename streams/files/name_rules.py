@@ -1,7 +1,4 @@
-"""Names of models, engines, regions and pools: what they may look like.
-
-Knows no section of the file.
-"""
+"""Rules for names of models, engines, regions and pools."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
 def check_name(section: Section, name: str) -> None:
-    """Refuse `name` of `section` unless it may be on a topic and in a path."""
+    """Refuse `name` of `section` unless it is valid in a topic key and in a path."""
     if not _NAME.match(name):
         raise section.error(
             name, "a name is 1 to 63 letters, digits or . _ -, beginning with one of the first two"

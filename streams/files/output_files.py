@@ -1,4 +1,4 @@
-"""Files that a command will write: looked at before it does its work."""
+"""Check early whether a command can write its output file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from streams.files.user_errors import UserError
 
 
 def refuse_unwritable(path: Path) -> None:
-    """UserError before anything runs; what goes wrong later is said when it does."""
+    """UserError before the command does its work; later write errors are reported when they
+    occur."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():

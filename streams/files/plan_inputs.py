@@ -1,9 +1,9 @@
-"""The demand and fleet files of `shoal plan`, read strictly.
+"""Read the demand and fleet files of `shoal plan`, strictly.
 
-Owns their form. YAML or JSON (which is YAML here), one mapping each:
+YAML or JSON (a subset of YAML), one mapping each:
 
-demand: model -> {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; the tokens may be left
-out (then the service's declared workload counts). A model that is not named is not planned.
+demand: model -> {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; without tokens the
+service's declared workload counts. A model that the file does not name is not planned.
 
 fleet: combo -> count, named as `shoal plan --json` and the `plans` topic name combos, for example
     mini:a1@us-east/l40s/spot: 4
@@ -53,7 +53,7 @@ def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
 
 
 def with_workload(cluster: Cluster, demands: Mapping[str, Demand]) -> Cluster:
-    """`cluster` with `demands` as declared workloads; models that are not named keep their own."""
+    """`cluster` with `demands` as declared workloads; models not in `demands` keep their own."""
     services = tuple(
         replace(s, req_per_s=demands[s.model].req_per_s, lengths=demands[s.model].lengths)
         if s.model in demands
@@ -90,7 +90,7 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
 
 
 def _check_both(root: Section, combo_id: str, cluster: Cluster, left: dict[str, int]) -> None:
-    """Refuse a fleet beyond the ceiling that holds for both markets of a pool. left: GPUs."""
+    """Refuse a fleet above the common limit of both markets of a pool. left: GPUs."""
     for (region, name), pools in cluster.pools_by_shared_limit().items():
         nodes = sum(p.max_nodes - left[p.id] // p.per_node for p in pools)
         most = pools[0].max_of_both

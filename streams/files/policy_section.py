@@ -1,7 +1,4 @@
-"""`policy` of a file: how the loop behaves.
-
-Owns its keys, their units and what is allowed together.
-"""
+"""Read `policy` of a file: keys, units and allowed combinations."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from streams.files.yaml_tree import Section
 
 
 def read_policy(section: Section | None) -> Policy:
-    """The policy of `section`; the defaults where there is none. ConfigError names line and key."""
+    """The policy of `section`; the defaults if there is none. ConfigError names line and key."""
     if section is None:
         return Policy()
     base = Policy()

@@ -1,7 +1,4 @@
-"""`regions:` of a `shoal.yaml`: the pools that can be rented or are owned.
-
-Owns these keys. Knows no other section.
-"""
+"""Read `regions:` of a `shoal.yaml`: pools for rent and owned pools."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from streams.files.yaml_tree import ConfigError, Section
 def read_pools(
     section: Section | None,
 ) -> tuple[tuple[Pool, ...], dict[str, str], dict[str, str]]:
-    """The pools, the hook that provides nodes of each, and the instance type of each; the latter
-    two by pool, for those that have one."""
+    """The pools, the provisioning hook of each, and the instance type of each; the latter two by
+    pool, for pools that declare one."""
     assert section is not None  # noqa: S101  required by the caller
     pools: list[Pool] = []
     provision: dict[str, str] = {}
@@ -97,7 +94,7 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
             pool.path,
             "price or spot_price (USD per node and hour) is missing",
         )
-    # Every key that a pool may have, so that a misspelt one is held against all of them.
+    # All keys of a pool, so that the error for a misspelt key suggests any of them.
     pool.take("nodes", units.count(1, 100_000), 1)
     pool.take("price", price, 0.0)
     pool.take("spot_price", price, 0.0)

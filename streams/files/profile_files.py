@@ -1,6 +1,6 @@
-"""Profile files: reading and writing them, with refusals in one line.
+"""Read and write profile files; errors are one line.
 
-Owns the I/O. Their form is in `autoscaler.performance.profile_codec`.
+`autoscaler.performance.profile_codec` defines their form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streams.files.user_errors import UserError
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in `path`; UserError says in one line what is wrong."""
+    """The profile in `path`. UserError: one line that names the fault."""
     try:
         return decode(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -25,7 +25,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def write_profile(path: Path, profile: Profile) -> None:
-    """Write `profile` to `path`; UserError when the place cannot be written."""
+    """Write `profile` to `path`. UserError: the file cannot be written."""
     try:
         path.write_text(encode(profile), encoding="utf-8")
     except OSError as error:

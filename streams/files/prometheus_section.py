@@ -1,4 +1,4 @@
-"""`prometheus`: the user's own servers, and how one gets into them."""
+"""Read `prometheus`: the user's own servers and the access to them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from streams.files.yaml_tree import Section
 
 @dataclass(frozen=True, slots=True)
 class PrometheusServer:
-    """token_file: holds a bearer token, read at every question, so it may rotate. ca_file: PEM of
-    the authority of its certificate; "" = those of the system."""
+    """token_file: holds a bearer token; read for every query, so it may rotate. ca_file: PEM of the
+    authority of its certificate; "" = those of the system."""
 
     url: str
     token_file: str = ""
@@ -23,7 +23,7 @@ class PrometheusServer:
 
 
 def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
-    """By name. Paths of files count from the folder of the configuration."""
+    """Servers by name. File paths are relative to the folder of the configuration."""
     if section is None:
         return {}
     folder = Path(section.file).parent
@@ -50,7 +50,7 @@ def url(value: object) -> str:
     try:
         parts = urlsplit(said)
         ok = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is none, or a bracket too few
+    except ValueError:  # invalid port or missing bracket
         ok = False
     if not ok:
         raise InvalidValue("", without_login(said), "http(s)://HOST[:PORT]")

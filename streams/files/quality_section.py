@@ -39,16 +39,16 @@ _RULE_KEYS = ("score", "longer_than", "code", "languages")
 
 
 def stands_for_models(section: Section) -> bool:
-    """Whether this entry of `models` stands for several others."""
+    """Whether this entry of `models` routes over several other models."""
     return "models" in section and "source" not in section
 
 
 def read_routes(
     models: Section, services: tuple[Service, ...]
 ) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...], dict[str, Path]]:
-    """The services among `models` that stand for several others, and `services` as their members:
-    without a floor or a part of a replayed trace of their own, unless they declare one; and the
-    file of scores of each of the first."""
+    """The services of `models` that route over several others; `services` as their members, which
+    have no floor and no share of a replayed trace unless they declare one; and the score file of
+    each routed service."""
     routes: list[QualityRoute] = []
     files: dict[str, Path] = {}
     for name, section in models.children():
@@ -72,7 +72,7 @@ def read_routes(
 
 
 def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[QualityRoute, Path]:
-    """The route that `section` declares, and its file of scores. declared: models it may name.
+    """The route that `section` declares, and its score file. declared: allowed member models.
     ConfigError or UserError."""
     models = section.take("models", lambda value: units.texts(value, "[small, large]"))
     if len(models) < 2 or len(set(models)) < len(models):
@@ -119,7 +119,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
 
 
 def sampled_scores(file: Path) -> tuple[float, ...]:
-    """The column `score` of such a file, for those who replay requests."""
+    """Column `score` of such a file, for the replay of requests."""
     return tuple(_number(file, line, row, "score") for line, row in numbered_rows(file))
 
 
@@ -147,7 +147,7 @@ def _source(section: Section | None) -> ScoreSource:
 
 
 def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None:
-    """ConfigError at `key` where no score can come from there."""
+    """ConfigError at `key` if it cannot provide a score."""
     try:
         ScoreSource(header, (), url)
     except InvalidRecord as error:

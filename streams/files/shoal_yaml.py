@@ -1,7 +1,7 @@
-"""`shoal.yaml`: the declared fleet, read strictly into values of the core.
+"""Read `shoal.yaml`, the declared fleet, strictly into values of the core.
 
-Owns the form of the file (docs/configuration.md lists every key) and its defaults. Knows nothing
-of what is running. Every refusal names file, line and key.
+Defines the form of the file (docs/configuration.md lists every key) and its defaults. Every error
+names file, line and key.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ _MODES = tuple(mode.value for mode in Mode)
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as the operator defines it. memory: what its arguments imply for the memory that a
-    model takes.
+    """An engine as the operator defines it. memory: effect of its arguments on a model's memory.
 
-    pipelines: which nodes it may join in one instance, see `Service`. sleep: its instances sleep
-    instead of being stopped where their node stays.
+    pipelines: which nodes one instance may span, see `Service`. sleep: instances sleep instead of
+    stopping if their node remains.
     """
 
     name: str
@@ -60,19 +59,19 @@ class EngineSpec:
 
     @property
     def quantization(self) -> str:
-        """What weights are stored in after loading; "" for as the checkpoint has them."""
+        """Storage type of the weights after loading; "" for that of the checkpoint."""
         return self.memory.quantization
 
     @property
     def wire_name(self) -> str:
-        """What assignments call it."""
+        """Name of the engine in assignments."""
         return profile_wire_name(self.name, self.image, self.args)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker. instances: the
-    instance type of pools that declare one."""
+    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker. instances:
+    instance type of the pools that declare one."""
 
     path: str
     cluster: Cluster
@@ -87,12 +86,12 @@ class Config:
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
-        """Models that are declared as components."""
+        """Models declared as components."""
         return tuple(s.graph for s in self.cluster.services if s.graph is not None)
 
 
 def parse_service(config: Config, model: str, text: str) -> Service:
-    """The service that `text` declares for `model`: its section of the file, as YAML or JSON.
+    """Read the service of `model` from `text`, its section of the file as YAML or JSON.
 
     Defaults, engines, pools and policy are those of `config`. Raises UserError.
     """
@@ -109,8 +108,8 @@ def parse_service(config: Config, model: str, text: str) -> Service:
 
 
 def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = True) -> Config:
-    """Read `path`. mode, cautious: what holds where the file names no mode and no capacity.
-    Raises ConfigError and UserError."""
+    """Read `path`. mode, cautious: defaults if the file sets no mode and no capacity. Raises
+    ConfigError and UserError."""
     root, raw = read(Path(path))
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
     kafka = root.take("kafka", units.text, "")
@@ -164,7 +163,7 @@ def _said_where(
     key: str,
     problem: str,
 ) -> ConfigError:
-    """An error at `key` where it was written: for the model, for all, or nowhere."""
+    """An error at the place that sets `key`: the model, the defaults, or neither."""
     for section in (model, defaults):
         if section is not None and key in section:
             return section.error(key, problem)
@@ -204,7 +203,7 @@ def _args(value: object) -> tuple[str, ...]:
 
 
 def _memory(engine: Section, args: tuple[str, ...]) -> EngineMemory:
-    """What the arguments of vLLM say of the memory that a model takes."""
+    """Effect of vLLM's arguments on a model's memory."""
     try:
         return engine_memory(args)
     except InvalidValue as error:
@@ -245,7 +244,7 @@ def _service(
     mode: Mode,
     folder: Path,
 ) -> Service:
-    """All of a model's section. ConfigError where a key or a value is not allowed."""
+    """Read the section of one model. ConfigError for an invalid key or value."""
     try:
         made = _declared(name, model, defaults, engines, pools, mode, folder)
         theirs = read_unmanaged(model.section("unmanaged"), name, pools)

@@ -1,7 +1,7 @@
-"""Rows of tables, whatever file holds them: CSV, JSON Lines, JSON or Parquet, plain or gzipped.
+"""Read rows of tables: CSV, JSON Lines, JSON or Parquet, plain or gzipped.
 
-A row is a mapping of column names in lower snake case (`column`) to values, with its place in the
-file for messages. Knows no format: what columns mean is for the reader of a kind of file.
+A row is a mapping of column names in lower snake case (`column`) to values, with its position in
+the file for messages. The reader of each kind of file interprets the columns.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _PARQUET = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """place: of the header, or of the first row. columns: of the header, empty without one, since
-    rows of JSON have columns of their own. shown: how the table begins."""
+    """place: of the header, or of the first row. columns: of the header; empty without one, because
+    rows of JSON have their own. shown: the beginning of the table."""
 
     place: str
     columns: tuple[str, ...]
@@ -46,22 +46,22 @@ class Table:
 
 
 def column(name: str) -> str:
-    """The name of a column in lower snake case; a `.value` at its end does not count."""
+    """Column name in lower snake case, without a `.value` suffix."""
     spaced = _CAMEL.sub("_", name.strip()) if not name.isupper() else name.strip()
     found = _OTHER.sub("_", spaced.lower()).strip("_.")
     return found.removesuffix(".value")
 
 
 def read_table(path: Path, expected: str, groups: Sequence[str] = ()) -> Table:
-    """What `path` holds. groups: keys whose lists are rows of their own. UserError: what it is not;
-    of a line at fault, when it is reached."""
+    """The table in `path`. groups: keys whose lists are rows of their own. UserError: the file is
+    not a table; for an invalid line, when the line is reached."""
     if is_parquet(path):
         return of_rows(_parquet(path, groups), "")
     return table_of(path, read_text(path, expected), expected, groups)
 
 
 def table_of(path: Path | str, text: str, expected: str, groups: Sequence[str] = ()) -> Table:
-    """The same of a text; path: its name in messages."""
+    """The table in `text`; path: its name in messages."""
     first = text.lstrip().split("\n", 1)[0].strip()
     if not first:
         raise UserError(f"{path}: empty; expected {expected}")
@@ -83,7 +83,8 @@ def read_lines(path: Path, expected: str) -> list[str]:
 
 
 def read_text(path: Path, expected: str) -> str:
-    """A text file, gzipped or not; UserError, which says what is expected, where it is none."""
+    """Text of a file, gzipped or not. UserError names the expected content if the file is not
+    text."""
     try:
         return text_of(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -183,7 +184,7 @@ def _of_object(place: str, value: Any, groups: Sequence[str]) -> Iterator[Number
 def _flat(
     place: str, value: Mapping[str, Any], outer: Row, groups: Sequence[str], depth: int
 ) -> Iterator[Numbered]:
-    """The rows that `value` stands for: itself, or those of the groups within."""
+    """Rows of `value`: itself, or those of the groups inside it."""
     row = dict(outer)
     _take(row, value, "", depth)
     inside = next((key for key in groups if isinstance(value.get(key), list)), None)

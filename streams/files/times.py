@@ -1,8 +1,8 @@
-"""Times of a trace: dates and numbers, and the unit in which numbers count.
+"""Parse times of a trace: dates and numbers, and the unit of the numbers.
 
-A unit comes from the name of the column (`timestamp_ms`), the format, the user, or the values: a
-number of the years 2000 to 2100 in s, ms, us or ns is a date. Where the values would do as seconds
-and as milliseconds, the user is asked.
+The unit comes from the column name (`timestamp_ms`), the format, the user, or the values: a number
+that means a time in the years 2000 to 2100 in s, ms, us or ns is a date. If the values are
+plausible as seconds and as milliseconds, the user must choose.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ DATE_EXAMPLE = "2023-11-16 18:15:46.68"
 
 
 class UnclearUnit(ValueError):
-    """Bare numbers would do in several units."""
+    """Plain numbers are plausible in several units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a column's numbers become ms. dated: they count from 1970."""
+    """Conversion of a column's numbers to ms. dated: they count from 1970."""
 
     unit: str
     dated: bool
 
 
 def unit_of_name(name: str) -> str:
-    """The unit that the name of a column ends with (`delay_ms`), else ""."""
+    """Unit suffix of a column name (`delay_ms`), else ""."""
     stem, _, ending = name.rpartition("_")
     return _ENDINGS.get(ending, "") if stem else ""
 
@@ -51,7 +51,7 @@ def without_unit(name: str) -> str:
 
 
 def date_ms(value: object) -> float | None:
-    """ms since 1970 of a date, without an offset as if in UTC; None where it is none."""
+    """ms since 1970 of a date, in UTC if it has no offset; None if it is not a date."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip())
@@ -66,8 +66,9 @@ def date_ms(value: object) -> float | None:
 
 
 def clock_of(values: Sequence[float], unit: str, certain: bool) -> Clock:
-    """How to read bare numbers, in order of the file. unit: of the format, "" if it has none;
-    certain: the user or the column's name says it. UnclearUnit: the values do not tell."""
+    """Conversion of plain numbers, given in file order. unit: of the format, "" if it has none.
+    certain: the unit comes from the user or the column name. UnclearUnit: the values do not
+    determine it."""
     low, high = min(values), max(values)
     if unit and certain:
         return Clock(unit, low * MS_OF[unit] >= _EPOCH_MS[0])
@@ -88,14 +89,14 @@ def clock_of(values: Sequence[float], unit: str, certain: bool) -> Clock:
 
 
 def _plausible(span: float, count: int, unit: str) -> bool:
-    """Whether requests that come like this are those of a service."""
+    """Whether this request rate is plausible for a service."""
     span_s = span * MS_OF[unit] / 1e3
     gap_s = span_s / max(1, count - 1)
     return span_s >= _LEAST_SPAN_S and 1.0 / _MOST_REQ_PER_S <= gap_s <= _MOST_GAP_S
 
 
 def finite_number(value: object) -> float | None:
-    """A number, or the text of one, if it is finite; None if it is none."""
+    """A finite number, or the text of one; None otherwise."""
     if isinstance(value, str):
         if not value.isascii() or len(value) > 40 or "_" in value:
             return None

@@ -1,6 +1,6 @@
-"""How people write quantities: durations, shares, counts. Each parser raises InvalidValue.
+"""Parse quantities as users write them: durations, shares, counts. Each parser raises InvalidValue.
 
-Every parser takes what YAML made of the text (str, int, float, ...) and returns a plain number.
+Each parser takes the value from YAML (str, int, float, ...) and returns a plain number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration_s(value: object) -> float:
-    """Seconds of "500ms", "2s", "10m", "1h" (a unit is a must); positive and finite."""
+    """Seconds of "500ms", "2s", "10m", "1h" (the unit is required); positive and finite."""
     seconds = _seconds(value)
     if not 0.0 < seconds <= 30 * 86400.0:
         raise InvalidValue("", value, "a duration above 0 and up to 30d")
@@ -25,7 +25,7 @@ def duration_s(value: object) -> float:
 
 
 def duration_between(low: str, high: str) -> Callable[[object], float]:
-    """A parser of durations from `low` to `high`, themselves as people write them."""
+    """Parser of durations from `low` to `high`, given as text."""
 
     def parse(value: object) -> float:
         seconds = _seconds(value)
@@ -44,7 +44,7 @@ def _seconds(value: object) -> float:
 
 
 def named_duration_s(option: str, text: str) -> float:
-    """`duration_s` of an option of a command line; InvalidValue names it."""
+    """`duration_s` of a command-line option; InvalidValue names the option."""
     try:
         return duration_s(text)
     except InvalidValue as error:
@@ -52,7 +52,7 @@ def named_duration_s(option: str, text: str) -> float:
 
 
 def bandwidth_gb_s(value: object) -> float:
-    """1e9 bytes per second of "100Gbit/s" or "12.5GB/s" (a unit is a must); above 0."""
+    """1e9 bytes per second of "100Gbit/s" or "12.5GB/s" (the unit is required); above 0."""
     match = _BANDWIDTH.match(value) if isinstance(value, str) else None
     allowed = 'a bandwidth with its unit, such as "100Gbit/s" or "12.5GB/s"'
     if not match:
@@ -78,7 +78,7 @@ def share(value: object) -> float:
 
 
 def percentile(value: object) -> float:
-    """A percentile as people write it: 95, "95%" or 0.95, from 50 to 100."""
+    """A percentile as 95, "95%" or 0.95, from 50 to 100."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 1.0 < value <= 100.0:
         value = value / 100.0
     found = share(value)
@@ -127,7 +127,7 @@ def texts(value: object, example: str = "[us-east]") -> tuple[str, ...]:
 
 
 def word(*allowed: str) -> Callable[[object], str]:
-    """A parser of a closed set of words; a misspelt one is told the nearest."""
+    """Parser of a closed set of words; the error for a misspelt word suggests the nearest."""
 
     def parse(value: object) -> str:
         if value not in allowed:

@@ -1,4 +1,4 @@
-"""What a user gets to read when something they gave us cannot be used: one line, exit code 2."""
+"""Errors for invalid user input: one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ last @."""
 
 
 class UserError(Exception):
-    """Bad input. Its text is one line that names the place, the value and what is allowed; what is
-    not printable in it is replaced, as file names and values may be anybody's."""
+    """Invalid input. Its text is one line that names the place, the value and the allowed values.
+    Unprintable characters are replaced, because file names and values may be untrusted."""
 
     def __init__(self, message: str = "", *more: object) -> None:
         super().__init__(printable(str(message)), *more)
 
 
 def without_login(text: str) -> str:
-    """`text` as it may be printed: its URLs without the user and password before the host."""
+    """`text` for display: URLs without the user and password before the host."""
     return _LOGIN.sub("", text)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for messages of libraries that write paragraphs."""
+    """First line of an error's text, for libraries whose messages have several."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""The `workload` section of a model: its rate, its lengths, and its types where it names some.
+"""Read the `workload` section of a model: rate, lengths and optional request types.
 
-Types are read and written here, so that what `shoal workload types` prints can be pasted.
+Types are read and written here, so that the output of `shoal workload types` can be pasted.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def read_workload(section: Section | None) -> Workload:
 
 
 def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
-    """ConfigError where the mean request of the workload of `model`, or of one of its types, is
-    longer than max_len: no instance would take it."""
+    """ConfigError if the mean request of the workload of `model`, or of one of its types, is longer
+    than max_len: no instance would accept it."""
     lengths, _, types = workload
     section = model.section("workload")
     if section is None:
@@ -61,7 +61,7 @@ def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
 
 
 def longer_than(lengths: Lengths, max_len: int) -> str:
-    """What is wrong with `lengths` for a model of that max_len; "" where it holds them."""
+    """The problem if `lengths` exceed the model's max_len; "" otherwise."""
     total = lengths.input_tokens + lengths.output_tokens
     if total <= max_len:
         return ""
@@ -72,7 +72,7 @@ def longer_than(lengths: Lengths, max_len: int) -> str:
 
 
 def mean_lengths(types: Sequence[WorkloadType]) -> Lengths:
-    """Lengths of requests of all `types` together."""
+    """Mean request lengths over all `types`."""
     return Lengths.expected(
         sum(kind.share * kind.lengths.input_tokens for kind in types),
         sum(kind.share * kind.lengths.output_tokens for kind in types),
@@ -80,7 +80,7 @@ def mean_lengths(types: Sequence[WorkloadType]) -> Lengths:
 
 
 def types_as_yaml(types: Sequence[WorkloadType]) -> str:
-    """The `types` of a workload, as they stand in a shoal.yaml."""
+    """The `types` of a workload as YAML for a shoal.yaml."""
     lines = [
         f"  {kind.name}: {{share: {kind.share:.2%}, input: {kind.lengths.input_tokens:.0f}, "
         f"output: {kind.lengths.output_tokens:.0f}}}"

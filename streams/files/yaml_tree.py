@@ -1,8 +1,7 @@
-"""YAML with line numbers: a strict reader that knows where every value stands.
+"""Read YAML strictly, with the line number of every value.
 
-Owns reading a file into `Section`s and refusing what is wrong with file, line and key: a key
-twice, an unknown key (with the nearest valid name), a value of the wrong kind. Knows nothing of
-what the keys mean: `streams.files.shoal_yaml` does.
+Builds `Section`s. Errors name file, line and key: a duplicate key, an unknown key (with the nearest
+valid name), a value of the wrong kind. `streams.files.shoal_yaml` interprets the keys.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _FLOAT = re.compile(
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """What plain words are, with numbers as people and JSON write them. YAML 1.1 takes 5e-5 for a
-    text, 010 for 8, and 1:30 for 90: here these are a number, a text and a text."""
+    """Resolvers of plain scalars, with numbers as in JSON. YAML 1.1 reads 5e-5 as text, 010 as 8,
+    and 1:30 as 90; here these are a number, a text and a text."""
     known = yaml.SafeLoader.yaml_implicit_resolvers
     numbers = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
     return {
@@ -53,7 +52,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 class ConfigError(UserError):
-    """A configuration file cannot be used; the text is `FILE:LINE: KEY: what is wrong`."""
+    """Invalid configuration file; the text is `FILE:LINE: KEY: problem`."""
 
     def __init__(self, file: str, line: int, key: str, problem: str) -> None:
         where = f"{file}:{line}" if line else file
@@ -62,7 +61,7 @@ class ConfigError(UserError):
 
 
 class Section:
-    """One mapping of the file. Take what you know by name, then `finish()` refuses the rest."""
+    """One mapping of the file. Take the known keys by name; `finish()` then refuses all others."""
 
     def __init__(self, file: str, path: str, node: yaml.MappingNode) -> None:
         self.file = file
@@ -96,7 +95,7 @@ class Section:
         return isinstance(self._values.get(key), yaml.MappingNode)
 
     def line_of(self, key: str) -> int:
-        """The line of a key, or of the section where the key is missing."""
+        """Line of a key, or of the section if the key is missing."""
         return self._lines.get(key, self.line)
 
     def error(self, key: str, problem: str) -> ConfigError:
@@ -128,7 +127,7 @@ class Section:
             raise self.error(key, _unreadable(node)) from None
 
     def section(self, key: str, required: bool = False) -> Section | None:
-        """The mapping at `key`; None where it is not there (or an error, if required)."""
+        """The mapping at `key`; None if it is missing (an error if required)."""
         self._asked.append(key)
         node = self._values.get(key)
         empty = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
@@ -148,11 +147,11 @@ class Section:
             yield name, child
 
     def as_yaml(self) -> str:
-        """This mapping alone as YAML text, its values as they were written."""
+        """This mapping alone as YAML text, with its values as written."""
         return str(yaml.serialize(self._node, Dumper=_Dumper))
 
     def finish(self) -> None:
-        """Refuse every key that nobody asked for, with the nearest valid name."""
+        """Refuse every key that was not taken, with the nearest valid name."""
         for key in self._values:
             if key not in self._asked:
                 near = get_close_matches(key, self._asked, n=1, cutoff=0.5)
@@ -160,7 +159,7 @@ class Section:
                 raise self.error(key, f"unknown key; {hint}")
 
     def _missing(self, key: str, problem: str) -> ConfigError:
-        """A required key is not there: is one there that was meant to be it?"""
+        """Error for a missing required key; suggests a similar key that is present."""
         strangers = [name for name in self._values if name not in self._asked]
         near = get_close_matches(key, strangers, n=1, cutoff=0.6)
         if near:
@@ -172,14 +171,14 @@ class Section:
 
 
 def _shown(value: object) -> str:
-    """`value` as it is told back; of a number, or of a text as long as a page, the beginning."""
+    """`value` for display; only the beginning of a number or a long text."""
     text = repr(value)
     most = _MOST_OF_TEXT if isinstance(value, str) else _MOST
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _unreadable(node: yaml.Node) -> str:
-    """What to say of a value whose text is not of the kind that its tag names."""
+    """Error text for a value that does not match the type of its tag."""
     if not isinstance(node, yaml.ScalarNode):
         return "an entry cannot be read as what it is tagged or looks like"
     text = node.value if len(node.value) <= _MOST else f"{node.value[: _MOST - 3]}..."
@@ -191,9 +190,9 @@ def _loader() -> _Loader:
 
 
 def read(path: Path, expected: str = "regions and models") -> tuple[Section, bytes]:
-    """The root section of a YAML file, and the bytes that it was read from.
+    """Root section of a YAML file, and the bytes it was read from.
 
-    expected: what the file should hold, for the message when it holds nothing of the kind.
+    expected: the expected content, for the message if the file has none.
     """
     try:
         raw = path.read_bytes()
@@ -208,7 +207,7 @@ def read(path: Path, expected: str = "regions and models") -> tuple[Section, byt
 
 
 def read_text(raw: bytes, name: str, expected: str) -> Section:
-    """The root section of YAML text. name: of its source, for messages."""
+    """Root section of YAML text. name: of its source, for messages."""
     try:
         node = yaml.compose(raw.decode("utf-8"), Loader=_Loader)
     except UnicodeDecodeError:
