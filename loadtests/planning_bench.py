@@ -17,9 +17,9 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.formulation import to_arrays
+from autoscaler.planning.formulation import formulate
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 
 GPUS = (("L4", 0.8), ("A10G", 1.0), ("L40S", 1.9), ("A100-SXM-80GB", 2.6), ("H100", 4.0))
 MODELS = (
@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     problem = make_problem(cluster, demands, default_profile(), options=options)
     candidates_s = time.process_time() - started_s
     started_s = time.process_time()
-    arrays = to_arrays(problem)
+    arrays = formulate(problem)
     result: dict[str, object] = {
         "pools": len(cluster.pools),
         "candidates": sum(map(len, problem.candidates.values())),
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     if not args.no_solve:
         started_s = time.process_time()
-        made = Shoal().solve(problem)
+        made = ShoalStrategy().solve(problem)
         result |= {
             "solve_cpu_s": time.process_time() - started_s,
             "wall_s": time.monotonic() - wall_s,

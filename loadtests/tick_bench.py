@@ -25,9 +25,9 @@ from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.planner import OPTIONS, answer
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.planner import OPTIONS, answer_request
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.state.effects import PublishAssignment, SolveRequested
 from autoscaler.tick.restore import restore
 from loadtests.large_estate import POOLS_PER_REGION, Estate
@@ -97,7 +97,9 @@ class _Run:
                 urgent = True
                 began = time.process_time()
                 profile = default_profile()
-                self._answers.append(answer(effect.request, estate.cluster, profile, Shoal()))
+                self._answers.append(
+                    answer_request(effect.request, estate.cluster, profile, ShoalStrategy())
+                )
                 self.plans.append(time.process_time() - began)
             elif isinstance(effect, SolveRequested):
                 self._fulls.append(effect.request)
@@ -108,7 +110,7 @@ class _Run:
         models it changes."""
         # One of long ago may be waited for still.
         why = Reason(ReasonCode.SOLVER_AWAY)
-        self._answers += [unanswered(request, why) for request in self._fulls[-1:]]
+        self._answers += [no_plan_answer(request, why) for request in self._fulls[-1:]]
         asked = len(self._fulls)
         for _ in range(_ASKED_WITHIN_S):
             self.tick()
@@ -122,7 +124,7 @@ class _Run:
         request = replace(request, demands=tuple(demands), prices_usd_per_h=tuple(prices.items()))
         began = time.monotonic()
         options = replace(OPTIONS, time_limit_s=_FULL_S, elapsed_s=lambda: time.monotonic() - began)
-        made = answer(request, cluster, default_profile(), Shoal(), options)
+        made = answer_request(request, cluster, default_profile(), ShoalStrategy(), options)
         before, after = dict(request.fleet), dict(made.counts)
         self._answers.append(made)
         self.ticks = {False: [], True: []}

@@ -25,8 +25,8 @@ from autoscaler.estimate.windows import TelemetryWindows, WindowLengths
 from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.instances import instance
-from autoscaler.planning.pipelines import irreducible
+from autoscaler.planning.instances import evaluate_instance
+from autoscaler.planning.pipelines import irreducible_pipelines
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
 from topics.telemetry import Telemetry
@@ -76,7 +76,7 @@ def warm_plans(pipelines: bool) -> None:
     model = catalog.model("meta-llama/Llama-3.1-8B-Instruct")
     service = Service("model", model, Slo(2000.0, 80.0), pipelines="same-slice")
     node, lengths = NodeSlice(catalog.gpu("L40S"), 1), Lengths.expected(500.0, 100.0)
-    instance(service, node, Phase.AGGREGATED, lengths, default_profile())
+    evaluate_instance(service, node, Phase.AGGREGATED, lengths, default_profile())
     compile_kernels()
     if pipelines:
-        irreducible(service, Phase.PREFILL, (node,), lengths, default_profile())
+        irreducible_pipelines(service, Phase.PREFILL, (node,), lengths, default_profile())

@@ -90,7 +90,7 @@ def constraints_violated(
     """
     broken = [
         promise
-        for promise in about(answer.broken, service.model)
+        for promise in about(answer.violations, service.model)
         if promise.code is not ReasonCode.PROMISED_FLOOR
     ]
     told = tuple(promise.code for promise in broken)

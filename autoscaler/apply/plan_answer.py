@@ -135,7 +135,7 @@ def _apply_to_models(
     now = {group.name: group for group in groups}
     full = answer.urgency is Urgency.FULL
     leaving = any(group.yields for group in groups if group.model in answer.scope)
-    makes_room = answer.makes_room and not leaving  # one step at a time
+    makes_room = answer.needs_preemption and not leaving  # one step at a time
     for service in order:
         model = service.model
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())

@@ -22,9 +22,14 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.binding_constraints import POOLS
 from autoscaler.planning.candidate_combos import candidate_combos
-from autoscaler.planning.constraint_check import broken_promises
+from autoscaler.planning.constraint_check import violated_constraints
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, arrivals_of
+from autoscaler.planning.planning_problem import (
+    PlanningProblem,
+    PlanOptions,
+    RolloutMode,
+    arrivals_of,
+)
 from topics.reason_codes import ReasonCode
 
 _TPOT_STRETCH = 1.25
@@ -44,7 +49,7 @@ def best_alternative(
 
     None where it got nothing, and where that is not found in time.
     """
-    chosen = max(plan.of(model), key=lambda t: t.count * t.combo.req_per_s, default=None)
+    chosen = max(plan.targets_of(model), key=lambda t: t.count * t.combo.req_per_s, default=None)
     if chosen is None or not chosen.count:
         return None
     pools = set(chosen.combo.gpus_by_pool())
@@ -59,21 +64,21 @@ def best_alternative(
         missing = other.shortfall_req_per_s.get(model, 0.0)
         return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
     by_id = problem.pools()
-    kinds = ", ".join(several(t.count, t.combo, by_id) for t in other.of(model) if t.count)
-    broken = [promise(b) for b in broken_promises(problem, other) if b.subject in (model, "*")]
+    kinds = ", ".join(several(t.count, t.combo, by_id) for t in other.targets_of(model) if t.count)
+    broken = [promise(b) for b in violated_constraints(problem, other) if b.subject in (model, "*")]
     if broken:
         return Rejected(kinds, f"breaks {' and '.join(broken)}")
     more = other.cost_usd_per_h - plan.cost_usd_per_h
     if abs(more) < _CENT:
         return Rejected(kinds, "costs the same")
-    if more < 0.0 and any(target.now for target in plan.of(model)):
+    if more < 0.0 and any(target.now for target in plan.targets_of(model)):
         return Rejected(kinds, f"{more:+.2f} USD/h, but what runs stays", more)
     return Rejected(kinds, f"{more:+.2f} USD/h", more)
 
 
 def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | None:
     """Why not one less of the kind that `model` got most of."""
-    targets = [target for target in plan.of(model) if target.count]
+    targets = [target for target in plan.targets_of(model) if target.count]
     if not targets or model in plan.shortfall_req_per_s:
         return None
     most = max(targets, key=lambda t: t.count * t.combo.req_per_s)
@@ -98,7 +103,7 @@ def slo_reliefs(
     service = problem.cluster.service(model)
     if service.graph is not None:
         return ()  # its rates were measured, at whatever latency was accepted
-    nearest = problem.unreachable.get(model)
+    nearest = problem.unattainable_slos.get(model)
     tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
     ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)
     trials = [
@@ -171,7 +176,7 @@ def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> t
     if not is_answer(now, other) or other.cost_usd_per_h <= budget:
         return ()
     serves = _Question(problem, plan, models, now).serves(other)
-    if serves <= 0.0 and len(other.broken) >= len(now.broken):
+    if serves <= 0.0 and len(other.violations) >= len(now.violations):
         return ()
     what = f"budget {other.cost_usd_per_h:.2f} USD/h"
     saves = now.cost_usd_per_h - other.cost_usd_per_h
@@ -202,7 +207,7 @@ def changed(
     rented = {p.id: planned[p.id] for p in base.pools if p.market is not Market.OWNED}
     can_have = {
         p.id: problem.nodes_now(problem.cluster.pool(p.id))
-        + problem.nodes_to_get(problem.cluster.pool(p.id))
+        + problem.rentable_nodes(problem.cluster.pool(p.id))
         + (obtainable or {}).get(p.id, 0)
         - rented[p.id]
         for p in base.pools
@@ -218,8 +223,8 @@ def changed(
         obtainable={pool: max(0, nodes) for pool, nodes in can_have.items()},
         scope=models,
         additions_only=False,
-        room=Room.LATER,
-        keeps=(),
+        rollout_mode=RolloutMode.RECREATE,
+        scale_in_locked=(),
         options=question_options(problem),
     )
 

@@ -12,7 +12,7 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.catalog import short_gpu_name
-from autoscaler.planning.combo_names import Member, parsed
+from autoscaler.planning.combo_names import Member, parse_instances
 
 _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
 
@@ -28,7 +28,7 @@ def combo_words(combo_id: str) -> str:
     of a pipeline joined by ">", a cell as "(audio, 4 llm) on a100 us-east on-demand"; the name
     itself where it is none of ours."""
     try:
-        _, instances = parsed(combo_id)
+        _, instances = parse_instances(combo_id)
     except InvalidValue:
         return combo_id
     if instances[0][0].deployment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from autoscaler.explain.alternatives import changed, is_answer
 from autoscaler.explain.explanation import Measuring
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.capacity_provenance import as_predicted, cautious_gpus
+from autoscaler.planning.capacity_provenance import cautious_gpus, without_caution
 from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem
 
@@ -25,7 +25,7 @@ def measuring(
     """
     gpus = {
         gpu
-        for target in plan.of(model)
+        for target in plan.targets_of(model)
         if target.count
         for gpu in cautious_gpus(target.combo, problem.cluster, profile)
     }
@@ -35,7 +35,7 @@ def measuring(
     now = strategy.solve(changed(problem, plan, (model,)))
     for gpu in sorted(gpus) if is_answer(now) else ():
         sure = tuple(
-            as_predicted(combo, problem.cluster, profile, (gpu,))
+            without_caution(combo, problem.cluster, profile, (gpu,))
             for combo in problem.candidates[model]
         )
         then = strategy.solve(changed(problem, plan, (model,), {model: sure}))

@@ -24,10 +24,10 @@ from autoscaler.explain.text import text, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import usable_gb
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.component_cells import saturated
-from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, instance
+from autoscaler.planning.component_cells import saturated_deployments
+from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.plan_notes import why_hopeless
+from autoscaler.planning.plan_notes import unservable_reason
 from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
 from topics.reason_codes import ReasonCode
 
@@ -79,7 +79,7 @@ def _of_budget(problem: PlanningProblem, plan: Plan, model: str) -> ModelReasons
         bound_by=texts(plan.binding),
         rejected=(),
         relief=(),
-        uncertain=any(target.combo.uncertain for target in plan.of(model) if target.count),
+        uncertain=any(target.combo.uncertain for target in plan.targets_of(model) if target.count),
     )
 
 
@@ -108,7 +108,7 @@ def _of_model(
         bound_by=_bound_by(problem, plan, model, profile),
         rejected=tuple(rejected),
         relief=slo_reliefs(problem, plan, model, profile, strategy) if ask else (),
-        uncertain=any(target.combo.uncertain for target in plan.of(model) if target.count),
+        uncertain=any(target.combo.uncertain for target in plan.targets_of(model) if target.count),
         measuring=measuring(problem, plan, model, profile, strategy) if ask else (),
     )
 
@@ -118,14 +118,14 @@ def _bound_by(
 ) -> tuple[str, ...]:
     """What sets the rate of its combos' slower phase, then utilization and limits of the plan."""
     service = problem.cluster.service(model)
-    if not any(target.count for target in plan.of(model)) and (
-        model in problem.unreachable or not problem.can_be_served(model)
+    if not any(target.count for target in plan.targets_of(model)) and (
+        model in problem.unattainable_slos or not problem.can_be_served(model)
     ):
-        return (text(why_hopeless(problem, service)),)
+        return (text(unservable_reason(problem, service)),)
     found: list[str] = []
-    for target in plan.of(model):
+    for target in plan.targets_of(model):
         if target.count and service.graph is not None:
-            full = saturated(target.combo, service.graph, problem.cluster.pools)
+            full = saturated_deployments(target.combo, service.graph, problem.cluster.pools)
             found += [f"saturated: {', '.join(full)}"] if full else []
             continue
         for member in target.combo.members if target.count else ():
@@ -136,7 +136,9 @@ def _bound_by(
             pool = problem.cluster.pool(member.pool)
             demand, node = problem.demands[model], NodeSlice(pool.gpu, member.gpus)
             arrivals = arrivals_of(demand, service)
-            made = instance(service, node, member.phase, demand.lengths, profile, arrivals=arrivals)
+            made = evaluate_instance(
+                service, node, member.phase, demand.lengths, profile, arrivals=arrivals
+            )
             words = _WORDS.get(made.bound_by, made.bound_by)
             found.append(_memory(service, node) if made.bound_by == "memory" else words)
     if model not in plan.shortfall_req_per_s:
@@ -168,4 +170,4 @@ def _holds(binding: Reason, problem: PlanningProblem, model: str) -> bool:
 
 
 def _usd(plan: Plan, model: str) -> float:
-    return sum(target.count * target.combo.usd_per_h for target in plan.of(model))
+    return sum(target.count * target.combo.usd_per_h for target in plan.targets_of(model))

@@ -14,7 +14,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.explain.explanation import Rejected
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import usable_pools
-from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, instance
+from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
 from autoscaler.planning.planning_problem import PlanningProblem, arrivals_of
 from autoscaler.templates.engine_filter import VLLM
 
@@ -31,7 +31,7 @@ def impossible_pools(
         demand = problem.demands[service.model]
         arrivals = arrivals_of(demand, service)
         made = [
-            instance(
+            evaluate_instance(
                 service, NodeSlice(pool.gpu, size), phase, demand.lengths, profile, 1.0, arrivals
             )
             for size in sizes

@@ -15,7 +15,7 @@ def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
     """Per model with combos on spot: what the rest could serve at full load, until replaced."""
     losses = []
     for model in problem.demands:
-        targets = [target for target in plan.of(model) if target.count]
+        targets = [target for target in plan.targets_of(model) if target.count]
         lost = [target for target in targets if is_spot(target.combo)]
         demand = problem.demands[model].req_per_s
         if not lost or demand <= 0.0:
@@ -36,7 +36,7 @@ def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[S
     cluster = replace(problem.cluster, services=services)
     options = question_options(problem)
     without = strategy.solve(replace(problem, cluster=cluster, options=options))
-    less = without.shortfall_req_per_s or len(without.broken) > len(plan.broken)
+    less = without.shortfall_req_per_s or len(without.violations) > len(plan.violations)
     if not is_answer(without) or less or _on_spot(without):
         return ()
     return (

@@ -1,11 +1,10 @@
-"""Answer quality: which share of the requests each of several models gets, planned with its cost.
+"""Answer quality: plans the request share of each of several models together with the fleet cost.
 
 BOute (sec. 4) routes a request by its score: to the first model below the first threshold, to the
-last above the last. Thresholds decide the quality of the answers and the load of every model, and
-so the fleet. The paper searches thresholds and fleets together with Bayesian optimisation. Given
-the shares, the fleet is our planner's, with its proof; so the shares are stepped through and the
-front of cost and quality is exact on that grid (an epsilon constraint), with no search to converge.
-Knows no files and no solver.
+last model above the last one. The thresholds determine the quality of the answers and the load of
+every model, and so the fleet. The paper searches thresholds and fleets together with Bayesian
+optimisation. Given the shares, the planner finds the fleet with a proof. So this module steps
+through the shares, and the front of cost and quality is exact on that grid (an epsilon constraint).
 """
 
 from __future__ import annotations
@@ -25,8 +24,11 @@ Fleet = TypeVar("Fleet")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Who answers what. cuts: see `QualityRoute`; thresholds: the same as scores. fractions: of the
-    requests, per model. quality: the mean of all answers."""
+    """The division of a service's requests among its models.
+
+    cuts: see `QualityRoute`. thresholds: the cuts as scores. fractions: of the requests, per model.
+    quality: mean over all answers.
+    """
 
     cuts: Cuts
     thresholds: tuple[float, ...]
@@ -35,23 +37,27 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced(Generic[Fleet]):
-    """A split, the fleet for it and what that costs. short: it does not serve all of its load."""
+class PricedSplit(Generic[Fleet]):
+    """A split, its fleet and the cost of that fleet. underserved: the fleet does not serve its
+    whole load."""
 
     split: Split
     fleet: Fleet
     usd_per_h: float
-    short: bool
+    underserved: bool
 
 
 def split_at(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> Split:
-    """What `cuts` make of `mix`."""
+    """The split that `cuts` give for the score distribution `mix`."""
     fractions, quality = route.fractions(cuts, mix), route.mean_quality(cuts, mix)
     return Split(cuts, route.thresholds(cuts), fractions, quality)
 
 
 def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...]:
-    """All splits whose thresholds stand between classes. mix: left out, the declared sample."""
+    """All splits whose thresholds lie between classes. mix: the declared sample if None.
+
+    InvalidValue: there are too many splits.
+    """
     classes = len(route.edges) + 1
     found: list[Split] = []
     for cuts in combinations_with_replacement(range(classes + 1), len(route.models) - 1):
@@ -62,40 +68,47 @@ def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...
     return tuple(found)
 
 
-def priced(
+def price_splits(
     found: Sequence[Split], price: Callable[[Split], tuple[Fleet, float, bool]]
-) -> Iterator[Priced[Fleet]]:
-    """Every split with its fleet, in the order given. price: (fleet, USD/h, falls short)."""
+) -> Iterator[PricedSplit[Fleet]]:
+    """Every split with its fleet, in the given order. price: returns (fleet, USD/h,
+    underserved)."""
     for split in found:
         fleet, usd_per_h, short = price(split)
-        yield Priced(split, fleet, usd_per_h, short)
+        yield PricedSplit(split, fleet, usd_per_h, short)
 
 
-def front(options: Sequence[Priced[Fleet]]) -> tuple[Priced[Fleet], ...]:
+def pareto_front(options: Sequence[PricedSplit[Fleet]]) -> tuple[PricedSplit[Fleet], ...]:
     """Options that no other beats in both cost and quality, cheapest first."""
-    kept: list[Priced[Fleet]] = []
+    kept: list[PricedSplit[Fleet]] = []
     for option in sorted(
-        (o for o in options if not o.short), key=lambda o: (o.usd_per_h, -o.split.quality)
+        (o for o in options if not o.underserved), key=lambda o: (o.usd_per_h, -o.split.quality)
     ):
         if not kept or option.split.quality > kept[-1].split.quality + 1e-12:
             kept.append(option)
     return tuple(kept)
 
 
-def cheapest(route: QualityRoute, options: Sequence[Priced[Fleet]]) -> Priced[Fleet]:
-    """The cheapest option of at least the declared quality. InvalidValue says what can be had."""
-    best = [o for o in front(options) if o.split.quality >= route.at_least - 1e-9]
+def cheapest_split(
+    route: QualityRoute, options: Sequence[PricedSplit[Fleet]]
+) -> PricedSplit[Fleet]:
+    """The cheapest option of at least the declared quality. InvalidValue: none; it names the best
+    quality that is possible."""
+    best = [o for o in pareto_front(options) if o.split.quality >= route.at_least - 1e-9]
     if best:
         return best[0]
-    served = [o.split.quality for o in options if not o.short]
+    served = [o.split.quality for o in options if not o.underserved]
     most = f"at most {max(served):.4g}" if served else "a load that the pools can serve"
     raise InvalidValue(f"model {route.name}: quality.at_least", route.at_least, most)
 
 
-def best_of(route: QualityRoute, options: Sequence[Priced[Fleet]]) -> Priced[Fleet]:
-    """As `cheapest`, and where the quality cannot be had the next best: among options that serve
-    their load, or else among all, those of enough quality come first, then the best quality."""
-    pool = [o for o in options if not o.short] or list(options)
+def best_split(route: QualityRoute, options: Sequence[PricedSplit[Fleet]]) -> PricedSplit[Fleet]:
+    """The same as `cheapest_split`, or the next best option if no option reaches the quality.
+
+    Options that serve their load come before the others. Among them, options of enough quality come
+    first, then the best quality.
+    """
+    pool = [o for o in options if not o.underserved] or list(options)
     good = [o for o in pool if o.split.quality >= route.at_least - 1e-9]
     if good:
         return min(good, key=lambda o: (o.usd_per_h, -o.split.quality))

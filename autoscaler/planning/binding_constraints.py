@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_usage import add_gpus, is_spot
-from autoscaler.planning.model_constraints import limits_spot, off_spot_req_per_s
+from autoscaler.planning.model_constraints import off_spot_req_per_s, spot_limit_applies
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
 from topics.reason_codes import ReasonCode
@@ -25,7 +25,7 @@ POOLS = frozenset(
 for the budget."""
 
 
-def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
+def binding_reasons(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     """What holds `plan`: full pools, ceilings and limits of spot that are reached, the budget.
 
     The budget holds where a model goes short, or breaks a promise, and one more combo of some kind
@@ -33,47 +33,47 @@ def bindings(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     """
     pools = {pool.id: pool for pool in problem.cluster.pools}
     used = used_gpus(problem, plan)
-    most = {i: problem.nodes_now(pool) + problem.nodes_to_get(pool) for i, pool in pools.items()}
+    most = {i: problem.nodes_now(pool) + problem.rentable_nodes(pool) for i, pool in pools.items()}
     found: dict[tuple[str, str], Reason] = {}
 
     def hold(reasons: Iterable[Reason]) -> None:
         for reason in reasons:  # of a pool or a model, the first of a kind
-            found.setdefault((kind_of(reason.code), reason.subject), reason)
+            found.setdefault((binding_kind(reason.code), reason.subject), reason)
 
     for pool in pools.values():
         if most[pool.id] and used.get(pool.id, 0) >= most[pool.id] * pool.per_node:
             hold([Reason(ReasonCode.POOL_FULL, pool.id, quantities=(most[pool.id],))])
-        elif pool.max_of_both and gpus_left(problem, pool, used) <= 0:
+        elif pool.max_of_both and available_gpus(problem, pool, used) <= 0:
             hold([Reason(ReasonCode.POOLS_FULL, pool.id, quantities=(pool.max_of_both,))])
     for model in problem.planned_models():
         hold(_of_model(problem, plan, problem.cluster.service(model)))
-        if model in plan.shortfall_req_per_s or any(b.subject == model for b in plan.broken):
+        if model in plan.shortfall_req_per_s or any(b.subject == model for b in plan.violations):
             for combo in problem.candidates.get(model, ()):
                 hold(_blockers(problem, plan, combo, pools, used))
     return tuple(found.values())
 
 
-def kind_of(code: ReasonCode) -> str:
-    """What holds, as JSON output names it: "pool", "ceiling", "spot" or "budget"."""
+def binding_kind(code: ReasonCode) -> str:
+    """The kind of a binding constraint in JSON output: "pool", "ceiling", "spot" or "budget"."""
     if code in POOLS:
         return "pool"
     return {ReasonCode.CEILING: "ceiling", ReasonCode.BUDGET: "budget"}.get(code, "spot")
 
 
 def _of_model(problem: PlanningProblem, plan: Plan, service: Service) -> Iterator[Reason]:
-    """The ceiling, where it is reached, and the limit of spot, where nothing off spot that is paid
-    for may go."""
-    counted = [target for target in plan.of(service.model) if target.count]
+    """The ceiling if it is reached, and the spot limit if no paid instance off spot can be
+    removed."""
+    counted = [target for target in plan.targets_of(service.model) if target.count]
     owned = {pool.id for pool in problem.cluster.pools if pool.market is Market.OWNED}
     if 0 < service.max_instances <= sum(target.count for target in counted):
         ceiling = (service.max_instances,)
         yield Reason(ReasonCode.CEILING, service.model, quantities=ceiling)
     firm = [target for target in counted if not is_spot(target.combo)]
-    # What stands on owned nodes alone costs nothing: spot would not take its place.
+    # An instance on owned nodes alone costs nothing, so spot would not replace it.
     paid = [t.combo.req_per_s for t in firm if not owned.issuperset(t.combo.gpus_by_pool())]
     provided = sum(target.count * target.combo.req_per_s for target in counted)
     needed = off_spot_req_per_s(problem, service, provided)
-    if not paid or needed <= 0.0 or not limits_spot(problem, service):
+    if not paid or needed <= 0.0 or not spot_limit_applies(problem, service):
         return
     if sum(t.count * t.combo.req_per_s for t in firm) - min(paid) < needed * (1.0 - 1e-9):
         yield Reason(ReasonCode.SPOT_LIMIT, service.model, quantities=(service.spot_share,))
@@ -86,14 +86,14 @@ def _blockers(
     pools: Mapping[str, Pool],
     used: Mapping[str, int],
 ) -> Iterator[Reason]:
-    """What speaks against one more `combo`: its pools, or the price of the nodes it needs."""
+    """The reasons against one more `combo`: its pools are full, or its nodes exceed the budget."""
     usd = 0.0
     planned = {node.pool: node for node in plan.nodes}
     for pool_id, gpus in combo.gpus_by_pool().items():
         pool = pools[pool_id]
-        left = gpus_left(problem, pool, used)
+        left = available_gpus(problem, pool, used)
         if left < gpus:
-            nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+            nodes = problem.nodes_now(pool) + problem.rentable_nodes(pool)
             few = Reason(ReasonCode.POOL_TOO_FEW_GPUS, pool_id, quantities=(max(0, left),))
             yield few if nodes else Reason(ReasonCode.POOL_WITHOUT_NODES, pool_id)
             return
@@ -105,12 +105,12 @@ def _blockers(
         yield Reason(ReasonCode.BUDGET, "*", quantities=(budget,))
 
 
-def gpus_left(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]) -> int:
-    """GPUs of `pool` that can still be had beside `used`, nodes to rent included.
+def available_gpus(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]) -> int:
+    """GPUs of `pool` that are available in addition to `used`, including nodes that can be rented.
 
-    Where one ceiling holds for two markets, the nodes of the other one are taken off.
+    If one ceiling covers two markets, the nodes of the other market count against it.
     """
-    nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+    nodes = problem.nodes_now(pool) + problem.rentable_nodes(pool)
     for other in problem.cluster.pools_by_shared_limit().get((pool.region, pool.name), ()):
         if other.id != pool.id:
             nodes = min(nodes, pool.max_of_both - -(-used.get(other.id, 0) // other.per_node))

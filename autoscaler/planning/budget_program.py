@@ -1,11 +1,11 @@
-"""Budget mode: the most work that a budget buys, and which type of request goes where.
+"""Budget mode as arrays: the most work that a budget buys, and the combo for each type of request.
 
-Demystifying Cost-Efficiency (sec. 4) over our columns: the same candidate combos, pools, prices and
-limits as every other plan. What is decided together: which nodes (composition), which combos on
-them (configuration) and the fraction of each workload type that each combo serves (assignment).
-Several models share the budget (App. E). What stands in any case is no reason to plan nothing, and
-of a floor that cannot be kept as much is asked for as can be had. Owns the way from a planning
-problem to the arrays of `optimizer.activity_lp` and back.
+The program of Demystifying Cost-Efficiency (sec. 4) over the candidate combos, pools, prices and
+limits of every other plan. One solve decides the nodes (composition), the combos on them
+(configuration) and the fraction of each workload type that each combo serves (assignment). Several
+models share the budget (App. E). Fixed instances that exceed a limit do not make the problem
+infeasible. If a floor cannot be met, the program asks for as much of it as possible. This module
+translates a planning problem to the arrays of `optimizer.activity_lp` and back.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.decode_solution import all_combos
-from autoscaler.planning.plan import Share
+from autoscaler.planning.plan import RequestShare
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.workload_types import TypedDemand
 from topics.reason_codes import ReasonCode
 
-_MORE = 1e-3
-_NEXT_TO_NOTHING = 1e-6
-_SOME = 1e-3
-"""Of the work that can be done without any floor: as much is done beside those that are kept."""
+_MIN_GAIN = 1e-3
+_NEGLIGIBLE_REQ_PER_S = 1e-6
+_FLOOR_WORK_SHARE = 1e-3
+"""Fraction of the work without floors that must remain possible when floors are met."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetArrays:
     """Combos (n), types (w) and the arrays of the MIP.
 
-    combo_of (a,): whose activity each is: one per combo and type that it can serve within the SLO.
-    Its rate is the combo's for that type alone, times the service's utilization where a rate is
-    to be sustained. unserved: types of the problem that no combo serves.
+    combo_of (a,): combo index of each activity. There is one activity per combo and type that the
+    combo serves within the SLO. Its rate is the combo's rate for that type alone, times the
+    service's utilization if the rate must be sustained. unserved: types of the problem that no
+    combo serves.
     """
 
     types: tuple[TypedDemand, ...]
@@ -52,13 +53,13 @@ class BudgetArrays:
 
 
 def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
-    """The arrays of `problem`, which has types."""
+    """The arrays of `problem`, which must have types."""
     everything = all_combos(problem)
-    fixed = problem.standing()
+    fixed = problem.fixed_fleet()
     combos = tuple(
         everything[i]
         for i in sorted(everything)
-        if problem.may_change(everything[i].model) or i in fixed
+        if problem.is_planned(everything[i].model) or i in fixed
     )
     served = [typed for typed in problem.types if any(c.id in typed.combos for c in combos)]
     rates = np.zeros((len(combos), len(served)))
@@ -77,16 +78,16 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
     spot = np.array([float(is_spot(combo)) for combo in combos])
     limited = [k for k, s in enumerate(services) if s.spot_share < 1.0]
     together, together_max = ceilings(pools)
-    stays = problem.standing_gpus()
-    bill = np.array([float(problem.standing_nodes(p, stays.get(p.id, 0))) for p in pools])
+    stays = problem.fixed_gpus()
+    bill = np.array([float(problem.fixed_nodes(p, stays.get(p.id, 0))) for p in pools])
     usd = np.array([_node_usd_per_h(pool) for pool in pools])
-    to_have = np.array([float(problem.nodes_now(p) + problem.nodes_to_get(p)) for p in pools])
+    to_have = np.array([float(problem.nodes_now(p) + problem.rentable_nodes(p)) for p in pools])
     taken = np.array([float(problem.taken_gpus.get(pool.id, 0)) for pool in pools])
     per_node = np.array([float(pool.per_node) for pool in pools])
-    # Nodes that are gone hold nothing else beside what stands on them.
+    # Lost nodes have no room for further instances.
     rest = bill * per_node - np.array([float(stays.get(pool.id, 0)) for pool in pools])
     taken = taken + np.where(bill > to_have, rest, 0.0)
-    standing = np.array([float(sum(n for _, n in problem.standing_of(s.model))) for s in services])
+    standing = np.array([float(sum(n for _, n in problem.fixed_combos(s.model))) for s in services])
     running = np.array([float(problem.fleet.get(combo.id, 0)) for combo in combos])
     policy = problem.cluster.policy
     mix = MixProblem(
@@ -98,7 +99,7 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
         ).reshape(len(pools), len(combos)),
         node_gpus=per_node,
         node_usd_per_h=usd,
-        # What stands in any case is no reason to do nothing with the rest.
+        # Fixed instances may exceed the limits; the rest of the budget is still planned.
         node_max=np.maximum(to_have, bill),
         budget_usd_per_h=max(policy.budget_usd_per_h, float(bill @ usd)),
         together=together,
@@ -120,24 +121,24 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
 
 
 def without_floors(arrays: BudgetArrays) -> BudgetArrays:
-    """`arrays` with no least number of copies of any model."""
+    """`arrays` with a minimum of 0 copies for every model."""
     none = np.zeros(len(arrays.mix.copies_min))
     return replace(arrays, mix=replace(arrays.mix, copies_min=none))
 
 
-def with_floors_that_hold(
+def with_feasible_floors(
     problem: PlanningProblem, arrays: BudgetArrays, multiple: float, seconds: float
 ) -> BudgetArrays:
-    """`arrays` with as much of every floor as can be had, the most important model first.
+    """`arrays` with the largest feasible part of every floor, the most important model first.
 
-    multiple: what can be done without any.
+    multiple: the work that is possible without floors.
     """
     floors = arrays.mix.copies_min
     models = problem.planned_models()
     found = without_floors(arrays)
     asked = [k for k in by_importance(problem, models) if floors[k] > 0.0]
     for k in asked:
-        got = most_copies(found.mix, k, _SOME * multiple, seconds / len(asked))
+        got = most_copies(found.mix, k, _FLOOR_WORK_SHARE * multiple, seconds / len(asked))
         least: Floats = found.mix.copies_min.copy()
         least[k] = min(floors[k], got)
         found = replace(found, mix=replace(found.mix, copies_min=least))
@@ -156,21 +157,22 @@ def by_importance(problem: PlanningProblem, models: Sequence[str]) -> list[int]:
     return sorted(range(len(models)), key=importance, reverse=True)
 
 
-def shares(arrays: BudgetArrays, mix: Mix) -> tuple[Share, ...]:
-    """Where each type goes. Combos that could serve it are named with 0, planned or running."""
+def request_shares(arrays: BudgetArrays, mix: Mix) -> tuple[RequestShare, ...]:
+    """The combo of each workload type. Combos that could serve a type have share 0 if they are
+    planned or run."""
     found = []
     for a, c in enumerate(arrays.combo_of):
         combo, typed = arrays.combos[c], arrays.types[arrays.mix.type_of[a]]
         if mix.copies[c] or arrays.mix.running[c]:
             fraction = float(mix.fractions[a])
-            found.append(Share(typed.model, typed.type.name, combo.id, fraction))
+            found.append(RequestShare(typed.model, typed.type.name, combo.id, fraction))
     return tuple(found)
 
 
-def valued(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str, Combo]:
-    """The combos as the plan uses them: each copy at its part of the work that is done.
+def combos_as_used(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str, Combo]:
+    """The combos at their rate in the plan: each copy at its part of the planned work.
 
-    One that the plan does not use counts for what it would do of the whole mix.
+    A combo that the plan does not use gets the rate that it would have for the whole mix.
     """
     found = {}
     for c, combo in enumerate(arrays.combos):
@@ -185,36 +187,36 @@ def valued(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str
             used = [(typed, typed.req_per_s) for typed in types]
             total = sum(part for _, part in used)
             spent = sum(part / typed.combos[combo.id].req_per_s for typed, part in used)
-            rate = total / spent if used and not mix.copies[c] else _NEXT_TO_NOTHING
+            rate = total / spent if used and not mix.copies[c] else _NEGLIGIBLE_REQ_PER_S
         found[combo.id] = _as_used(combo, rate, used)
     return found
 
 
 def _as_used(combo: Combo, rate: float, used: list[tuple[TypedDemand, float]]) -> Combo:
-    """`combo` at `rate`, with the latencies and lengths of what it serves."""
+    """`combo` at `rate`, with the latencies and lengths of the types that it serves."""
     if not used:
-        return replace(combo.scaled_to(_NEXT_TO_NOTHING), meets_slo=False)
+        return replace(combo.scaled_to(_NEGLIGIBLE_REQ_PER_S), meets_slo=False)
     evaluated = [typed.combos[combo.id] for typed, _ in used]
     total = sum(part for _, part in used)
     return replace(
-        evaluated[0].scaled_to(max(rate, _NEXT_TO_NOTHING)),
+        evaluated[0].scaled_to(max(rate, _NEGLIGIBLE_REQ_PER_S)),
         ttft_ms=max(one.ttft_ms for one in evaluated),
         tpot_ms=max(one.tpot_ms for one in evaluated),
         output_tokens=sum(t.type.lengths.output_tokens * part for t, part in used) / total,
     )
 
 
-def binding(
+def binding_limits(
     problem: PlanningProblem, arrays: BudgetArrays, mix: Mix, seconds: float
 ) -> tuple[Reason, ...]:
-    """Limits without which more could be done: each is taken away and the rest planned again."""
-    limits = list(_limits(problem, arrays.mix, mix))
+    """Limits that reduce the work: without one of them, a new solve does more."""
+    limits = list(_relaxed_limits(problem, arrays.mix, mix))
     each = max(0.05, seconds / max(1, len(limits)))
-    enough = mix.multiple * (1.0 + _MORE)
+    enough = mix.multiple * (1.0 + _MIN_GAIN)
     return tuple(limit for limit, freer in limits if reachable(freer, each) > enough)
 
 
-def _limits(
+def _relaxed_limits(
     problem: PlanningProblem, arrays: MixProblem, mix: Mix
 ) -> Iterator[tuple[Reason, MixProblem]]:
     budget = (problem.cluster.policy.budget_usd_per_h,)
@@ -235,7 +237,7 @@ def _limits(
 
 
 def _utilization(problem: PlanningProblem, model: str) -> float:
-    """The share of a copy's time that may be planned for: all of it for a batch."""
+    """The share of a copy's time that a plan may use; all of it for a batch."""
     if problem.cluster.policy.objective is Objective.MAKESPAN:
         return 1.0
     return problem.cluster.service(model).utilization
@@ -246,13 +248,13 @@ def _node_usd_per_h(pool: Pool) -> float:
 
 
 def _floors(problem: PlanningProblem, of: Floats) -> Floats:
-    """Least copies per planned model; none where nothing could be one."""
+    """Minimum copies per planned model; 0 for a model without any combo."""
     least = [problem.cluster.service(m).min_instances for m in problem.planned_models()]
     return np.array([float(n) if row.any() else 0.0 for n, row in zip(least, of, strict=True)])
 
 
-def without(problem: PlanningProblem, models: Collection[str]) -> PlanningProblem:
-    """`problem` with no demand for `models` and no floor of them: they get nothing."""
+def without_models(problem: PlanningProblem, models: Collection[str]) -> PlanningProblem:
+    """`problem` without demand and floors of `models`, so that they get no capacity."""
     services = tuple(
         replace(s, min_instances=0) if s.model in models else s for s in problem.cluster.services
     )
@@ -263,8 +265,8 @@ def without(problem: PlanningProblem, models: Collection[str]) -> PlanningProble
     )
 
 
-def as_used(problem: PlanningProblem, by_id: Mapping[str, Combo]) -> PlanningProblem:
-    """`problem` with its combos as a plan uses them."""
+def with_combos(problem: PlanningProblem, by_id: Mapping[str, Combo]) -> PlanningProblem:
+    """`problem` with these combos in place of its own, by id."""
     return replace(
         problem,
         candidates={

@@ -1,7 +1,7 @@
-"""What the capacities of a plan rest on: the user's own measurements, or predictions.
+"""Provenance of the capacities of a plan: the user's own measurements, or predictions.
 
-Owns those look-ups: which measurements count, how far capacities may be off, and what combos would
-do without caution. Knows no words.
+It looks up the measurements that count, the error interval of capacities, and the rate of combos
+without caution.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.intervals import rate_interval
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.instances import planned_for
+from autoscaler.planning.instances import cautious_share
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests/s of one model's instances together: predicted, its least and most in nine cases of
-    ten, and what the plan counts on."""
+    """Requests/s of all instances of one model: predicted, 90% interval (low, high), and
+    planned."""
 
     predicted: float
     low: float
@@ -35,7 +35,7 @@ class Capacity:
 def measurements_in(
     problem: PlanningProblem, plan: Plan, profile: Profile
 ) -> tuple[tuple[str, Measurement], ...]:
-    """(model, measurement) for every measured kind of GPU that `plan` puts the model on."""
+    """(model, measurement) for every measured GPU type on which `plan` puts the model."""
     found: dict[tuple[str, str, int], Measurement] = {}
     for target in plan.targets:
         if not target.count:
@@ -52,7 +52,8 @@ def measurements_in(
 
 
 def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[str, Capacity]:
-    """Of every model that got any. Instances of a model are off together: intervals add up."""
+    """The capacity of every model with instances. Errors of a model's instances are fully
+    correlated, so their intervals add up."""
     found: dict[str, Capacity] = {}
     for target in plan.targets:
         combo = target.combo
@@ -63,7 +64,7 @@ def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[s
             rate_interval(spec, profile.measurement(spec, problem.cluster.pool(m.pool).gpu, m.gpus))
             for m in combo.members
         ]
-        rate = target.count * as_predicted(combo, problem.cluster, profile).req_per_s
+        rate = target.count * without_caution(combo, problem.cluster, profile).req_per_s
         before = found.get(combo.model, Capacity(0.0, 0.0, 0.0, 0.0))
         found[combo.model] = Capacity(
             before.predicted + rate,
@@ -75,7 +76,7 @@ def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[s
 
 
 def cautious_gpus(combo: Combo, cluster: Cluster, profile: Profile) -> set[str]:
-    """GPU types on which less than the prediction of `combo` is counted on."""
+    """GPU types on which the plan counts on less than the prediction of `combo`."""
     service = cluster.service(combo.model)
     return {
         cluster.pool(member.pool).gpu.name
@@ -84,7 +85,7 @@ def cautious_gpus(combo: Combo, cluster: Cluster, profile: Profile) -> set[str]:
     }
 
 
-def as_predicted(
+def without_caution(
     combo: Combo, cluster: Cluster, profile: Profile, gpus: Container[str] | None = None
 ) -> Combo:
     """`combo` with its rates as predicted, without caution; gpus: on these types only."""
@@ -102,7 +103,7 @@ def as_predicted(
     if all(factor == 1.0 for factor in factors.values()):
         return combo
     members = tuple(replace(m, req_per_s=m.req_per_s * factors[m.phase]) for m in combo.members)
-    rates: dict[tuple[Phase, int], float] = {}  # of each stage: a pipeline's do its rate together
+    rates: dict[tuple[Phase, int], float] = {}  # per stage: its members serve the rate together
     for member in members:
         key = member.phase, member.stage
         rates[key] = rates.get(key, 0.0) + member.count * member.req_per_s
@@ -110,4 +111,4 @@ def as_predicted(
 
 
 def _share(service: Service, member: ComboMember, cluster: Cluster, profile: Profile) -> float:
-    return planned_for(service, NodeSlice(cluster.pool(member.pool).gpu, member.gpus), profile)
+    return cautious_share(service, NodeSlice(cluster.pool(member.pool).gpu, member.gpus), profile)

@@ -1,7 +1,4 @@
-"""Ceilings on the nodes of two markets together, as arrays of a mix.
-
-Owns that form. The meaning is `Pool.max_of_both`.
-"""
+"""Node ceilings over two markets (`Pool.max_of_both`) as arrays of a `MixProblem`."""
 
 from __future__ import annotations
 

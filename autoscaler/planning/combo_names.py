@@ -1,7 +1,4 @@
-"""Names of combos: what they are made of, in words that a person can read and a program can parse.
-
-Owns the grammar. Knows nothing of rates, pools and prices.
-"""
+"""Ids of combos: their grammar, readable by people and parsed by programs."""
 
 from __future__ import annotations
 
@@ -15,23 +12,26 @@ from autoscaler.domain.workload import Phase
 
 
 def combo_id(model: str, members: Iterable[tuple[Phase, int, str, int]]) -> str:
-    """Name of a combo of (phase, GPUs, pool id, count), e.g. "chat:p4@us/h100/owned+2d4@..."."""
-    return name_of(model, [[Member(*member)] for member in members])
+    """Id of a combo of (phase, GPUs, pool id, count), e.g. "chat:p4@us/h100/owned+2d4@..."."""
+    return format_combo_id(model, [[Member(*member)] for member in members])
 
 
 def parse_combo_id(name: str) -> tuple[str, tuple[tuple[Phase, int, str, int], ...]]:
-    """Model and (phase, GPUs, pool id, count) of each member; InvalidValue if it is no such name.
+    """Model and (phase, GPUs, pool id, count) of each member. InvalidValue: not a combo id.
 
-    Models may hold colons and slashes, pool names none of ":+>&".
+    Model names may contain colons and slashes; pool names must not contain any of ":+>&".
     """
-    model, instances = parsed(name)
+    model, instances = parse_instances(name)
     return model, tuple((m.phase, m.gpus, m.pool, m.count) for i in instances for m in i)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member as it is written: [count]letter gpus[.layers]@pool, or [count]c gpus.deployment
-    @pool in a cell of a model of components."""
+    """One member of a combo id.
+
+    Written as [count]letter gpus[.layers]@pool, or [count]c gpus.deployment@pool in a cell of a
+    model of components.
+    """
 
     phase: Phase
     gpus: int
@@ -55,8 +55,8 @@ _CELL = re.compile(r"(\d*)c(\d+)\.([A-Za-z0-9][A-Za-z0-9._-]*)@(.+)", re.ASCII)
 _PHASES = {phase.value[0]: phase for phase in Phase}
 
 
-def name_of(model: str, instances: list[list[Member]]) -> str:
-    """Instances are joined by "+", their stages by ">", the nodes of one stage by "&"."""
+def format_combo_id(model: str, instances: list[list[Member]]) -> str:
+    """The id of `instances`: joined by "+", their stages by ">", the nodes of one stage by "&"."""
     texts = []
     for members in instances:
         text = str(members[0])
@@ -66,8 +66,8 @@ def name_of(model: str, instances: list[list[Member]]) -> str:
     return f"{model}:{'+'.join(texts)}"
 
 
-def parsed(name: str) -> tuple[str, list[list[Member]]]:
-    """Model and the members of each instance; InvalidValue if it is no such name."""
+def parse_instances(name: str) -> tuple[str, list[list[Member]]]:
+    """Model and the members of each instance. InvalidValue: not a combo id."""
     model, _, body = name.rpartition(":")
     instances = []
     for text in body.split("+"):

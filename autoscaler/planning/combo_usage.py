@@ -1,7 +1,5 @@
-"""What combos take and do together: GPUs, slices, requests/s; and whether they stand on spot.
-
-Owns this arithmetic. Knows nothing of what is free or of prices.
-"""
+"""Usage and capacity of several combos: GPUs, slices, requests/s, and whether they use spot
+nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ _SPOT = f"/{Market.SPOT}"
 
 
 def is_spot(combo: Combo) -> bool:
-    """Whether losing spot nodes would take this combo away."""
+    """Whether the loss of spot nodes would stop this combo."""
     return any(member.pool.endswith(_SPOT) for member in combo.members)
 
 
 def add_gpus(taken: Mapping[str, int], counted: Iterable[tuple[Combo, int]]) -> dict[str, int]:
-    """GPUs per pool: those `taken` and those of so many of each combo."""
+    """GPUs per pool: `taken` plus those of the counted combos."""
     used = dict(taken)
     for combo, count in counted:
         for pool_id, gpus in combo.gpus_by_pool().items():
@@ -29,12 +27,12 @@ def add_gpus(taken: Mapping[str, int], counted: Iterable[tuple[Combo, int]]) -> 
 
 
 def req_per_s_of(counted: Iterable[tuple[Combo, int]]) -> float:
-    """Capacity of so many of each combo."""
+    """Capacity of the counted combos."""
     return sum(combo.req_per_s * count for combo, count in counted)
 
 
 def slices_of(combo: Combo) -> Counter[tuple[str, int]]:
-    """How many slices one `combo` takes, by (pool, GPUs)."""
+    """Number of slices that one `combo` takes, by (pool, GPUs)."""
     taken: Counter[tuple[str, int]] = Counter()
     for member in combo.members:
         taken[member.pool, member.gpus] += member.count

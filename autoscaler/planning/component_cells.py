@@ -1,11 +1,10 @@
 """Cells as combos: a model of components is planned, placed and moved like any other model.
 
 A cell is a set of deployments on a few GPUs that serves the whole mix by itself (Cornserve sec.
-4.3); its rate and its paths follow from one linear program. Cells of 1, 2, 4, 8, ... GPUs are
-the candidates (Algorithm 1), here also over unlike GPUs and per region and market, and the planner
-covers the demand with them exactly, at today's prices and with transition costs, where Algorithm 2
-is greedy. When the mix of request types changes the same cells have other rates and other paths.
-Knows no demand and no fleet.
+4.3). One linear program gives its rate and its paths. The candidates are cells of 1, 2, 4, 8, ...
+GPUs (Algorithm 1), here also over different GPU types and per region and market. The planner covers
+the demand with them exactly, at current prices and with transition costs, where Algorithm 2 is
+greedy. If the mix of request types changes, the same cells get other rates and other paths.
 """
 
 from __future__ import annotations
@@ -21,30 +20,33 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Phase
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work
-from autoscaler.planning.combo_names import Member, name_of, parsed
+from autoscaler.planning.combo_names import Member, format_combo_id, parse_instances
 from autoscaler.planning.component_graph import ComponentProblem, component_problem
 from autoscaler.planning.instance_options import gpu_usd_per_h
 
 SIZES = (1, 2, 4, 8, 16)
-_LONGEST_NAME = 180  # of a record's 200; the group's serial comes behind
-_MOST_COUNT = 64
+_MAX_NAME_CHARS = 180  # a record allows 200; the group's serial number follows
+_MAX_INSTANCES = 64
 _GAP, _SECONDS = 1e-3, 2.0
 _ROUNDING = 1e-9
-_MOST_KNOWN = 64
-_known: dict[str, tuple[Combo, ...]] = {}
+_MAX_CACHED = 64
+_cache: dict[str, tuple[Combo, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`gpus` GPUs that run a whole model and serve `req_per_s` of its mix."""
+    """A set of `gpus` GPUs that runs a whole model and serves `req_per_s` of its mix."""
 
     gpus: int
     req_per_s: float
 
 
 def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
-    """Algorithm 1's filter: of the best plans by GPUs (1, 2, 4, ...), those that do more than as
-    many of the largest cell before. Sizes that cannot hold the model (0 req/s) are left out."""
+    """Filter of Algorithm 1: cells that serve more than the same GPUs split into the previous cell.
+
+    req_per_s: best rate by number of GPUs (1, 2, 4, ...). Sizes that cannot hold the model (0
+    req/s) are dropped.
+    """
     kept: list[Cell] = []
     for gpus in sorted(req_per_s):
         rate = finite(f"cell of {gpus} GPUs: req_per_s", req_per_s[gpus], 0.0, 1e12)
@@ -55,30 +57,30 @@ def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
     return tuple(kept)
 
 
-def cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo, ...]:
+def candidate_cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo, ...]:
     """Cells worth considering for `graph` on `pools`, most requests per USD first.
 
-    In each region, of spot nodes alone and of others alone: the best cell for each number of GPUs
-    of one pool, and for the same money on all pools together; those that smaller cells do better
-    are left out. InvalidValue where no pool holds a deployment of some component.
+    For each region, separately for spot and other nodes: the best cell for each number of GPUs of
+    one pool, and for the same money on all pools together. Cells that smaller cells beat are
+    dropped. InvalidValue: some component fits on no pool.
     """
     key = repr((graph, pools))
-    found = _known.get(key)
+    found = _cache.get(key)
     if found is None:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        found = _known[key] = tuple(_cells(graph, pools))
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        found = _cache[key] = tuple(_cells(graph, pools))
     return found
 
 
-def cell_named(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -> Combo:
-    """The cell called `combo_id` at the mix of `graph`; InvalidValue where that cannot be."""
-    model, instances = parsed(combo_id)
+def evaluate_cell(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -> Combo:
+    """The cell with id `combo_id` at the mix of `graph`. InvalidValue: no such cell is possible."""
+    model, instances = parse_instances(combo_id)
     members = [member for own in instances for member in own]
     if model != graph.model or not all(member.deployment for member in members):
         raise InvalidValue("combo", combo_id, f"a cell of model {graph.model}")
     counts = {(m.deployment, m.pool): m.count for m in members}
-    # Where no more can be had, what runs is still what it is.
+    # A running cell stays valid even if its pool offers no more nodes.
     there = tuple(replace(pool, max_nodes=max(1, pool.max_nodes)) for pool in pools)
     made = _cell(graph, there, counts)
     if made is None:
@@ -86,8 +88,10 @@ def cell_named(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -> C
     return made
 
 
-def saturated(combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]) -> tuple[str, ...]:
-    """The deployments of a cell that are busy all the time when it does all it can."""
+def saturated_deployments(
+    combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]
+) -> tuple[str, ...]:
+    """The deployments of a cell that are busy all the time at its full rate."""
     of = {pool.id: pool for pool in pools}
     busy: dict[tuple[str, str], float] = {}
     for path in combo.paths:
@@ -131,7 +135,7 @@ def _cells(graph: ComponentGraph, pools: Sequence[Pool]) -> Iterator[Combo]:
 
 
 def _pool_sets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
-    """Each pool, and all of a region that are spot, or that are not."""
+    """Each pool, and per region all spot pools and all other pools."""
     for region in sorted({pool.region for pool in pools}):
         for spot in (False, True):
             here = tuple(
@@ -146,7 +150,7 @@ def _pool_sets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
 
 
 def _problem(graph: ComponentGraph, pools: tuple[Pool, ...]) -> ComponentProblem | None:
-    """The program over slices: GPUs are had one by one, whatever the nodes they stand on."""
+    """The program over slices: it counts single GPUs and ignores node boundaries."""
     free = replace(graph, req_per_s=1.0, spot_share=1.0)
     try:
         return component_problem((free,), pools)
@@ -173,13 +177,13 @@ def _best(problem: ComponentProblem, usd_per_h: float) -> Mix | None:
 
 
 def _counts(problem: ComponentProblem, mix: Mix) -> dict[tuple[str, str], int]:
-    """(deployment, pool) -> instances; none where it has more than a cell may have."""
+    """(deployment, pool) -> instances; empty if one count exceeds the limit of a cell."""
     counts = {
         (placed.deployment.name, placed.pool.id): int(n)
         for placed, n in zip(problem.placed, mix.copies, strict=True)
         if n
     }
-    return counts if max(counts.values(), default=0) <= _MOST_COUNT else {}
+    return counts if max(counts.values(), default=0) <= _MAX_INSTANCES else {}
 
 
 def _cell(
@@ -222,8 +226,8 @@ def _cell(
         if count
     )
     named = [[Member(m.phase, m.gpus, m.pool, m.count, deployment=m.deployment)] for m in members]
-    name = name_of(graph.model, sorted(named, key=str))
-    if len(name) > _LONGEST_NAME:
+    name = format_combo_id(graph.model, sorted(named, key=str))
+    if len(name) > _MAX_NAME_CHARS:
         return None
     of = {pool.id: pool for pool in pools}
     paths = tuple(_paths(graph, problem, mix))
@@ -266,7 +270,7 @@ def _unit_rates(graph: ComponentGraph) -> tuple[float, ...]:
 
 
 def _seconds(graph: ComponentGraph, path: CellPath, pools: dict[str, Pool]) -> float:
-    """How long an idle cell takes for a request on `path`."""
+    """Seconds that an idle cell takes for a request on `path`."""
     return sum(
         graph.seconds(pools[hop.pool].gpu.name)[hop.deployment, frozenset(hop.runs)]
         for hop in path.hops

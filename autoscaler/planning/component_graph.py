@@ -1,9 +1,9 @@
-"""Component graphs: which deployments of a model's components, where, and which path requests take.
+"""Component graphs: the placement of a model's components, and the paths of its requests.
 
-Cornserve (sec. 4.2, App. B) minimises GPUs of one kind. Here a deployment stands on a node slice of
-a pool with its price, so unlike GPUs, regions and budgets come with it; a path stays in one region.
-The most throughput for a budget and the least cost for a rate are the two sides of one program
-(`optimizer.activity_lp`). Several models share the pools.
+Cornserve (sec. 4.2, App. B) minimises GPUs of one type. Here a deployment uses a node slice of a
+pool with its price, so the program covers different GPU types, regions and budgets. A path stays in
+one region. The most throughput for a budget and the least cost for a rate are the two sides of one
+program (`optimizer.activity_lp`). Several models share the pools.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MORE_TIME = "more seconds: no plan was found in these"
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A deployment on a pool: what one instance of it is."""
+class PlacedDeployment:
+    """One instance of a deployment on a pool."""
 
     model: str
     deployment: Deployment
@@ -36,11 +36,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`fraction` of a type's requests takes these instances, in this order."""
+    """The instances that `fraction` of a type's requests pass, in this order."""
 
     model: str
     type: RequestType
-    hops: tuple[Placed, ...]
+    hops: tuple[PlacedDeployment, ...]
     fraction: float
 
 
@@ -48,12 +48,12 @@ class Route:
 class ComponentPlan:
     """Instances and the paths of requests.
 
-    instances: how many of each. nodes: per pool id. multiple: how often the declared rates are
-    served (1 = just so). bound: of the multiple for a budget (None: none is known), of USD/h for a
-    rate.
+    instances: with their counts. nodes: per pool id. multiple: planned rate / declared rate (1 =
+    exactly the declared rates). bound: upper bound of the multiple for a budget (None: unknown),
+    lower bound of USD/h for a rate.
     """
 
-    instances: tuple[tuple[Placed, int], ...]
+    instances: tuple[tuple[PlacedDeployment, int], ...]
     nodes: Mapping[str, int]
     routes: tuple[Route, ...]
     multiple: float
@@ -67,7 +67,7 @@ class ComponentProblem:
     """Instances (n) and activities (a): a path of a type over instances, one per hop."""
 
     pools: tuple[Pool, ...]
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedDeployment, ...]
     activities: tuple[tuple[str, RequestType, tuple[int, ...]], ...]
     mix: MixProblem
 
@@ -77,7 +77,8 @@ def component_problem(
     pools: tuple[Pool, ...],
     budget_usd_per_h: float = math.inf,
 ) -> ComponentProblem:
-    """The problem of these models on these pools. InvalidValue names a type that nothing serves."""
+    """The problem of these models on these pools. InvalidValue: names a type that no path
+    serves."""
     made = _Activities(pools)
     for graph in graphs:
         made.add(graph)
@@ -124,11 +125,11 @@ def component_problem(
 
 
 class _Activities:
-    """What all models could run and how their requests could go, while it is being listed."""
+    """Collects the possible instances of all models and the possible paths of their requests."""
 
     def __init__(self, pools: tuple[Pool, ...]) -> None:
         self.pools = pools
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedDeployment] = []
         self.activities: list[tuple[str, RequestType, tuple[int, ...]]] = []
         self.busy: list[dict[int, float]] = []
         self.type_of: list[int] = []
@@ -136,10 +137,10 @@ class _Activities:
         self.models: list[str] = []
 
     def add(self, graph: ComponentGraph) -> None:
-        """All instances and paths of one model."""
+        """Add all instances and paths of one model."""
         first = len(self.placed)
         here = [
-            Placed(graph.model, option, pool)
+            PlacedDeployment(graph.model, option, pool)
             for option in graph.deployments
             for pool in self.pools
             if pool.gpu.name in option.req_per_s
@@ -182,8 +183,10 @@ class _Activities:
 def cheapest_for_rate(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The least cost that serves the declared rates. InvalidValue where nothing does, or nothing
-    was found in time."""
+    """The least cost that serves the declared rates.
+
+    InvalidValue: the pools cannot serve them, or the time limit ended the search before a plan.
+    """
     found = least_cost(problem.mix, 1.0, seconds, gap)
     if isinstance(found, Unfound):
         if found is Unfound.LIMIT:
@@ -195,8 +198,10 @@ def cheapest_for_rate(
 def most_for_budget(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The largest multiple of the declared rates within the budget. InvalidValue where there is
-    no plan, or none was found in time."""
+    """The largest multiple of the declared rates within the budget.
+
+    InvalidValue: there is no plan, or the time limit ended the search before a plan.
+    """
     found = most_work(problem.mix, seconds, gap)
     if isinstance(found, Unfound):
         if found is Unfound.LIMIT:
@@ -206,7 +211,7 @@ def most_for_budget(
     return _plan(problem, found, found.bound)
 
 
-def _places(path: Path, here: list[Placed], first: int) -> Iterator[tuple[int, ...]]:
+def _places(path: Path, here: list[PlacedDeployment], first: int) -> Iterator[tuple[int, ...]]:
     """Instances for the hops of `path`, all in one region."""
     options = [
         [first + i for i, one in enumerate(here) if one.deployment == hop.deployment]

@@ -1,7 +1,6 @@
-"""Promises of services beside their demand, and which of them a plan does not keep.
+"""Checks which constraints of services, other than their demand, a plan violates.
 
-Owns the check, made on a plan's counts, so that it means the same whichever strategy made it.
-Decides nothing.
+The check uses the plan's counts, so it means the same for every strategy.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_usage import is_spot, req_per_s_of
-from autoscaler.planning.floor_eligibility import useful
-from autoscaler.planning.model_constraints import limits_spot, off_spot_req_per_s
+from autoscaler.planning.floor_eligibility import count_useful
+from autoscaler.planning.model_constraints import off_spot_req_per_s, spot_limit_applies
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.survival import lost_with_one_node
@@ -24,20 +23,23 @@ _TOLERANCE = 1e-6
 Counted = list[tuple[Combo, int]]
 
 
-def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
-    """Floors, limits of spot, survival and the budget that `plan` does not keep.
+def violated_constraints(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
+    """Floors, spot limits, survival constraints and the budget that `plan` violates.
 
-    What a model that goes short anyway could not survive is left out: its demand comes first.
+    A model with unserved demand is not checked for survival and spot limits, because its demand
+    comes first.
     """
     found: list[Reason] = []
     for model in problem.planned_models():
         service = problem.cluster.service(model)
-        counted = [(target.combo, target.count) for target in plan.of(model) if target.count]
+        counted = [
+            (target.combo, target.count) for target in plan.targets_of(model) if target.count
+        ]
         have = sum(count for _, count in counted)
         if have < service.min_instances and problem.can_be_served(model):
-            found.append(_broken(floor_promise(service), _planned(have)))
-        elif (do := useful(problem, model, counted)) < service.min_instances and counted:
-            found.append(_broken(useful_floor_promise(service), _planned(do)))
+            found.append(_broken(floor_constraint(service), _planned(have)))
+        elif (do := count_useful(problem, model, counted)) < service.min_instances and counted:
+            found.append(_broken(useful_floor_constraint(service), _planned(do)))
         if model not in plan.shortfall_req_per_s and counted:
             found += _off_spot(problem, service, counted)
             found += _survival(problem, service, counted)
@@ -49,25 +51,25 @@ def broken_promises(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def floor_promise(service: Service) -> Reason:
+def floor_constraint(service: Service) -> Reason:
     """The floor of `service`."""
     floor = (service.min_instances,)
     return Reason(ReasonCode.PROMISED_FLOOR, service.model, quantities=floor)
 
 
-def useful_floor_promise(service: Service) -> Reason:
-    """The floor of `service`, of instances that can serve one request after another."""
+def useful_floor_constraint(service: Service) -> Reason:
+    """The floor of `service`, counting instances that can serve one request after another."""
     floor = (service.min_instances,)
     return Reason(ReasonCode.PROMISED_USEFUL_FLOOR, service.model, quantities=floor)
 
 
-def spot_promise(service: Service) -> Reason:
-    """The largest share of `service` that may be on spot."""
+def spot_constraint(service: Service) -> Reason:
+    """The largest share of `service` that may use spot nodes."""
     return Reason(ReasonCode.PROMISED_SPOT, service.model, quantities=(service.spot_share,))
 
 
-def survival_promise(service: Service) -> Reason:
-    """The loss that `service` shall survive."""
+def survival_constraint(service: Service) -> Reason:
+    """The loss that `service` must survive."""
     return Reason(ReasonCode.PROMISED_SURVIVAL, service.model, (service.survive,))
 
 
@@ -82,8 +84,10 @@ def _planned(count: int) -> Reason:
 def _off_spot(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Reason]:
     needed = off_spot_req_per_s(problem, service, req_per_s_of(counted))
     firm = req_per_s_of((c, n) for c, n in counted if not is_spot(c))
-    if limits_spot(problem, service) and firm < needed * (1.0 - _TOLERANCE):
-        yield _broken(spot_promise(service), Reason(ReasonCode.OFF_SPOT, quantities=(firm, needed)))
+    if spot_limit_applies(problem, service) and firm < needed * (1.0 - _TOLERANCE):
+        yield _broken(
+            spot_constraint(service), Reason(ReasonCode.OFF_SPOT, quantities=(firm, needed))
+        )
 
 
 def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Reason]:
@@ -98,11 +102,11 @@ def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> I
     if left < demand * (1.0 - _TOLERANCE):
         names = (lost,) if lost else ()
         leaves = Reason(ReasonCode.LOSS_LEAVES, "", names, (left / demand,))
-        yield _broken(survival_promise(service), leaves)
+        yield _broken(survival_constraint(service), leaves)
 
 
 def _left_without(pool: Pool, counted: Counted) -> float:
-    """Requests/s without the node of `pool` that carries most."""
+    """Requests/s without the node of `pool` that serves most."""
     on_it = [(combo, count) for combo, count in counted if pool.id in combo.gpus_by_pool()]
     worst = max((lost_with_one_node(combo, pool) for combo, _ in on_it), default=0.0)
     return req_per_s_of(counted) - min(worst, req_per_s_of(on_it))

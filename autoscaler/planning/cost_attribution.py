@@ -1,7 +1,4 @@
-"""Whose bill it is: the price of whole nodes, shared out among the models on them.
-
-Owns that arithmetic. Knows no plan: callers bring counts and what the nodes cost.
-"""
+"""Cost attribution: divides the price of whole nodes among the models on them."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ def usd_per_h_by_model(
     nodes_usd_per_h: Mapping[str, float],
     taken_gpus: Mapping[str, int],
 ) -> dict[str, float]:
-    """USD/h of every model: per pool the bill of all its nodes, by GPUs used.
+    """USD/h of every model: per pool the bill of all its nodes, divided by GPUs used.
 
-    So a node that is half empty is paid for by who is on it, and the models' shares add up to the
-    bill. taken_gpus: per pool, of others that stand on these nodes and bear their share.
+    The models on a half-empty node pay for all of it, so the models' shares add up to the bill.
+    taken_gpus: per pool, GPUs of others on these nodes, which bear their share.
     """
     used = dict(taken_gpus)
     mine: dict[str, dict[str, int]] = {}

@@ -1,7 +1,6 @@
-"""From counts to a checked plan: capacity, nodes, bill, shortfall, all in floating point.
+"""Decodes the counts of a solver into a checked plan: capacity, nodes, cost and shortfall.
 
-Owns the arithmetic and the checks that every strategy's answer passes before it is returned.
-Knows no solver.
+The answer of every strategy passes these checks, all in floating point.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from autoscaler.planning.planning_problem import PlanningProblem
 _TOLERANCE = 1e-6
 
 
-def read_back(
+def decode_plan(
     problem: PlanningProblem,
     strategy: str,
     counts: Mapping[str, int],
@@ -29,13 +28,13 @@ def read_back(
     lower_bound_usd_per_h: float | None = None,
     **more: object,
 ) -> Plan:
-    """The plan of `counts` (combo id -> count, beside what stands), checked.
+    """The plan of `counts` (combo id -> count, in addition to fixed combos), checked.
 
-    Combos that stand are added as they run. lower_bound_usd_per_h: on cost + penalties.
-    InvalidValue when more nodes are needed than there are, or the bound exceeds the objective.
+    Fixed combos keep their counts. lower_bound_usd_per_h: of cost + penalties. InvalidValue: the
+    plan needs more nodes than there are, or the bound exceeds the objective.
     """
     combos = all_combos(problem)
-    wanted = problem.standing()
+    wanted = problem.fixed_fleet()
     for combo_id, count in counts.items():
         if count:
             wanted[combo_id] = wanted.get(combo_id, 0) + count
@@ -73,23 +72,23 @@ def read_back(
     )
 
 
-def failed(
+def failed_plan(
     problem: PlanningProblem, strategy: str, reason: Reason, limits: tuple[str, ...]
 ) -> Plan:
-    """A plan that changes nothing, because none came out; `reason` says why."""
+    """A plan without changes, because the search found none. reason: the cause."""
     everything_stays = replace(problem, additions_only=True)
-    made = read_back(everything_stays, strategy, {}, PlanStatus.FAILED)
+    made = decode_plan(everything_stays, strategy, {}, PlanStatus.FAILED)
     return replace(made, limits_hit=limits, notes=(reason,))
 
 
 def all_combos(problem: PlanningProblem) -> dict[str, Combo]:
-    """Every combo of the problem by its id: candidates and what runs."""
+    """Every combo of the problem by its id: candidates and running combos."""
     found = {combo.id: combo for combos in problem.candidates.values() for combo in combos}
     return {**problem.running, **found}
 
 
 def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[str, float]:
-    """Demand above utilization x capacity, in requests/s, per planned model that has any."""
+    """Demand above utilization x capacity, in requests/s, per planned model with a shortfall."""
     short = {}
     for model in problem.planned_models():
         missing = problem.needed_req_per_s(model) - capacity[model]
@@ -99,20 +98,20 @@ def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[
 
 
 def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[PlannedNodes, ...]:
-    """Nodes needed per pool; InvalidValue when the plan needs more than a pool can have.
+    """Nodes needed per pool. InvalidValue: the plan needs more than a pool can have.
 
-    Rented nodes that nothing uses are released, unless only additions are wanted; owned ones stay
-    and cost nothing. What stands may need more than there is (nodes were lost): not the plan's
-    fault.
+    The plan releases unused rented nodes, unless only additions are allowed. Owned nodes stay and
+    are free. After node losses, fixed combos may need more nodes than there are; this is not an
+    error of the plan.
     """
     gpus = add_gpus(problem.taken_gpus, wanted)
-    standing = problem.standing_gpus()
+    standing = problem.fixed_gpus()
     nodes = []
     for pool in problem.cluster.pools:
         now = problem.nodes_now(pool)
-        stays = problem.standing_nodes(pool, standing.get(pool.id, 0))
+        stays = problem.fixed_nodes(pool, standing.get(pool.id, 0))
         count = -(-gpus.get(pool.id, 0) // pool.per_node)
-        most = max(now + problem.nodes_to_get(pool), stays)
+        most = max(now + problem.rentable_nodes(pool), stays)
         if count > most:
             raise InvalidValue(f"nodes of {pool.id} under the plan", count, f"at most {most}")
         price = 0.0
@@ -122,7 +121,7 @@ def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[P
     counts = {node.pool: node.count for node in nodes}
     for (region, name), pools in problem.cluster.pools_by_shared_limit().items():
         together = sum(counts[pool.id] for pool in pools)
-        stay = sum(problem.standing_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
+        stay = sum(problem.fixed_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
         most = max(pools[0].max_of_both, stay)
         if together > most:
             where = f"nodes of {region}/{name} under the plan"

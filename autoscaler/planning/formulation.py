@@ -1,15 +1,14 @@
 """The planning problem as arrays: one function per family of columns and rows.
 
-Owns Coral's online problem (sec. 4.3) with our transitions, in the form that
-`optimizer` solves. Knows nothing of how that is solved or read back.
+Coral's online problem (sec. 4.3) with transition costs, in the form that `optimizer` solves.
 
-Columns of a combo c, at p USD/h for the GPUs that it takes:
-    keep    at most as many as run                      0
-    switch  from a running combo on the same slices     K_switch p
-    load    on nodes that are there already             K_load p
-    start   on nodes to be rented                       K_start p, see `Service.start_penalty`
-and per rented pool two columns of whole nodes, kept and new, at their price. So a half-empty node
-costs nothing more to fill, and an empty one is released.
+| Columns of a combo c, at p USD/h for the GPUs that it takes:
+|     keep    at most the running count               0
+|     switch  from a running combo on the same slices K_switch p
+|     load    on nodes that exist already             K_load p
+|     start   on nodes to be rented                   K_start p, see `Service.start_penalty`
+| Each rented pool has two columns of whole nodes, kept and new, at their price. So filling a
+| half-empty node costs nothing more, and an empty node is released.
 """
 
 from __future__ import annotations
@@ -22,85 +21,86 @@ from autoscaler.domain.combo import Combo
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.planning.candidate_combos import ranking_usd_per_h
 from autoscaler.planning.combo_usage import is_spot, slices_of
-from autoscaler.planning.floor_eligibility import counts
+from autoscaler.planning.floor_eligibility import counts_towards_floor
 from autoscaler.planning.model_constraints import (
-    Classes,
-    Key,
-    Kind,
+    ColumnKey,
+    ColumnKind,
+    PriorityClasses,
     Rows,
     add_ceiling,
     add_demand_rows,
-    add_promises,
-    add_staying_rows,
+    add_floor_and_spot_rows,
+    add_retention_rows,
     add_useful_floor,
 )
-from autoscaler.planning.planning_problem import PlanningProblem, Room
+from autoscaler.planning.planning_problem import PlanningProblem, RolloutMode
 from autoscaler.planning.problem_builder import ArrayBuilder
-from autoscaler.planning.survival import add_survival_rows, most_levels
+from autoscaler.planning.survival import add_survival_rows, max_loss_levels
 
 # Among equal bills fewer owned GPUs win; small enough never to outweigh a cent.
 _OWNED_USE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
-    """The array form with the meaning of its columns and rows.
+class Formulation:
+    """The array form, with the meaning of its columns and rows.
 
-    demand_names / resource_names: (what, model or pool) per row. demand_classes: the first classes,
-    of demand; promises follow. fixed_usd_per_h: nodes that models outside the scope need in any
-    case; it is part of every plan's cost. strict: they ask for more than is promised, so that a
-    plan may be missed that keeps everything for less (`planning.survival`).
+    demand_names / resource_names: (row kind, model or pool) per row. demand_classes: number of
+    priority classes of demand; they come before those of other constraints. fixed_usd_per_h: nodes
+    that models outside the scope need in any case; every plan pays for them. survival_tightened:
+    the survival rows ask for more than the constraint, so the search may miss a cheaper plan
+    (`planning.survival`).
     """
 
     problem: AllocationProblem
-    keys: tuple[Key, ...]
+    keys: tuple[ColumnKey, ...]
     demand_names: tuple[tuple[str, str], ...]
     resource_names: tuple[tuple[str, str], ...]
     demand_classes: int
     fixed_usd_per_h: float
-    strict: bool = False
+    survival_tightened: bool = False
 
 
-def to_arrays(problem: PlanningProblem, exact: bool = False) -> Arrays:
-    """The array form of `problem`; as large as it takes where it is to be `exact`.
+def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
+    """The array form of `problem`. exact: all survival rows, however many there are.
 
-    Where not everything can be had, demand comes first, by the services' priorities; then one
-    promise after the other: floors, limits of spot, what counts towards a floor, survival. One
-    that cannot be kept so takes nothing from the next.
-    Models that nothing can serve have no rows: they must not drag the others' share to nothing.
+    If not everything is possible, demand comes first, by the services' priorities. Then the other
+    constraints follow one after the other: floors, spot limits, useful floors, survival. So an
+    infeasible constraint takes nothing from the next. Models without any combo have no rows,
+    because they would reduce the shares of the others to nothing.
     """
-    builder: ArrayBuilder[Key] = ArrayBuilder()
+    builder: ArrayBuilder[ColumnKey] = ArrayBuilder()
     rows = Rows({}, {}, {}, {}, {}, {}, {}, {}, {})
     services = [
         problem.cluster.service(model)
         for model in problem.planned_models()
         if problem.can_be_served(model)
     ]
-    classes = Classes()
-    if problem.room is Room.AFTER:
-        add_staying_rows(builder, rows, problem, services, classes)
+    classes = PriorityClasses()
+    if problem.rollout_mode is RolloutMode.STEP:
+        add_retention_rows(builder, rows, problem, services, classes)
     add_demand_rows(builder, rows, problem, services, classes)
-    demand_classes = classes.given
+    demand_classes = classes.count
     for service in services:
         add_ceiling(builder, rows, problem, service)
-        add_promises(builder, rows, problem, service, classes)
+        add_floor_and_spot_rows(builder, rows, problem, service, classes)
     for service in services:
         add_useful_floor(builder, rows, problem, service, classes)
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
-    levels = len(builder.keys) if exact else most_levels(problem, columns)
+    levels = len(builder.keys) if exact else max_loss_levels(problem, columns)
     strict = False
     for service in services:
         strict |= add_survival_rows(
             builder,
-            Key(Kind.AUXILIARY, service.model),
+            ColumnKey(ColumnKind.AUXILIARY, service.model),
             problem,
             service,
             columns.get(service.model, []),
             classes.next() if service.survive != "none" else 0,
             levels,
         )
-    return Arrays(
+    return Formulation(
         builder.build(),
         tuple(builder.keys),
         tuple(builder.demand_names),
@@ -111,18 +111,18 @@ def to_arrays(problem: PlanningProblem, exact: bool = False) -> Arrays:
     )
 
 
-def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem) -> float:
-    """GPU rows and node columns of every pool; the bill of nodes that are needed in any case.
+def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem) -> float:
+    """Add GPU rows and node columns of every pool; return the cost of nodes that stay in any case.
 
-    Slices are powers of two and so are nodes: they pack without a rest, so rows of GPUs are exact.
-    One row has every combo on all nodes; a second one, for rented pools, keeps those that do not
-    wait for a node to start within the nodes that are there. Where what is added must stand beside
-    what runs, a third one has only additions, on what is free now and on new nodes; new nodes must
-    then fit the budget and the ceiling beside all that are paid for now, empty ones to be included.
+    Slices and nodes are powers of two and pack without gaps, so rows of GPUs are exact. One row has
+    every combo on all nodes. For rented pools, a second row limits the combos that do not wait for
+    a new node to the existing nodes. In mode SURGE, a third row limits additions to the GPUs that
+    are free now and to new nodes. New nodes must then fit the budget and the ceiling together with
+    all nodes that are paid for now, including empty ones.
     """
-    standing_gpus = problem.standing_gpus()
+    standing_gpus = problem.fixed_gpus()
     fixed_nodes = {
-        p.id: problem.standing_nodes(p, standing_gpus.get(p.id, 0)) for p in problem.cluster.pools
+        p.id: problem.fixed_nodes(p, standing_gpus.get(p.id, 0)) for p in problem.cluster.pools
     }
     rented = [pool for pool in problem.cluster.pools if pool.market is not Market.OWNED]
     bill = sum(fixed_nodes[pool.id] * pool.price_usd_per_h for pool in rented)
@@ -133,42 +133,47 @@ def _add_pools(builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem)
         both = builder.resource("nodes", f"{region}/{name}", max(0.0, float(left)))
         ceilings.update({pool.id: both for pool in members})
     row = builder.resource("budget", "*", max(0.0, budget - bill)) if budget > 0.0 else None
-    beside = _add_room_beside(builder, rows, problem) if problem.room is Room.BESIDE else {}
+    surge_use = (
+        _add_surge_rows(builder, rows, problem) if problem.rollout_mode is RolloutMode.SURGE else {}
+    )
     for pool in problem.cluster.pools:
         there = problem.nodes_now(pool)
         nodes = there if pool.market is Market.OWNED else fixed_nodes[pool.id]
-        # What stands may need more than there is left of the pool.
+        # Fixed combos may need more than the pool has left.
         capacity = max(0.0, float(nodes * pool.per_node - standing_gpus.get(pool.id, 0)))
         rows.gpus[pool.id] = builder.resource("GPUs", pool.id, capacity)
         if pool.market is Market.OWNED:
             continue
-        rows.there[pool.id] = builder.resource("GPUs there", pool.id, capacity)
-        kept = {rows.there[pool.id]: -float(pool.per_node), rows.gpus[pool.id]: -pool.per_node}
-        new = {rows.gpus[pool.id]: -float(pool.per_node), **beside.get(pool.id, {})}
+        rows.gpus_up[pool.id] = builder.resource("GPUs there", pool.id, capacity)
+        kept = {rows.gpus_up[pool.id]: -float(pool.per_node), rows.gpus[pool.id]: -pool.per_node}
+        new = {rows.gpus[pool.id]: -float(pool.per_node), **surge_use.get(pool.id, {})}
         for kind, use, most in (
-            (Kind.KEPT_NODES, kept, max(0, there - nodes)),
-            (Kind.NEW_NODES, new, problem.nodes_to_get(pool) - max(0, nodes - there)),
+            (ColumnKind.KEPT_NODES, kept, max(0, there - nodes)),
+            (ColumnKind.NEW_NODES, new, problem.rentable_nodes(pool) - max(0, nodes - there)),
         ):
             spent = {} if row is None else {row: pool.price_usd_per_h}
             if pool.id in ceilings:
                 spent[ceilings[pool.id]] = 1.0
-            key = Key(kind, pool.id)
+            key = ColumnKey(kind, pool.id)
             if most > 0:
                 builder.column(key, pool.price_usd_per_h, float(most), {}, {**use, **spent})
     return bill
 
 
-def _add_room_beside(
-    builder: ArrayBuilder[Key], rows: Rows, problem: PlanningProblem
+def _add_surge_rows(
+    builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem
 ) -> dict[str, dict[int, float]]:
-    """Rows of what is free beside all that runs now; what a new node of each pool uses of them."""
+    """Add rows of the free GPUs, nodes and money while all running instances stay.
+
+    Return the use of these rows by one new node of each pool.
+    """
     budget = problem.cluster.policy.budget_usd_per_h
     taken = problem.gpus_now()
     found: dict[str, dict[int, float]] = {}
     for pool in problem.cluster.pools:
         free = problem.nodes_now(pool) * pool.per_node - taken.get(pool.id, 0)
-        rows.beside[pool.id] = builder.resource("GPUs free now", pool.id, max(0.0, float(free)))
-        found[pool.id] = {rows.beside[pool.id]: -float(pool.per_node)}
+        rows.surge[pool.id] = builder.resource("GPUs free now", pool.id, max(0.0, float(free)))
+        found[pool.id] = {rows.surge[pool.id]: -float(pool.per_node)}
     for (region, name), members in problem.cluster.pools_by_shared_limit().items():
         left = members[0].max_of_both - sum(problem.nodes_now(pool) for pool in members)
         both = builder.resource("nodes now", f"{region}/{name}", max(0.0, float(left)))
@@ -183,43 +188,43 @@ def _add_room_beside(
 
 
 def _add_combos(
-    builder: ArrayBuilder[Key],
+    builder: ArrayBuilder[ColumnKey],
     rows: Rows,
     problem: PlanningProblem,
     services: list[Service],
 ) -> dict[str, list[tuple[int, Combo]]]:
-    """Columns of every combo of the models that may change: their indices, by model."""
+    """Add columns of every combo of the planned models; return their indices by model."""
     policy = problem.cluster.policy
     pools = {pool.id: pool for pool in problem.cluster.pools}
-    standing = problem.standing_gpus() if problem.additions_only else {}
+    standing = problem.fixed_gpus() if problem.additions_only else {}
     free_there = {
         pool.id: problem.nodes_now(pool) * pool.per_node - standing.get(pool.id, 0)
         for pool in pools.values()
     }
     there = {pool_id for pool_id, gpus in free_there.items() if gpus > 0}
-    to_get = {pool.id for pool in pools.values() if problem.nodes_to_get(pool)}
+    to_get = {pool.id for pool in pools.values() if problem.rentable_nodes(pool)}
     made: dict[str, list[tuple[int, Combo]]] = {}
-    takes: dict[str, _Takes] = {}
+    takes: dict[str, _Usage] = {}
 
-    def taken_by(combo: Combo) -> _Takes:
+    def taken_by(combo: Combo) -> _Usage:
         if combo.id not in takes:
             gpus = combo.gpus_by_pool()
-            takes[combo.id] = _Takes(gpus, ranking_usd_per_h(combo, pools), _owned_use(gpus, pools))
+            takes[combo.id] = _Usage(gpus, ranking_usd_per_h(combo, pools), _owned_use(gpus, pools))
         return takes[combo.id]
 
     def add(
-        kind: Kind, combo: Combo, k: float, most: float, ties: Sequence[int], source: str
+        kind: ColumnKind, combo: Combo, k: float, most: float, ties: Sequence[int], source: str
     ) -> None:
         own = taken_by(combo)
         cost = k * own.usd_per_h + own.owned
         serve, use = _rows_of(kind, combo, own.gpus, rows)
         use |= dict.fromkeys(ties, 1.0)
-        index = builder.column(Key(kind, combo.id, source), cost, most, serve, use)
+        index = builder.column(ColumnKey(kind, combo.id, source), cost, most, serve, use)
         made.setdefault(combo.model, []).append((index, combo))
 
     for service in services:
         candidates = {c.id: c for c in problem.candidates.get(service.model, ())}
-        running = () if problem.additions_only else problem.running_of(service.model)
+        running = () if problem.additions_only else problem.running_combos(service.model)
         by_slices: dict[object, list[Combo]] = {}
         limits = problem.switchable
         switches = running and policy.switches_roles and not service.scale_targets
@@ -231,24 +236,24 @@ def _add_combos(
             may = may if combo.can_switch_roles else 0
             twins = [c for c in same if c.id != combo.id and c.can_switch_roles] if may else []
             ties = [builder.resource("running", combo.id, float(count))] if twins else []
-            add(Kind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), ties, "")
-            if len(twins) > 1 and may < count:  # they share the limit
+            add(ColumnKind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), ties, "")
+            if len(twins) > 1 and may < count:  # the targets share the limit
                 ties.append(builder.resource("switchable", combo.id, float(may)))
             for twin in twins:
-                add(Kind.SWITCH, twin, policy.k_switch, float(may), ties, combo.id)
+                add(ColumnKind.SWITCH, twin, policy.k_switch, float(may), ties, combo.id)
         for combo in candidates.values():
             used = taken_by(combo).gpus.keys()
             if all(gpus <= free_there[p] for p, gpus in taken_by(combo).gpus.items()):
-                add(Kind.LOAD, combo, policy.k_load, float("inf"), (), "")
+                add(ColumnKind.LOAD, combo, policy.k_load, float("inf"), (), "")
             if used & to_get and used <= there | to_get:
                 k_start = service.start_penalty(policy, combo.start_s)
-                add(Kind.START, combo, k_start, float("inf"), (), "")
+                add(ColumnKind.START, combo, k_start, float("inf"), (), "")
     return made
 
 
 @dataclass(frozen=True, slots=True)
-class _Takes:
-    """What one combo takes: GPUs by pool, USD/h for ranking, and what orders equal bills."""
+class _Usage:
+    """The usage of one combo. owned: small cost that orders plans with equal bills."""
 
     gpus: Mapping[str, int]
     usd_per_h: float
@@ -256,32 +261,32 @@ class _Takes:
 
 
 def _rows_of(
-    kind: Kind, combo: Combo, gpus: Mapping[str, int], rows: Rows
+    kind: ColumnKind, combo: Combo, gpus: Mapping[str, int], rows: Rows
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """What one combo serves and uses, by row. Only a start may use nodes that are not there yet."""
+    """Amounts that one combo serves and uses, by row. Only a start may use new nodes."""
     model = combo.model
     serve = {}
     if model in rows.demand:
         serve[rows.demand[model]] = combo.req_per_s
-    if kind is Kind.KEEP and model in rows.staying:
-        serve[rows.staying[model]] = combo.req_per_s
+    if kind is ColumnKind.KEEP and model in rows.retained:
+        serve[rows.retained[model]] = combo.req_per_s
     if model in rows.floor:
         serve[rows.floor[model]] = 1.0
-    if model in rows.useful:
-        row, least = rows.useful[model]
-        serve[row] = float(counts(combo, least, runs=kind is Kind.KEEP))
-    if model in rows.firm and not is_spot(combo):
-        worth = zip(rows.firm[model], (combo.req_per_s, 1.0), strict=True)
+    if model in rows.useful_floor:
+        row, least = rows.useful_floor[model]
+        serve[row] = float(counts_towards_floor(combo, least, runs=kind is ColumnKind.KEEP))
+    if model in rows.off_spot and not is_spot(combo):
+        worth = zip(rows.off_spot[model], (combo.req_per_s, 1.0), strict=True)
         serve.update({row: each for row, each in worth if row >= 0})
     use: dict[int, float] = {}
     if model in rows.ceiling:
         use[rows.ceiling[model]] = 1.0
     for pool, taken in gpus.items():
         use[rows.gpus[pool]] = float(taken)
-        if kind is not Kind.START and pool in rows.there:
-            use[rows.there[pool]] = float(taken)
-        if kind in (Kind.LOAD, Kind.START) and pool in rows.beside:
-            use[rows.beside[pool]] = float(taken)
+        if kind is not ColumnKind.START and pool in rows.gpus_up:
+            use[rows.gpus_up[pool]] = float(taken)
+        if kind in (ColumnKind.LOAD, ColumnKind.START) and pool in rows.surge:
+            use[rows.surge[pool]] = float(taken)
     return serve, use
 
 

@@ -1,7 +1,7 @@
-"""Instances on their nodes, the parts that combos are made of: on one slice, or as a pipeline.
+"""Instance options: the instances of which combos are built, on one slice or as a pipeline.
 
-Owns where instances of a service could stand: on every slice of its pools, and as the template
-library's pipelines over several nodes. Knows nothing of how prefill and decode are matched.
+They cover every slice of a service's pools, and the template library's pipelines over several
+nodes.
 """
 
 from __future__ import annotations
@@ -20,22 +20,27 @@ from autoscaler.domain.workload import Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.planning.combo_names import Member
-from autoscaler.planning.instances import Instance, instance
+from autoscaler.planning.instances import Instance, evaluate_instance
 from autoscaler.planning.links import link_gb_s
-from autoscaler.planning.pipelines import Pipeline, irreducible, rate_of, spread
+from autoscaler.planning.pipelines import (
+    Pipeline,
+    aggregated_pipelines,
+    evaluate_pipeline,
+    irreducible_pipelines,
+)
 
-# Owned GPUs cost nothing at the margin, yet some order among them is wanted: fewer and smaller
-# GPUs first. A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
+# Owned GPUs cost nothing at the margin, but ranking needs an order: fewer and smaller GPUs first.
+# A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
 _OWNED_USD_PER_TFLOPS_H = 1e-5
-_MOST_PAIRED = 12
+_MAX_PAIRED = 12
 """Instances of one phase per region and set of markets that are paired with others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class InstanceOption:
     """One instance on its nodes: (pool, slice, stage, layers) of each; stage 0 on a single node.
 
-    link_gb_s: at which its rate assumes that KV moves between prefill and decode.
+    link_gb_s: bandwidth in 1e9 bytes/s between prefill and decode that its rate assumes.
     """
 
     phase: Phase
@@ -61,8 +66,8 @@ class Part:
         return sum(slice_.gpus * gpu_usd_per_h(pool) for pool, slice_, _, _ in self.nodes)
 
 
-def _on_one_node(pool: Pool, made: Instance, link_gb_s: float) -> Part:
-    return Part(
+def _single_node_option(pool: Pool, made: Instance, link_gb_s: float) -> InstanceOption:
+    return InstanceOption(
         made.phase,
         ((pool, made.slice, 0, 0),),
         made.req_per_s,
@@ -74,14 +79,16 @@ def _on_one_node(pool: Pool, made: Instance, link_gb_s: float) -> Part:
     )
 
 
-def _on_many(service: Service, pipeline: Pipeline, pools: Mapping[str, Pool]) -> Part:
-    """`pipeline` with each kind of slice in the pool that `pools` has for its name."""
+def _pipeline_option(
+    service: Service, pipeline: Pipeline, pools: Mapping[str, Pool]
+) -> InstanceOption:
+    """`pipeline` with each slice type in the pool that `pools` gives for its name."""
     nodes = tuple(
         (pools[node.name], node, stage, layers)
         for stage, (slices, layers) in enumerate(pipeline.stages, start=1)
         for node in slices
     )
-    return Part(
+    return InstanceOption(
         pipeline.phase,
         nodes,
         pipeline.req_per_s,
@@ -96,7 +103,7 @@ def _on_many(service: Service, pipeline: Pipeline, pools: Mapping[str, Pool]) ->
     )
 
 
-def part_named(
+def option_of_members(
     service: Service,
     members: list[tuple[Member, tuple[Pool, NodeSlice]]],
     lengths: Lengths,
@@ -104,29 +111,29 @@ def part_named(
     stretch: float,
     arrivals: Arrivals,
     over_gb_s: float,
-) -> tuple[int, Part]:
-    """How many instances these members are together, and one of them.
+) -> tuple[int, InstanceOption]:
+    """The number of instances that these members form, and one of them.
 
-    over_gb_s: the network that KV takes between the instances of its combo.
+    over_gb_s: bandwidth in 1e9 bytes/s for KV between the instances of the combo.
     """
     first, (pool, slice_) = members[0]
     if not first.stage:
-        made = instance(
+        made = evaluate_instance(
             service, slice_, first.phase, lengths, profile, stretch, arrivals, over_gb_s
         )
-        return first.count, _on_one_node(pool, made, over_gb_s)
+        return first.count, _single_node_option(pool, made, over_gb_s)
     count = math.gcd(*(member.count for member, _ in members))
     stages: dict[int, tuple[tuple[NodeSlice, ...], int]] = {}
     for member, (_, node) in members:
         held, _ = stages.get(member.stage, ((), 0))
         stages[member.stage] = ((*held, *(node,) * (member.count // count)), member.layers)
     made_of = tuple(stages[stage] for stage in sorted(stages))
-    pipeline = rate_of(service, first.phase, made_of, lengths, profile, stretch, arrivals)
+    pipeline = evaluate_pipeline(service, first.phase, made_of, lengths, profile, stretch, arrivals)
     by_name = {node.name: pool for _, (pool, node) in members}
-    return count, _on_many(service, pipeline, by_name)
+    return count, _pipeline_option(service, pipeline, by_name)
 
 
-def parts_of(
+def instance_options(
     service: Service,
     phase: Phase,
     lengths: Lengths,
@@ -134,7 +141,7 @@ def parts_of(
     profile: Profile,
     stretch: float,
     arrivals: Arrivals,
-) -> list[Part]:
+) -> list[InstanceOption]:
     """Instances of one phase: on every slice of a node, and the best pipelines over nodes."""
     parts = []
     for pool in pools:
@@ -142,45 +149,49 @@ def parts_of(
             if gpus <= pool.per_node:
                 node = NodeSlice(pool.gpu, gpus)
                 own = link_gb_s(pool, pool)
-                made = instance(service, node, phase, lengths, profile, stretch, arrivals, own)
+                made = evaluate_instance(
+                    service, node, phase, lengths, profile, stretch, arrivals, own
+                )
                 if made.req_per_s > 0.0:
-                    parts.append(_on_one_node(pool, made, own))
+                    parts.append(_single_node_option(pool, made, own))
     # An external scaler keeps a count of equal replicas on nodes of their own.
     if service.pipelines != "none" and not service.scale_targets:
         parts += _pipelines(service, phase, lengths, pools, profile, stretch, arrivals)
-    return parts if phase is Phase.AGGREGATED else _worth_pairing(parts)
+    return parts if phase is Phase.AGGREGATED else _options_to_pair(parts)
 
 
-def over(
+def with_kv_link(
     service: Service,
-    part: Part,
+    part: InstanceOption,
     over_gb_s: float,
     lengths: Lengths,
     profile: Profile,
     stretch: float,
     arrivals: Arrivals,
-) -> Part:
-    """`part` as it is where KV moves at `over_gb_s`; a pipeline's rate does not depend on it."""
+) -> InstanceOption:
+    """`part` at a KV bandwidth of `over_gb_s`; the rate of a pipeline does not depend on it."""
     pool, node, stage, _ = part.nodes[0]
     if stage or part.link_gb_s == over_gb_s:
         return part
-    made = instance(service, node, part.phase, lengths, profile, stretch, arrivals, over_gb_s)
-    return _on_one_node(pool, made, over_gb_s)
+    made = evaluate_instance(
+        service, node, part.phase, lengths, profile, stretch, arrivals, over_gb_s
+    )
+    return _single_node_option(pool, made, over_gb_s)
 
 
-def _worth_pairing(parts: list[Part]) -> list[Part]:
-    """Per region and markets the cheapest few by request and the two smallest, as pairs multiply.
+def _options_to_pair(parts: list[InstanceOption]) -> list[InstanceOption]:
+    """The cheapest few per request and the two smallest, per region and markets.
 
-    A hundred instances of either phase would be ten thousand pairs of each region.
+    All pairs of a hundred instances per phase would be ten thousand in each region.
     """
-    groups: dict[tuple[str, frozenset[Market]], list[Part]] = {}
+    groups: dict[tuple[str, frozenset[Market]], list[InstanceOption]] = {}
     for part in parts:
         groups.setdefault((part.region, part.markets), []).append(part)
     kept = []
     for group in groups.values():
         by_request = sorted(group, key=lambda p: p.usd_per_h / p.req_per_s)
-        small = sorted(by_request[_MOST_PAIRED:], key=lambda p: p.usd_per_h)[:2]
-        kept += by_request[:_MOST_PAIRED] + small
+        small = sorted(by_request[_MAX_PAIRED:], key=lambda p: p.usd_per_h)[:2]
+        kept += by_request[:_MAX_PAIRED] + small
     return kept
 
 
@@ -192,8 +203,8 @@ def _pipelines(
     profile: Profile,
     stretch: float,
     arrivals: Arrivals,
-) -> list[Part]:
-    """The best pipelines in every region, on pools of one market; the cheapest few of each."""
+) -> list[InstanceOption]:
+    """The cheapest few pipelines per request in every region, each on pools of one market."""
     where: dict[str, dict[str, list[Pool]]] = {}
     slices: dict[str, NodeSlice] = {}
     for pool in pools:
@@ -204,9 +215,9 @@ def _pipelines(
                 where.setdefault(pool.region, {}).setdefault(node.name, []).append(pool)
     every = tuple(slices.values())
     if phase is Phase.AGGREGATED:
-        found = spread(service, every, lengths, profile, stretch, arrivals)
+        found = aggregated_pipelines(service, every, lengths, profile, stretch, arrivals)
     else:
-        found = irreducible(service, phase, every, lengths, profile, stretch)
+        found = irreducible_pipelines(service, phase, every, lengths, profile, stretch)
     cheapest = _Cheapest(service)
     for pipeline in found:
         for region, there in where.items():
@@ -215,12 +226,17 @@ def _pipelines(
 
 
 class _Cheapest:
-    """The cheapest few pipelines by region and markets. Only those that stay become parts: each
-    slice may stand on several pools, and of tens of thousands of pipelines few are cheap."""
+    """Keeps the cheapest few pipelines by region and set of markets.
+
+    Only these become options: each slice may use several pools, so there are tens of thousands of
+    pipelines, and few are cheap.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._best: dict[tuple[str, frozenset[Market]], list[tuple[float, int, Part]]] = {}
+        self._best: dict[
+            tuple[str, frozenset[Market]], list[tuple[float, int, InstanceOption]]
+        ] = {}
         self._offered = 0
 
     def offer(self, pipeline: Pipeline, region: str, there: Mapping[str, list[Pool]]) -> None:
@@ -236,16 +252,16 @@ class _Cheapest:
         for chosen in product(*pools):
             self._offered += 1
             markets = frozenset(pool.market for pool in chosen)
-            if mixes(markets):
+            if mixes_spot(markets):
                 continue
             price = sum(gpus[n] * gpu_usd_per_h(p) for n, p in zip(names, chosen, strict=True))
             ratio = price / pipeline.req_per_s
             best = self._best.setdefault((region, markets), [])
-            if len(best) < _MOST_PAIRED or ratio < best[-1][0]:
+            if len(best) < _MAX_PAIRED or ratio < best[-1][0]:
                 by_name = dict(zip(names, chosen, strict=True))
-                part = _on_many(self._service, pipeline, by_name)
+                part = _pipeline_option(self._service, pipeline, by_name)
                 insort(best, (ratio, self._offered, part), key=lambda one: one[:2])
-                del best[_MOST_PAIRED:]
+                del best[_MAX_PAIRED:]
 
     def _all_cheaper(
         self, pipeline: Pipeline, region: str, gpus: Counter[str], pools: list[list[Pool]]
@@ -253,7 +269,7 @@ class _Cheapest:
         """Whether the region has one market, and enough pipelines that are cheaper there."""
         markets = frozenset(pool.market for each in pools for pool in each)
         best = self._best.get((region, markets), [])
-        if len(markets) > 1 or len(best) < _MOST_PAIRED:
+        if len(markets) > 1 or len(best) < _MAX_PAIRED:
             return False
         least = sum(
             many * min(map(gpu_usd_per_h, each))
@@ -261,18 +277,18 @@ class _Cheapest:
         )
         return least / pipeline.req_per_s >= best[-1][0]
 
-    def parts(self) -> list[Part]:
-        """The parts that stay, the cheapest of each region and its markets first."""
+    def parts(self) -> list[InstanceOption]:
+        """The options kept, the cheapest of each region and set of markets first."""
         return [part for best in self._best.values() for _, _, part in best]
 
 
-def mixes(markets: frozenset[Market]) -> bool:
-    """On-demand with spot: such a combo is lost with its spot half, so it would be paid in vain."""
+def mixes_spot(markets: frozenset[Market]) -> bool:
+    """Whether on-demand and spot are combined: the loss of the spot half would waste the other."""
     return markets >= {Market.ON_DEMAND, Market.SPOT}
 
 
-def members_of(count: int, part: Part) -> list[Member]:
-    """`count` instances of `part`, equal slices of a stage taken together."""
+def members_of(count: int, part: InstanceOption) -> list[Member]:
+    """The members of `count` instances of `part`; equal slices of a stage form one member."""
     if len(part.nodes) == 1:
         ((pool, slice_, stage, layers),) = part.nodes
         return [Member(part.phase, slice_.gpus, pool.id, count, stage, layers)]
@@ -285,7 +301,7 @@ def members_of(count: int, part: Part) -> list[Member]:
     ]
 
 
-def slice_in(
+def resolve_slice(
     pools: dict[str, Pool], pool_id: str, gpus: int, combo_id: str
 ) -> tuple[Pool, NodeSlice]:
     pool = pools.get(pool_id)
@@ -297,7 +313,8 @@ def slice_in(
 
 
 def gpu_usd_per_h(pool: Pool) -> float:
-    """Price of one GPU of `pool` for ranking: its share of the node; owned: a nominal trifle."""
+    """Price of one GPU of `pool` for ranking: its share of the node, or a nominal price if
+    owned."""
     if pool.price_usd_per_h > 0.0:
         return pool.price_usd_per_h / pool.per_node
     return pool.gpu.bf16_tflops * _OWNED_USD_PER_TFLOPS_H

@@ -1,7 +1,6 @@
-"""One single-node instance of a service as a building block of combos and plans.
+"""Single-node instances of a service: the performance model's rates for planning.
 
-Owns the bridge from the performance model to planning: the rate within the SLO, or 0 where a
-request of maximal length would not fit. Knows no pools and no prices.
+The rate is the one within the SLO, or 0 if a request of maximal length does not fit.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from autoscaler.performance.throughput import InstanceRate, instance_throughput,
 from autoscaler.templates.engine_filter import VLLM
 
 _CV_STEP = 1.125
-_LEAST_CV = 0.4  # several gateways, each with a round of its own, smooth less than one
+_LEAST_CV = 0.4  # several gateways with separate round robins smooth less than one gateway
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance: what it sustains (req_per_s 0 = impossible) and how long it takes to start."""
+    """One instance: its sustained rate (req_per_s 0 = impossible) and its start time."""
 
     phase: Phase
     slice: NodeSlice
@@ -43,12 +42,12 @@ class Instance:
 
 
 NO_SPLIT, LONGEST_REQUEST = "no_split", "longest_request"
-"""What bounds an instance that cannot exist: the engine does not split the model over so many GPUs,
+"""Values of `bound_by` for an impossible instance: the engine cannot split the model over its GPUs,
 or the longest request does not fit in memory."""
 
 
 @lru_cache(maxsize=4096)
-def instance(
+def evaluate_instance(
     service: Service,
     node: NodeSlice,
     phase: Phase,
@@ -58,12 +57,12 @@ def instance(
     arrivals: Arrivals = POISSON_ARRIVALS,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> Instance:
-    """What `service` does on `node` in `phase` at `lengths`, with its SLO times `stretch`.
+    """The instance of `service` on `node` in `phase` at `lengths`, with its SLO times `stretch`.
 
-    arrivals: of the model as a whole; the instance is to carry a share of them. link_gb_s: between
+    arrivals: of the model as a whole; the instance serves a share of them. link_gb_s: between
     prefill and decode instances.
     """
-    spec = served(service)
+    spec = served_spec(service)
     longest = spec.max_position
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     start = startup_s(spec, node)
@@ -72,11 +71,11 @@ def instance(
     if kv_capacity_tokens(spec, node.gpu, node.gpus) < longest:
         return Instance(phase, node, 0.0, 0.0, 0.0, start, False, LONGEST_REQUEST)
     limits = service.utilization, service.percentile, link_gb_s
-    rate = _shared((spec, node, phase, slo, lengths, profile, *limits), arrivals)
+    rate = _rate_at_shared_load((spec, node, phase, slo, lengths, profile, *limits), arrivals)
     return Instance(
         phase=phase,
         slice=node,
-        req_per_s=rate.req_per_s * planned_for(service, node, profile),
+        req_per_s=rate.req_per_s * cautious_share(service, node, profile),
         ttft_ms=rate.ttft_ms,
         tpot_ms=rate.tpot_ms,
         start_s=start,
@@ -85,19 +84,19 @@ def instance(
     )
 
 
-def served(service: Service) -> ModelSpec:
-    """The architecture with the context that its servers are started with, `max_len`."""
+def served_spec(service: Service) -> ModelSpec:
+    """The architecture with the context length with which its servers start, `max_len`."""
     return _served(service.architecture, service.max_len_tokens)
 
 
-@lru_cache(maxsize=1024)  # the same value each time, so that what is cached by it is found
+@lru_cache(maxsize=1024)  # returns the same object, so that caches keyed by it hit
 def _served(spec: ModelSpec, max_len_tokens: int) -> ModelSpec:
     if max_len_tokens >= spec.max_position:
         return spec
     return replace(spec, max_position=max_len_tokens)
 
 
-def rate_over(
+def pipeline_rate(
     service: Service,
     slices: PipelineSlices,
     lengths: Lengths,
@@ -105,48 +104,50 @@ def rate_over(
     stretch: float,
     arrivals: Arrivals,
 ) -> InstanceRate:
-    """What an aggregated instance of `service` over several nodes sustains, as it is predicted."""
+    """The predicted rate of an aggregated instance of `service` over several nodes."""
     slo = Slo(service.slo.ttft_ms * stretch, service.slo.tpot_ms * stretch)
     limits = service.utilization, service.percentile, KV_LINK_GB_PER_S
     phase = Phase.AGGREGATED
-    asked = (served(service), slices, phase, slo, lengths, profile, *limits)
-    return _shared(asked, arrivals)
+    arguments = (served_spec(service), slices, phase, slo, lengths, profile, *limits)
+    return _rate_at_shared_load(arguments, arrivals)
 
 
-def planned_for(service: Service, node: NodeSlice, profile: Profile) -> float:
-    """Share of the rate predicted for `service` on `node` that plans rest on."""
+def cautious_share(service: Service, node: NodeSlice, profile: Profile) -> float:
+    """Share of the rate predicted for `service` on `node` on which plans count."""
     if not service.cautious:
         return 1.0
     spec = service.architecture
     return planned_share(spec, profile.measurement(spec, node.gpu, node.gpus))
 
 
-_Asked = tuple[
+_RateArguments = tuple[
     ModelSpec, NodeSlice | PipelineSlices, Phase, Slo, Lengths, Profile, float, float, float
 ]
 
 
-def _shared(asked: _Asked, arrivals: Arrivals) -> InstanceRate:
-    """The rate of an instance that carries its share of `arrivals`.
+def _rate_at_shared_load(arguments: _RateArguments, arrivals: Arrivals) -> InstanceRate:
+    """The rate of an instance that serves its share of `arrivals`.
 
-    The share depends on the rate and the rate on the share: from the most that it could carry two
-    rounds come near, and the burstier of them counts. In a large fleet all have the same share of
-    chance, and one valuation is enough.
+    The share depends on the rate and the rate on the share. Two iterations from the maximal rate
+    approximate the fixed point, and the burstier result counts. In a large fleet all instances have
+    the same share, and one evaluation is enough.
     """
-    spec, node, phase, _, lengths, profile, _, _, link_gb_s = asked
+    spec, node, phase, _, lengths, profile, _, _, link_gb_s = arguments
     most = max_req_per_s(spec, node, phase, lengths, profile, link_gb_s)
-    cv = on_grid(min(1.0, arrivals.instance_cv(most)))
-    rate = _rate(*asked, cv)
+    cv = round_cv_up(min(1.0, arrivals.instance_cv(most)))
+    rate = _rate(*arguments, cv)
     tried = []
     for _ in range(_ROUNDS):
-        cv = on_grid(arrivals.instance_cv(rate.req_per_s) if rate.req_per_s > 0.0 else arrivals.cv)
-        rate = _rate(*asked, cv)
+        cv = round_cv_up(
+            arrivals.instance_cv(rate.req_per_s) if rate.req_per_s > 0.0 else arrivals.cv
+        )
+        rate = _rate(*arguments, cv)
         tried.append(cv)
-    return rate if cv == max(tried) else _rate(*asked, max(tried))
+    return rate if cv == max(tried) else _rate(*arguments, max(tried))
 
 
-def on_grid(cv: float) -> float:
-    """`cv` rounded up to a grid of an eighth, so that caches hit; at least 0.4."""
+def round_cv_up(cv: float) -> float:
+    """`cv` rounded up to a geometric grid (factor 1.125), so that caches hit; at least 0.4."""
     steps = math.ceil(math.log(max(cv, _LEAST_CV)) / math.log(_CV_STEP) - 1e-9)
     return float(_CV_STEP**steps)
 

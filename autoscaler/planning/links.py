@@ -1,7 +1,4 @@
-"""Networks between pools, as they are declared: how fast KV moves from one to another.
-
-Knows no models and no instances.
-"""
+"""Declared networks between pools: the bandwidth for KV from one pool to another."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 def link_gb_s(one: Pool, other: Pool) -> float:
     """Bandwidth in 1e9 bytes/s from a GPU of one pool to a GPU of the other.
 
-    That inside of a node only where there is just one node: elsewhere nothing says that a pair
-    lands on the same one. A pool that declares nothing is assumed to have 200 Gbit/s.
+    The bandwidth inside a node counts only in a pool of one node; otherwise a pair may be on
+    different nodes. A pool that declares nothing is assumed to have 200 Gbit/s.
     """
     if _one_node(one, other):
         return one.gpu.interconnect_gb_s
     return min(pool.between_gb_s or KV_LINK_GB_PER_S for pool in (one, other))
 
 
-def assumed(pools: Iterable[Pool]) -> tuple[str, ...]:
-    """region/name of pools of one pair that declare no network between nodes but rest on it."""
+def assumed_links(pools: Iterable[Pool]) -> tuple[str, ...]:
+    """region/name of the pools of one pair that use a network between nodes but declare none."""
     members = tuple(pools)
     if len(members) < 2 and all(_one_node(pool, pool) for pool in members):
         return ()

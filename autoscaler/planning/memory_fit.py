@@ -1,7 +1,6 @@
-"""Models that no slice of their pools can hold: found before anything waits for them.
+"""Models that fit into no slice of their pools, found from declared facts alone.
 
-Owns that one check, from declared facts alone. Knows no demand, no fleet and no rates: a model
-that is found here fits nowhere however little is asked of it.
+Demand, fleet and rates do not matter: such a model fits nowhere, however low its demand is.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from topics.reason_codes import ReasonCode
 _LEAST_TOKENS = 16
 FP8 = "fp8"
 _USUAL_GPUS = ("L40S", "H100", "H200", "B200")
-"""Named as what would hold a model that fits nowhere, the smallest first."""
+"""GPUs that an error suggests for a model that fits nowhere, the smallest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """A model and the slice that comes nearest to holding it.
 
-    where, slice: the pool and what of it; None when the model may use no pool, or when no engine
-    can split it over any. refused: a slice that is large enough, and why no engine can split it
-    over that; "" where there is none. weights_gb, kv_gb: what it needs, KV cache for one request of
-    max_len tokens, with its state; usable_gb: what the slice has for both. In 1e9 bytes.
-    longest_tokens: the max_len that would fit there, 0 when the weights alone do not. would_do:
-    other changes that make it fit.
+    where, slice: the pool and its slice; None if the model may use no pool, or if no engine can
+    split it over any slice. refused: a slice that is large enough, and the reason why no engine can
+    split the model over it; "" if there is none. weights_gb, kv_gb: memory that the model needs,
+    with KV cache and state for one request of max_len tokens; usable_gb: memory of the slice for
+    both. In 1e9 bytes. longest_tokens: the max_len that would fit there, 0 if the weights alone do
+    not fit. would_do: other changes that make it fit.
     """
 
     model: str
@@ -49,7 +48,7 @@ class Misfit:
     refused: str = ""
 
     def reason(self) -> Reason:
-        """Why the model fits nowhere."""
+        """The reason why the model fits nowhere."""
         if not self.pools:
             return Reason(ReasonCode.NO_POOL, self.model)
         if self.slice is None or self.where is None:
@@ -63,8 +62,8 @@ class Misfit:
 def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
     """The models of `cluster` that fit no slice that they may use, in the order of the file.
 
-    Models whose engine may join nodes are not looked at: what they fit is for the planner. Of a
-    model of components rates are declared where it fits.
+    Models whose engine may join nodes are not checked, because the planner decides where they fit.
+    Models of components declare rates where they fit.
     """
     single = (s for s in cluster.services if s.pipelines == "none" and s.graph is None)
     found = (misfit(cluster, service) for service in single)
@@ -72,7 +71,7 @@ def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
 
 
 def misfit(cluster: Cluster, service: Service) -> Misfit | None:
-    """How far `service` is from fitting a slice of one node that it may use; None: it fits."""
+    """The nearest miss of `service` among the slices of one node that it may use; None: it fits."""
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
     pools = len(usable_pools(cluster, service))
@@ -111,7 +110,7 @@ def misfit(cluster: Cluster, service: Service) -> Misfit | None:
 
 
 def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ...]:
-    """Weights in FP8, where that is enough, and the GPUs of one node that hold it as it is."""
+    """Changes that make the model fit: FP8 weights, and the first GPUs of one node that hold it."""
     spec = service.architecture
     found = []
     if spec.weight_dtype == "bf16":
@@ -130,7 +129,7 @@ def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ..
 
 
 def _all_slices(cluster: Cluster, service: Service) -> Iterator[tuple[str, NodeSlice]]:
-    """(region/pool, slice) of every slice, also of those that the model does not split over."""
+    """(region/pool, slice) of every slice, including those over which the model cannot be split."""
     for pool in usable_pools(cluster, service):
         for gpus in SLICE_SIZES:
             node = NodeSlice(pool.gpu, gpus)

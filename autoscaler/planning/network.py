@@ -1,8 +1,7 @@
-"""Whether the network lets prefill and decode stand apart.
+"""Checks whether the network between two instances is fast enough to separate prefill and decode.
 
-Owns the rule, from what pools declare. Knows nothing of how pairs are ranked.
 Source: Cauchy sec. 5, eq. 17-18: the KV cache of a prompt must leave a node at least as fast as
-prefill makes it, so that its transfer hides behind the computing.
+prefill produces it, so that computation hides the transfer.
 """
 
 from __future__ import annotations
@@ -13,18 +12,22 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.step_times import step_times
-from autoscaler.planning.instance_options import Part
+from autoscaler.planning.instance_options import InstanceOption
 from autoscaler.planning.links import link_gb_s
 
 
-def may_stand_apart(
-    spec: ModelSpec, prefill: Part, prompts_per_s: float, decode: Part, lengths: Lengths
+def kv_transfer_keeps_up(
+    spec: ModelSpec,
+    prefill: InstanceOption,
+    prompts_per_s: float,
+    decode: InstanceOption,
+    lengths: Lengths,
 ) -> bool:
-    """Whether `prefill` can hand its KV cache to `decode` as fast as it is made (eq. 18).
+    """Whether `prefill` can send its KV cache to `decode` as fast as it produces it (eq. 18).
 
-    prompts_per_s: of `prefill`, at full speed. A node may be full of such instances and they share
-    its network, so what it needs is what all of them make together; a decode node must take in
-    what its instances consume.
+    prompts_per_s: of `prefill`, at full speed. The instances that fill a node share its network, so
+    the node needs the bandwidth of all of them; a decode node must receive the KV that its
+    instances consume.
     """
     pool, node, _, _ = prefill.nodes[0]
     sink, sink_node, _, _ = decode.nodes[0]
@@ -34,8 +37,10 @@ def may_stand_apart(
     return max(makes, takes) * gb_per_prompt <= link_gb_s(pool, sink)
 
 
-def most_prompts_per_s(spec: ModelSpec, prefill: Part, lengths: Lengths, profile: Profile) -> float:
-    """Prompts/s of `prefill` at full speed, whatever its SLO."""
+def most_prompts_per_s(
+    spec: ModelSpec, prefill: InstanceOption, lengths: Lengths, profile: Profile
+) -> float:
+    """Prompts/s of `prefill` at full speed, regardless of its SLO."""
     if len(prefill.nodes) > 1:
         return prefill.req_per_s
     times = step_times(spec, prefill.nodes[0][1], Phase.PREFILL, profile)

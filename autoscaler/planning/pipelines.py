@@ -1,9 +1,8 @@
-"""Instances over several nodes: irreducible pipelines of a service, and the rate of a given one.
+"""Instances over several nodes: the irreducible pipelines of a service, and rates of given ones.
 
-Owns the bridge from the template library (`autoscaler.templates`) to candidates, for engines that
-declare pipelines, and aggregated instances over equal nodes, which libraries (of one phase) do not
-know. Libraries are built for the lengths that are planned for: with a dozen slices
-that takes about 20 ms. Knows no pools and no prices.
+It takes pipelines for engines that declare them from the template library (`autoscaler.templates`).
+It adds aggregated instances over equal nodes, which libraries (of one phase) do not contain.
+Libraries are built for the planned lengths.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phas
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.instances import instance, planned_for, rate_over
+from autoscaler.planning.instances import cautious_share, evaluate_instance, pipeline_rate
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import VLLM
 from autoscaler.templates.library_request import MAX_CONFIGS, LibraryRequest
@@ -29,15 +28,15 @@ from autoscaler.templates.throughput_table import throughput_table, uncertain_co
 _TRIED = 2
 
 Stages = tuple[tuple[tuple[NodeSlice, ...], int], ...]
-"""Per stage its node slices and the layers that each of them holds."""
+"""Node slices of each stage, and the layers that each slice holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One instance of `phase` over several nodes, and what it sustains within the SLO.
+    """One instance of `phase` over several nodes, and its rate within the SLO.
 
-    ttft_ms, tpot_ms: predicted; of the library's, which are sized to meet them, what the SLO
-    leaves them.
+    ttft_ms, tpot_ms: predicted latencies; for library pipelines, which are sized to meet the SLO,
+    its limits.
     """
 
     phase: Phase
@@ -48,7 +47,7 @@ class Pipeline:
     tpot_ms: float
 
 
-def irreducible(
+def irreducible_pipelines(
     service: Service,
     phase: Phase,
     slices: tuple[NodeSlice, ...],
@@ -56,20 +55,20 @@ def irreducible(
     profile: Profile,
     stretch: float = 1.0,
 ) -> tuple[Pipeline, ...]:
-    """Pipelines over `slices` (the first 48) that serve more than their nodes do in any split.
+    """Pipelines over `slices` (the first 48) that serve more than any split of their nodes.
 
-    With the SLO times `stretch`. Those that cannot hold a request of maximal length are left out.
+    stretch: factor on the SLO. Pipelines that cannot hold a request of maximal length are dropped.
     """
     request = _request(service, phase, slices[:MAX_CONFIGS], lengths, profile, stretch)
     longest = min(service.max_len_tokens, service.architecture.max_position)
     return tuple(
         replace(pipeline, req_per_s=pipeline.req_per_s * _share(service, pipeline.stages, profile))
         for pipeline in _library(request, profile)
-        if _holds(service, pipeline.stages, longest)
+        if _fits_memory(service, pipeline.stages, longest)
     )
 
 
-def rate_of(
+def evaluate_pipeline(
     service: Service,
     phase: Phase,
     stages: Stages,
@@ -78,9 +77,9 @@ def rate_of(
     stretch: float = 1.0,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> Pipeline:
-    """The pipeline with these stages; req_per_s is 0 where it cannot run or meet the SLO.
+    """The pipeline with these stages; req_per_s is 0 if it cannot run or meet the SLO.
 
-    InvalidValue where they are no pipeline of the model, or more stages than its engine runs.
+    InvalidValue: the stages do not form the model, or the engine does not run so many stages.
     """
     held, layers = [layers for _, layers in stages], service.architecture.layers
     if min(held) < 1 or sum(held) != layers:
@@ -100,13 +99,13 @@ def rate_of(
         for nodes, layers in stages
     )
     longest = min(service.max_len_tokens, service.architecture.max_position)
-    if not _holds(service, stages, longest):
+    if not _fits_memory(service, stages, longest):
         rate = 0.0
     rate *= _share(service, stages, profile)
     return Pipeline(phase, stages, rate, bool(marks.any()), *_limits(request))
 
 
-def spread(
+def aggregated_pipelines(
     service: Service,
     slices: tuple[NodeSlice, ...],
     lengths: Lengths,
@@ -114,19 +113,21 @@ def spread(
     stretch: float = 1.0,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Pipeline, ...]:
-    """Aggregated instances over equal nodes: of each of `slices` the two smallest that can serve,
-    where these do more than their nodes would one by one."""
+    """Aggregated instances over equal nodes that serve more than their nodes one by one.
+
+    For each of `slices` the two smallest numbers of nodes that can serve are tried.
+    """
     spec = service.architecture
     found = []
     for node in slices:
         if not VLLM.runs(spec, node):
             continue
-        lone = instance(
+        lone = evaluate_instance(
             service, node, Phase.AGGREGATED, lengths, profile, stretch, arrivals
         ).req_per_s
         able = 0
         for count in range(2, min(MAX_NODES, spec.layers) + 1):
-            stages = tuple((node, layers) for layers in even(spec.layers, count))
+            stages = tuple((node, layers) for layers in split_evenly(spec.layers, count))
             made = _aggregated(service, stages, lengths, profile, stretch, arrivals)
             able += made.req_per_s > 0.0
             if made.req_per_s > count * lone:
@@ -136,8 +137,9 @@ def spread(
     return tuple(found)
 
 
-def even(layers: int, stages: int) -> tuple[int, ...]:
-    """`layers` in as many parts as can be equal, larger ones first: 61 over 2 is 31 and 30."""
+def split_evenly(layers: int, stages: int) -> tuple[int, ...]:
+    """`layers` in `stages` parts as equal as possible, larger ones first: 61 over 2 is 31 and
+    30."""
     least, more = divmod(layers, stages)
     return tuple(least + (stage < more) for stage in range(stages))
 
@@ -152,10 +154,10 @@ def _aggregated(
 ) -> Pipeline:
     held = tuple(((node,), layers) for node, layers in stages)
     longest = min(service.max_len_tokens, service.architecture.max_position)
-    if not _holds(service, held, longest):
+    if not _fits_memory(service, held, longest):
         return Pipeline(Phase.AGGREGATED, held, 0.0, False, 0.0, 0.0)
     slices = PipelineSlices(stages, longest)
-    rate = rate_over(service, slices, lengths, profile, stretch, arrivals)
+    rate = pipeline_rate(service, slices, lengths, profile, stretch, arrivals)
     planned = rate.req_per_s * _share(service, held, profile)
     return Pipeline(Phase.AGGREGATED, held, planned, rate.uncertain, rate.ttft_ms, rate.tpot_ms)
 
@@ -166,8 +168,8 @@ def _limits(request: LibraryRequest) -> tuple[float, float]:
 
 
 def _share(service: Service, stages: Stages, profile: Profile) -> float:
-    """Share of its predicted rate that is planned for: that of its least certain node."""
-    return min(planned_for(service, node, profile) for nodes, _ in stages for node in nodes)
+    """Share of the predicted rate on which plans count: that of the least certain node."""
+    return min(cautious_share(service, node, profile) for nodes, _ in stages for node in nodes)
 
 
 def _request(
@@ -202,7 +204,7 @@ def _library(request: LibraryRequest, profile: Profile) -> tuple[Pipeline, ...]:
     return tuple(found)
 
 
-def _holds(service: Service, stages: Stages, tokens: float) -> bool:
+def _fits_memory(service: Service, stages: Stages, tokens: float) -> bool:
     spec = service.architecture
     return all(
         kv_capacity_tokens(spec, node.gpu, node.gpus, layers) >= tokens

@@ -1,7 +1,4 @@
-"""What a planner answers, and the one interface of all strategies.
-
-Owns `Plan` and its parts, and the `Strategy` protocol. Knows no solver.
-"""
+"""The plan that a planner returns, and the interface of all strategies."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ class PlanStatus(StrEnum):
     """How good a plan is, and how it came about."""
 
     OPTIMAL = "optimal"  # no plan costs less
-    WITHIN_GAP = "within_gap"  # proven to be within the gap asked for
+    WITHIN_GAP = "within_gap"  # proven to be within the requested gap
     LIMIT = "limit"  # feasible, but a limit ended the search before the gap was reached
     HEURISTIC = "heuristic"  # feasible, by a strategy that proves nothing about cost
     BEST_EFFORT = "best_effort"  # demand cannot be met; the smallest served fraction is the most
-    FAILED = "failed"  # no plan came out
+    FAILED = "failed"  # no plan
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCount:
-    """How many of one combo a plan wants, and how many run now."""
+    """Planned and current number of instances of one combo."""
 
     combo: Combo
     count: int
@@ -38,7 +35,7 @@ class PlannedCount:
 
 @dataclass(frozen=True, slots=True)
 class PlannedNodes:
-    """Nodes of one pool: needed, there now, and what needed ones cost in USD/h together."""
+    """Nodes of one pool: planned, current, and the cost of the planned ones in USD/h together."""
 
     pool: str
     count: int
@@ -47,9 +44,11 @@ class PlannedNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """`fraction` of the requests of a model's workload type go to the copies of one combo. 0: it
-    could serve the type and is not planned to."""
+class RequestShare:
+    """The `fraction` of the requests of a model's workload type that one combo serves.
+
+    0: the combo could serve the type, but the plan does not use it for that.
+    """
 
     model: str
     type: str
@@ -58,23 +57,23 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a plan does with its budget.
+class BudgetWork:
+    """The work of a plan within its budget.
 
-    multiple: how often the work that was asked for is done per second (for rates: 1.5 = one and a
-    half times the demand). bound: no plan reaches more, None where no such is known. shares: where
-    each type goes; those of one type sum to 1. unserved: types that nothing serves within the SLO,
-    as (model, type).
+    multiple: planned rate / requested rate (1.5 = one and a half times the demand), or batches per
+    second. bound: no plan reaches more, None if unknown. shares: division of each type among
+    combos; those of one type sum to 1. unserved: types that no combo serves within the SLO, as
+    (model, type).
     """
 
     multiple: float
     bound: float | None
-    shares: tuple[Share, ...]
+    shares: tuple[RequestShare, ...]
     unserved: tuple[tuple[str, str], ...] = ()
 
     @property
     def gap(self) -> float | None:
-        """How far any plan can be better: bound / multiple - 1; None where that is not known."""
+        """Largest possible improvement by any plan: bound / multiple - 1; None if unknown."""
         return None if self.bound is None else self.bound / self.multiple - 1.0
 
 
@@ -83,19 +82,17 @@ class Plan:
     """Counts of all models, their cost and the proof.
 
     cost_usd_per_h: of the nodes billed under the plan; now_usd_per_h: of those billed now.
-    objective_usd_per_h: cost plus the penalties of starting, loading and switching;
-    lower_bound_usd_per_h bounds it for every plan that serves as much and whose additions find
-    the same room: where something is missing now, that is mostly beside what runs, and a plan for
-    which something must leave first may cost less; it is looked for once nothing is missing. gap:
-    1 - bound / objective, -1 where nothing was proven. capacity_req_per_s: raw, per planned model.
-    shortfall_req_per_s: demand above utilization x capacity, per model that has any.
-    served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 = all, or
-    nothing is known).
-    limits_hit: limits that struck; with one of them a second run may answer differently.
-    switches: of running combos to other roles, part of the counts.
-    binding: constraints that hold it where it is. broken: promises beside the demand that it does
-    not keep, each because of what it does instead; of a model, or "*" for the budget. work: where
-    the most work for a budget was asked for; gap is that of the work then.
+    objective_usd_per_h: cost plus the penalties of starting, loading and switching.
+    lower_bound_usd_per_h: bounds the objective of every plan that serves as much in the same
+    rollout mode. If demand is unserved now, that is usually SURGE, and a plan that needs removals
+    first may cost less; it is searched once all demand is served. gap: 1 - bound / objective, -1
+    without proof. capacity_req_per_s: raw, per planned model. shortfall_req_per_s: demand above
+    utilization x capacity, per model with a shortfall. served_fraction_bound: in best effort, no
+    plan serves a larger smallest fraction (1 = all, or unknown). limits_hit: limits that ended the
+    search; with one of them a second run may give another plan. switches: of running combos to
+    other roles, included in the counts. binding: constraints that limit the plan. violations:
+    constraints other than demand that the plan violates, each with its cause; of a model, or "*"
+    for the budget. work: in budget mode; gap is then that of the work.
     """
 
     strategy: str
@@ -112,26 +109,26 @@ class Plan:
     served_fraction_bound: float = 1.0
     switches: tuple[Switch, ...] = ()
     binding: tuple[Reason, ...] = ()
-    broken: tuple[Reason, ...] = ()
+    violations: tuple[Reason, ...] = ()
     limits_hit: tuple[str, ...] = ()
     notes: tuple[Reason, ...] = ()
-    work: Work | None = None
+    work: BudgetWork | None = None
 
-    def of(self, model: str) -> tuple[PlannedCount, ...]:
-        """What is planned for `model` and what of it runs."""
+    def targets_of(self, model: str) -> tuple[PlannedCount, ...]:
+        """Planned and current counts of `model`."""
         return tuple(target for target in self.targets if target.combo.model == model)
 
     def counts(self) -> dict[str, int]:
-        """Combo id -> count, of what is wanted at all."""
+        """Combo id -> planned count, without zeros."""
         return {target.combo.id: target.count for target in self.targets if target.count}
 
 
 class Strategy(Protocol):
-    """A way to plan. `name` is what people write after --strategy."""
+    """A planning algorithm. name: value of `--strategy`."""
 
     @property
     def name(self) -> str: ...
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """A plan checked in floating point, or one with status FAILED and a note why."""
+        """A plan checked in floating point, or one with status FAILED and a note with the cause."""
         ...

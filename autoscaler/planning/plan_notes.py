@@ -1,4 +1,4 @@
-"""What a plan could not keep, and why."""
+"""Notes of a plan: constraints that it could not satisfy, and the causes."""
 
 from __future__ import annotations
 
@@ -7,63 +7,68 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
-from autoscaler.planning.binding_constraints import bindings
+from autoscaler.planning.binding_constraints import binding_reasons
 from autoscaler.planning.constraint_check import (
-    broken_promises,
-    floor_promise,
-    spot_promise,
-    survival_promise,
-    useful_floor_promise,
+    floor_constraint,
+    spot_constraint,
+    survival_constraint,
+    useful_floor_constraint,
+    violated_constraints,
 )
 from autoscaler.planning.memory_fit import misfit
-from autoscaler.planning.model_constraints import FLOOR, OFF_SPOT, STAYING, USEFUL_FLOOR
+from autoscaler.planning.model_constraints import FLOOR, OFF_SPOT, RETAINED, USEFUL_FLOOR
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.survival import ALL_SPOT, ONE_NODE
 from topics.reason_codes import ReasonCode
 
 _PROMISES: Mapping[str, Callable[[Service], Reason]] = {
-    FLOOR: floor_promise,
-    USEFUL_FLOOR: useful_floor_promise,
-    OFF_SPOT: spot_promise,
-    ONE_NODE: survival_promise,
-    ALL_SPOT: survival_promise,
+    FLOOR: floor_constraint,
+    USEFUL_FLOOR: useful_floor_constraint,
+    OFF_SPOT: spot_constraint,
+    ONE_NODE: survival_constraint,
+    ALL_SPOT: survival_constraint,
 }
-"""By the name of the row that asks for it."""
+"""By the name of its row."""
 
 
-def with_words(problem: PlanningProblem, plan: Plan) -> Plan:
-    """`plan` with what binds and what could not be served; best effort where something could not.
+def with_notes(problem: PlanningProblem, plan: Plan) -> Plan:
+    """`plan` with binding constraints, violations and notes; best effort if demand is unserved.
 
-    For strategies without a proof; `shoal` knows more.
+    For strategies without a proof; `shoal` adds more.
     """
-    plan = replace(plan, broken=broken_promises(problem, plan))
-    notes = (*plan.notes, *hopeless(problem), *outside_slo(problem, plan), *_not_kept(plan))
-    short = bool(plan.shortfall_req_per_s) or bool(hopeless(problem))
+    plan = replace(plan, violations=violated_constraints(problem, plan))
+    notes = (
+        *plan.notes,
+        *unservable_models(problem),
+        *slo_miss_notes(problem, plan),
+        *_not_kept(plan),
+    )
+    short = bool(plan.shortfall_req_per_s) or bool(unservable_models(problem))
     status = PlanStatus.BEST_EFFORT if short else plan.status
-    return replace(plan, status=status, binding=bindings(problem, plan), notes=notes)
+    return replace(plan, status=status, binding=binding_reasons(problem, plan), notes=notes)
 
 
 def _not_kept(plan: Plan) -> Iterator[Reason]:
-    """What a strategy that does not plan for every promise leaves broken."""
-    for broken in plan.broken:
+    """Notes of the constraints that a strategy without full constraint support violates."""
+    for broken in plan.violations:
         yield Reason(ReasonCode.NOT_KEPT, broken.subject, (plan.strategy,), because=(broken,))
 
 
-def hopeless(problem: PlanningProblem) -> tuple[Reason, ...]:
-    """Models with a demand or a floor that nothing in their pools can serve."""
+def unservable_models(problem: PlanningProblem) -> tuple[Reason, ...]:
+    """Reasons for the models with a demand or a floor that no combo in their pools can serve."""
     return tuple(
-        why_hopeless(problem, service)
+        unservable_reason(problem, service)
         for service in map(problem.cluster.service, problem.planned_models())
-        if (service.model in problem.unreachable or not problem.can_be_served(service.model))
+        if (service.model in problem.unattainable_slos or not problem.can_be_served(service.model))
         and (problem.demands[service.model].req_per_s > 0.0 or service.min_instances)
     )
 
 
-def why_hopeless(problem: PlanningProblem, service: Service) -> Reason:
-    """Why nothing in its pools can serve `service`: the SLO, memory, or no nodes at all."""
-    if service.model in problem.unreachable:
-        return problem.unreachable[service.model].reason(service.model)
+def unservable_reason(problem: PlanningProblem, service: Service) -> Reason:
+    """The reason why no combo can serve `service`: the SLO, memory, or no nodes at all."""
+    if service.model in problem.unattainable_slos:
+        return problem.unattainable_slos[service.model].reason(service.model)
     open_to_it = [p for p in problem.cluster.pools if p.region in (service.regions or (p.region,))]
     if open_to_it and not any(pool.max_nodes for pool in open_to_it):
         return Reason(ReasonCode.NO_USABLE_NODE, service.model)
@@ -73,10 +78,11 @@ def why_hopeless(problem: PlanningProblem, service: Service) -> Reason:
     return Reason(ReasonCode.NOTHING_SERVES_IT, service.model)
 
 
-def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
-    """Models planned on combos that miss the SLO at the measured lengths, as nothing meets it."""
+def slo_miss_notes(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
+    """Models planned on combos that miss the SLO at the measured lengths, because no combo meets
+    it."""
     for model in problem.planned_models():
-        late = [t.combo for t in plan.of(model) if t.count and not t.combo.meets_slo]
+        late = [t.combo for t in plan.targets_of(model) if t.count and not t.combo.meets_slo]
         if not late:
             continue
         slo = problem.cluster.service(model).slo
@@ -86,23 +92,26 @@ def outside_slo(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
         yield Reason(ReasonCode.OUTSIDE_SLO, model, quantities=times_ms)
 
 
-def rough_bound(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[Reason]:
-    """That the gap says little of a plan of `strict` arrays, see `Arrays`."""
+def rough_bound_notes(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[Reason]:
+    """A note that the gap of a plan with tightened survival rows is rough, see `Formulation`."""
     if strict and plan.status is PlanStatus.LIMIT and plan.gap > problem.options.gap:
         yield Reason(ReasonCode.ROUGH_BOUND)
 
 
-def not_possible(
+def impossible_constraints(
     problem: PlanningProblem,
     kept: Iterable[tuple[tuple[str, str], float]],
     strict: bool,
     limited: bool,
 ) -> tuple[Reason, ...]:
-    """Promises that no plan keeps beside the demand, where that is known. kept: fraction by
-    (what, model). strict: see `Arrays`; limited: a limit ended the search."""
+    """Constraints that no plan satisfies together with the demand, as far as that is proven.
+
+    kept: fraction satisfied, by (row kind, model). strict: see `Formulation.survival_tightened`.
+    limited: a limit ended the search.
+    """
     found: dict[tuple[str, ReasonCode], Reason] = {}
     for (what, model), fraction in kept:
-        if what in ("demand", STAYING) or fraction >= 1.0 - 1e-6:
+        if what in ("demand", RETAINED) or fraction >= 1.0 - 1e-6:
             continue
         service = problem.cluster.service(model)
         known = not limited and (not strict or what != ONE_NODE)

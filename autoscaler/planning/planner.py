@@ -1,7 +1,7 @@
-"""One request, one plan: the only way by which the control loop gets a plan.
+"""The planner: one request, one plan. The control loop gets its plans only here.
 
-Owns the translation of a request into a planning problem and of a plan into an answer. Pure; the
-caller decides where it runs (a process that can be killed, a thread, or in place in a simulation).
+It translates a request into a planning problem, and a plan into an answer. Pure: the caller decides
+where it runs (a process that can be killed, a thread, or in place in a simulation).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.answer_quality import Split
-from autoscaler.planning.candidate_combos import combo_named, usable_pools
+from autoscaler.planning.candidate_combos import evaluate_combo, usable_pools
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import req_per_s_of
-from autoscaler.planning.floor_eligibility import is_kept
+from autoscaler.planning.floor_eligibility import keeps_floor
 from autoscaler.planning.model_constraints import missing_off_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planner_messages import (
@@ -28,30 +28,30 @@ from autoscaler.planning.planner_messages import (
     Outcome,
     PlanAnswer,
     PlanRequest,
-    RouteAsk,
+    RouteTraffic,
     Urgency,
-    unanswered,
+    no_plan_answer,
 )
 from autoscaler.planning.planning_problem import (
     PlanningProblem,
     PlanOptions,
-    Room,
+    RolloutMode,
     arrivals_of,
     make_problem,
 )
-from autoscaler.planning.rollout_feasibility import Reached, in_reach
-from autoscaler.planning.route_choice import choose, loaded
+from autoscaler.planning.rollout_feasibility import RollablePlan, best_rollable_plan
+from autoscaler.planning.route_choice import choose_split, with_split
 from topics.reason_codes import ReasonCode
 
-OPTIONS = PlanOptions(gap=0.005, hold=0.025, late=True)
-"""Searches stop at half a per cent of the bill, which is below what a change costs. A demand that
-goes up and down by 2% changes nothing: 1.025 x 0.98 is more than 1."""
-_FIRST, _FIRST_NODES = 0.125, 50  # of the time, and where there is no clock
-_MOST_COLUMNS = 500
+OPTIONS = PlanOptions(gap=0.005, hysteresis=0.025, allow_slo_miss=True)
+"""Searches stop at a gap of half a per cent of the cost, less than the cost of a change. A demand
+that fluctuates by 2% changes nothing, because 1.025 x 0.98 exceeds 1."""
+_LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50  # of the time, and where there is no clock
+_MAX_COLUMNS = 500
 _PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
 
 
-def answer(
+def answer_request(
     request: PlanRequest,
     cluster: Cluster,
     profile: Profile,
@@ -60,30 +60,34 @@ def answer(
 ) -> PlanAnswer:
     """The plan that `request` asks for. cluster: as declared; prices come with the request.
 
-    There is always an answer. A request that cannot be understood (a price that is no number)
-    gets one with outcome NONE that names what was wrong.
+    There is always an answer. A malformed request (a price that is no number) gets an answer with
+    outcome NONE that names the error.
     """
     try:
-        asked = _understood(request, cluster, profile)
+        resolved = _resolve(request, cluster, profile)
         made, splits = None, []
-        routes = _routes(request, asked)
+        routes = _routes_to_plan(request, resolved)
         for left, (route, ask) in zip(range(len(routes), 0, -1), routes, strict=True):
-            own = options.within(1.0 / (left + bool(request.keeps)))
-            chosen, (asked, made) = _split(route, ask, request, asked, profile, strategy, own)
+            own = options.within(1.0 / (left + bool(request.scale_in_locked)))
+            chosen, (resolved, made) = _plan_route(
+                route, ask, request, resolved, profile, strategy, own
+            )
             splits.append(chosen)
-        if made is None or request.keeps:
-            whole = _planned(request, asked, profile, strategy, options)
-            # To choose the thresholds may have taken all the time.
+        if made is None or request.scale_in_locked:
+            whole = _solve(request, resolved, profile, strategy, options)
+            # The choice of thresholds may have used all the time.
             made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made
     except InvalidValue as error:
-        return unanswered(request, Reason(ReasonCode.REQUEST_REFUSED, quoted=str(error)))
+        return no_plan_answer(request, Reason(ReasonCode.REQUEST_REFUSED, quoted=str(error)))
     if made.plan.status is PlanStatus.FAILED:
         notes = made.plan.notes
-        return unanswered(request, notes[-1] if notes else Reason(ReasonCode.NO_PLAN))
-    found = replace(_answer(request, asked, made.plan), makes_room=made.makes_room)
+        return no_plan_answer(request, notes[-1] if notes else Reason(ReasonCode.NO_PLAN))
+    found = replace(
+        _to_answer(request, resolved, made.plan), needs_preemption=made.needs_preemption
+    )
     if not splits:
         return found
-    return replace(found, splits=tuple(splits), demands=tuple(asked.demands.values()))
+    return replace(found, splits=tuple(splits), demands=tuple(resolved.demands.values()))
 
 
 def explained_plan(
@@ -94,103 +98,115 @@ def explained_plan(
     model: str,
     options: PlanOptions = OPTIONS,
 ) -> tuple[PlanningProblem, Plan] | None:
-    """The problem that `request` is, and its plan, for questions about `model`; None without one.
+    """The problem of `request` and its plan, for questions about `model`; None without a plan.
 
-    The same plan as in `answer`, but for what is asked beyond the need so that little changes.
+    The plan is the same as in `answer_request`, except that it has no hysteresis.
     """
     try:
-        asked = _understood(request, cluster, profile)
-        problem = _problem(request, asked, profile, replace(options, hold=0.0))
-        made = in_reach(problem, strategy)
+        resolved = _resolve(request, cluster, profile)
+        problem = _build_problem(request, resolved, profile, replace(options, hysteresis=0.0))
+        made = best_rollable_plan(problem, strategy)
     except InvalidValue:
         return None
     if made.plan.status is PlanStatus.FAILED or model not in problem.demands:
         return None
-    return replace(problem, keeps=made.keeps), made.plan
+    return replace(problem, scale_in_locked=made.scale_in_locked), made.plan
 
 
-def _planned(
+def _solve(
     request: PlanRequest,
-    asked: _Asked,
+    resolved: _ResolvedRequest,
     profile: Profile,
     strategy: Strategy,
     options: PlanOptions,
-) -> Reached:
-    problem = _problem(request, asked, profile, options)
-    if problem.additions_only and (made := _lasting(problem, asked, strategy)) is not None:
-        return Reached(made)
-    return in_reach(problem, strategy)
+) -> RollablePlan:
+    problem = _build_problem(request, resolved, profile, options)
+    if problem.additions_only and (made := _lasting_plan(problem, resolved, strategy)) is not None:
+        return RollablePlan(made)
+    return best_rollable_plan(problem, strategy)
 
 
-def _lasting(problem: PlanningProblem, asked: _Asked, strategy: Strategy) -> Plan | None:
-    """The best fleet for the models of an urgent request, additions beside all that runs; None
-    where only additions are to be looked for.
+def _lasting_plan(
+    problem: PlanningProblem, resolved: _ResolvedRequest, strategy: Strategy
+) -> Plan | None:
+    """The best fleet for the models of an urgent request, in mode SURGE; None if only additions
+    count.
 
-    The least that is missing now is often dear, and would soon be exchanged for what it should have
-    been at once. Where combos that run are lost, where many may be had, and where a loss is to be
-    survived, there is no time for this; what is not proven soon is not waited for.
+    The cheapest additions are often expensive, and a full plan would soon replace them. So the best
+    fleet is searched first. There is no time for this if running combos are lost, if there are many
+    candidates, or if a model must survive a loss. Only a proven result within a short time counts.
     """
     columns = sum(map(len, problem.candidates.values())) + len(problem.fleet)
     nothing = not any(problem.candidates.values()) or not any(problem.fleet.values())
-    if nothing or problem.types or problem.fleet != asked.fleet or columns > _MOST_COLUMNS:
+    if nothing or problem.types or problem.fleet != resolved.fleet or columns > _MAX_COLUMNS:
         return None
     short = {model for model, combos in problem.candidates.items() if combos}
     if any(s.model in short and s.survive != "none" for s in problem.cluster.services):
         return None
-    if short.intersection(problem.keeps):
-        return None  # nothing of it will leave, so both would be paid for
+    if short.intersection(problem.scale_in_locked):
+        return None  # its scale-in is locked, so both fleets would be paid for
     stays = tuple(model for model in problem.demands if model not in short)
-    options = replace(problem.options.within(_FIRST), mip_nodes=_FIRST_NODES)
-    whole = replace(problem, additions_only=False, room=Room.BESIDE, keeps=stays, options=options)
+    options = replace(problem.options.within(_LASTING_TIME_SHARE), mip_nodes=_LASTING_MIP_NODES)
+    whole = replace(
+        problem,
+        additions_only=False,
+        rollout_mode=RolloutMode.SURGE,
+        scale_in_locked=stays,
+        options=options,
+    )
     made = strategy.solve(whole)
     if made.status not in _PROVEN or made.work is not None or made.switches:
         return None
     most = {s.model: s.max_instances or math.inf for s in problem.cluster.services}
-    beside = all(sum(max(t.count, t.now) for t in made.of(m)) <= most[m] for m in problem.demands)
+    beside = all(
+        sum(max(t.count, t.now) for t in made.targets_of(m)) <= most[m] for m in problem.demands
+    )
     return made if beside else None
 
 
-def _routes(request: PlanRequest, asked: _Asked) -> list[tuple[QualityRoute, RouteAsk]]:
+def _routes_to_plan(
+    request: PlanRequest, resolved: _ResolvedRequest
+) -> list[tuple[QualityRoute, RouteTraffic]]:
     """Services whose thresholds are planned with this request."""
     asks = {ask.name: ask for ask in request.routes if request.urgency is Urgency.FULL}
     return [
         (route, asks[route.name])
-        for route in asked.cluster.routes
-        if route.name in asks and all(model in asked.demands for model in route.models)
+        for route in resolved.cluster.routes
+        if route.name in asks and all(model in resolved.demands for model in route.models)
     ]
 
 
-def _split(
+def _plan_route(
     route: QualityRoute,
-    ask: RouteAsk,
+    ask: RouteTraffic,
     request: PlanRequest,
-    asked: _Asked,
+    resolved: _ResolvedRequest,
     profile: Profile,
     strategy: Strategy,
     options: PlanOptions,
-) -> tuple[ChosenSplit, tuple[_Asked, Reached]]:
-    """Thresholds of `route` and the plan for them, chosen together: every split gets an equal part
-    of the time, or a later one would only seem to be dearer.
+) -> tuple[ChosenSplit, tuple[_ResolvedRequest, RollablePlan]]:
+    """The thresholds of `route` and the plan for them, chosen together.
 
-    Priced without what may not leave yet: as long as it stays, the best answers cost no more.
+    Every split gets an equal part of the time; otherwise later ones would only seem more expensive.
+    Prices ignore the scale-in lock, because while it holds, better answers cost nothing more.
     """
-    request = replace(request, keeps=())
+    request = replace(request, scale_in_locked=())
 
-    def price(split: Split, left: int) -> tuple[tuple[_Asked, Reached], float, bool]:
-        moved = replace(asked, demands=loaded(route, split, ask, asked.demands))
-        made = _planned(request, moved, profile, strategy, options.within(1.0 / left))
+    def price(split: Split, left: int) -> tuple[tuple[_ResolvedRequest, RollablePlan], float, bool]:
+        moved = replace(resolved, demands=with_split(route, split, ask, resolved.demands))
+        made = _solve(request, moved, profile, strategy, options.within(1.0 / left))
         short = made.plan.status is PlanStatus.FAILED or bool(made.plan.shortfall_req_per_s)
         return (moved, made), made.plan.objective_usd_per_h, short
 
-    return choose(route, ask, price)
+    return choose_split(route, ask, price)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request, in terms of what is declared now.
+class _ResolvedRequest:
+    """A request in terms of the current declarations.
 
-    fleet: combos of the scope that are planned anew. untouched: those that are not understood any
-    more and may not be removed. taken_gpus: per pool, by `untouched` and all other models.
+    fleet: combos of the scope that are planned. untouched: combos that can no longer be evaluated
+    and must not be removed. taken_gpus: per pool, by `untouched` and all other models.
     """
 
     cluster: Cluster
@@ -201,10 +217,10 @@ class _Asked:
     notes: tuple[Reason, ...] = ()
 
 
-def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _Asked:
-    """What of `request` is declared: the fleet split into what is planned and what is in its way.
+def _resolve(request: PlanRequest, declared: Cluster, profile: Profile) -> _ResolvedRequest:
+    """Split the fleet of `request` into planned combos and GPUs that others take.
 
-    Only combos of the scope are evaluated; of the others it matters which GPUs they take.
+    Only combos of the scope are evaluated; the others only take GPUs.
     """
     out = dict(request.unusable_nodes)
     pools = tuple(
@@ -230,7 +246,7 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
     services = {service.model: service for service in cluster.services}
     scope = set(request.scope or services)
     demands = {d.model: d for d in request.demands if d.model in services and d.model in scope}
-    asked = _Asked(cluster, demands, {}, {}, {})
+    resolved = _ResolvedRequest(cluster, demands, {}, {}, {})
     for combo_id, count in request.fleet:
         model, members = parse_combo_id(combo_id)
         if not count or any(pool not in known for _, _, pool, _ in members):
@@ -239,88 +255,90 @@ def _understood(request: PlanRequest, declared: Cluster, profile: Profile) -> _A
             try:
                 service, demand = services[model], demands[model]
                 arrivals = arrivals_of(demand, service)
-                combo_named(combo_id, cluster, service, demand.lengths, profile, arrivals)
+                evaluate_combo(combo_id, cluster, service, demand.lengths, profile, arrivals)
             except InvalidValue:
                 if request.urgency is Urgency.FULL:
-                    continue  # nothing that is declared now would start it again
-                asked.untouched[combo_id] = count
+                    continue  # the declarations could not start it again
+                resolved.untouched[combo_id] = count
             else:
-                asked.fleet[combo_id] = count
+                resolved.fleet[combo_id] = count
                 continue
         for _, gpus, pool, each in members:
-            asked.taken_gpus[pool] = asked.taken_gpus.get(pool, 0) + gpus * each * count
-    return asked
+            resolved.taken_gpus[pool] = resolved.taken_gpus.get(pool, 0) + gpus * each * count
+    return resolved
 
 
-def _problem(
-    request: PlanRequest, asked: _Asked, profile: Profile, options: PlanOptions
+def _build_problem(
+    request: PlanRequest, resolved: _ResolvedRequest, profile: Profile, options: PlanOptions
 ) -> PlanningProblem:
     if request.urgency is Urgency.FULL:
-        return _made(request, asked, profile, options, None)
-    short: tuple[str, ...] = tuple(asked.demands)
-    if not asked.cluster.policy.spends_budget:
-        # To value all that could be had takes most of the time of an urgent plan. Where what runs
-        # is asked about only to be valued anew, and is enough, there is nothing to choose from.
-        bare = _that_fits(_made(request, asked, profile, options, ()))
-        short = tuple(model for model in short if not _suffices(bare, model))
+        return _assemble_problem(request, resolved, profile, options, None)
+    short: tuple[str, ...] = tuple(resolved.demands)
+    if not resolved.cluster.policy.spends_budget:
+        # The evaluation of candidates takes most of the time of an urgent plan. A model whose
+        # running instances are enough needs no candidates.
+        bare = _without_lost_nodes(_assemble_problem(request, resolved, profile, options, ()))
+        short = tuple(model for model in short if not _fleet_suffices(bare, model))
         if not short:
             return bare
-    return _that_fits(_made(request, asked, profile, options, short))
+    return _without_lost_nodes(_assemble_problem(request, resolved, profile, options, short))
 
 
-def _suffices(problem: PlanningProblem, model: str) -> bool:
-    """Whether what runs of `model` keeps all that is promised of it, within its SLO."""
-    running, service = problem.running_of(model), problem.cluster.service(model)
+def _fleet_suffices(problem: PlanningProblem, model: str) -> bool:
+    """Whether the running instances of `model` meet its demand, SLO and other constraints."""
+    running, service = problem.running_combos(model), problem.cluster.service(model)
     serves = req_per_s_of(running)
-    # As with `limits_spot`, which asks candidates that are not at hand here.
+    # The same rule as in `spot_limit_applies`, which needs the candidates.
     only_spot = all(p.market is Market.SPOT for p in usable_pools(problem.cluster, service))
     return (
         service.graph is None
         and service.survive == "none"
         and serves >= problem.needed_req_per_s(model)
-        and is_kept(problem, model)
+        and keeps_floor(problem, model)
         and (only_spot or missing_off_spot(problem, service) == (0.0, 0))
         and all(combo.meets_slo for combo, _ in running)
     )
 
 
-def _made(
+def _assemble_problem(
     request: PlanRequest,
-    asked: _Asked,
+    resolved: _ResolvedRequest,
     profile: Profile,
     options: PlanOptions,
     offered: tuple[str, ...] | None,
 ) -> PlanningProblem:
-    known = {pool.id for pool in asked.cluster.pools}
+    known = {pool.id for pool in resolved.cluster.pools}
     urgent = request.urgency is Urgency.URGENT
     leaving = Counter({p: n for p, n in request.leaving_gpus if p in known})
     made = make_problem(
-        asked.cluster,
-        asked.demands,
+        resolved.cluster,
+        resolved.demands,
         profile,
-        fleet=asked.fleet,
+        fleet=resolved.fleet,
         rented_nodes={p: n for p, n in request.rented_nodes if p in known},
         obtainable={p: n for p, n in request.obtainable if p in known},
         prices_usd_per_h={p: usd for p, usd in request.prices_usd_per_h if p in known},
         options=options,
         additions_only=urgent,
-        # Additions find no room where something leaves; another fleet would, once it has left.
-        taken_gpus=leaving + Counter(asked.taken_gpus) if urgent else asked.taken_gpus,
+        # Additions cannot use GPUs of leaving instances; a full plan can, after they have left.
+        taken_gpus=leaving + Counter(resolved.taken_gpus) if urgent else resolved.taken_gpus,
         leaving_gpus={} if urgent else leaving,
         offered=offered,
     )
-    room = Room.BESIDE if request.beside else Room.LATER
+    room = RolloutMode.SURGE if request.surge_only else RolloutMode.RECREATE
     switchable = None if request.switchable is None else dict(request.switchable)
-    return replace(made, room=room, keeps=request.keeps, switchable=switchable)
+    return replace(
+        made, rollout_mode=room, scale_in_locked=request.scale_in_locked, switchable=switchable
+    )
 
 
-def _that_fits(problem: PlanningProblem) -> PlanningProblem:
-    """Without running combos for which there are no nodes any more, lowest priority first.
+def _without_lost_nodes(problem: PlanningProblem) -> PlanningProblem:
+    """`problem` without running combos for which nodes are missing, lowest priority first.
 
-    What is gone does not serve, so the plan has to replace it.
+    Lost combos do not serve, so the plan must replace them.
     """
     services = {service.model: service for service in problem.cluster.services}
-    taken_now = problem.standing_gpus()
+    taken_now = problem.fixed_gpus()
     over = {
         pool.id: taken_now.get(pool.id, 0) - problem.nodes_now(pool) * pool.per_node
         for pool in problem.cluster.pools
@@ -337,11 +355,11 @@ def _that_fits(problem: PlanningProblem) -> PlanningProblem:
     return replace(problem, fleet=fleet)
 
 
-def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
+def _to_answer(request: PlanRequest, resolved: _ResolvedRequest, made: Plan) -> PlanAnswer:
     short = tuple(sorted((m, r) for m, r in made.shortfall_req_per_s.items() if r > 0))
     outside = any(target.count and not target.combo.meets_slo for target in made.targets)
     best_effort = made.status is PlanStatus.BEST_EFFORT or bool(short) or outside
-    counts = dict(asked.untouched)
+    counts = dict(resolved.untouched)
     replaced: dict[str, int] = {}
     added = {target.combo.model for target in made.targets if target.count > target.now}
     for target in made.targets:
@@ -350,14 +368,14 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
             if model in added:
                 replaced[target.combo.id] = target.now - count
             count = target.now
-        if count and model in asked.demands:
+        if count and model in resolved.demands:
             counts[target.combo.id] = count
     return PlanAnswer(
         number=request.number,
         urgency=request.urgency,
         outcome=Outcome.BEST_EFFORT if best_effort else Outcome.PLANNED,
-        scope=tuple(model for model in request.scope if model in asked.demands)
-        or tuple(asked.demands),
+        scope=tuple(model for model in request.scope if model in resolved.demands)
+        or tuple(resolved.demands),
         counts=tuple(sorted(counts.items())),
         replaced=tuple(sorted(replaced.items())),
         switches=made.switches,
@@ -369,8 +387,8 @@ def _answer(request: PlanRequest, asked: _Asked, made: Plan) -> PlanAnswer:
         gap=made.gap,
         shortfall_req_per_s=short,
         binding=made.binding,
-        notes=(*asked.notes, *made.notes),
-        broken=made.broken,
+        notes=(*resolved.notes, *made.notes),
+        violations=made.violations,
         combos=tuple(target.combo for target in made.targets),
         shares=tuple((s.model, s.type, s.combo, s.fraction) for s in made.work.shares)
         if made.work

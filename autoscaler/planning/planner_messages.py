@@ -1,8 +1,4 @@
-"""What the control loop asks the planner, and what it gets back: values that go over a pipe.
-
-Owns both forms. Knows nothing of how a plan is made (`planning.answer`) or when one is asked for
-(`autoscaler.replan`).
-"""
+"""Messages between control loop and planner: request and answer, as values that pass a pipe."""
 
 from __future__ import annotations
 
@@ -25,23 +21,26 @@ class Urgency(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RouteAsk:
-    """How the requests of a service that stands for several models come now: their rate, and how
-    they fall on classes. cuts: where its thresholds are or shall be; the demands of its models
-    contain its requests accordingly. (): nowhere yet, and the demands contain none of them.
-    rests: they moved a moment ago, and move again only where they must."""
+class RouteTraffic:
+    """The current traffic of a service that divides its requests among several models.
+
+    mix: distribution of the requests over score classes. cuts: current or intended thresholds; the
+    demands of its models include its requests accordingly. (): no thresholds yet, and the demands
+    include none of its requests. recently_moved: the thresholds moved recently and move again only
+    if necessary.
+    """
 
     name: str
     req_per_s: float
     mix: ScoreMix
     cuts: Cuts = ()
-    rests: bool = False
+    recently_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenSplit:
-    """Where the thresholds of `name` shall be. quality, usd_per_h: as planned. bound_by: what
-    holds it there."""
+    """The planned thresholds of `name`. quality, usd_per_h: as planned. bound_by: the constraint
+    that determines them."""
 
     name: str
     cuts: Cuts
@@ -55,20 +54,20 @@ class ChosenSplit:
 class PlanRequest:
     """One question to the planner.
 
-    demands: per model, requests/s to be able to serve (utilization is applied by the planner).
-    fleet: combo id -> how many are wanted now, starting ones included. rented_nodes: usable nodes
-    that are paid for or being launched, per rented pool (a pool that is not named: as many as the
-    fleet needs). unusable_nodes: declared nodes of a pool that may not be used (lost, or backing
-    off after failed launches). obtainable: further nodes that can be had, per rented pool; a pool
-    that is not named: up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of
-    what is on its way out: they are taken until it is gone. prices_usd_per_h: per node and hour, of
-    pools whose price is not the declared one. scope: models that may change (none named: all that
-    have a demand). floors: instances that a model must have now, of models whose floor is
-    scheduled. routes: whose thresholds are planned too, where all their models are in the scope of
-    a full request. beside: what is started must find room beside all that runs, because nothing
-    that runs can leave first. switchable: combos of `fleet` that may take other roles now, with how
-    many (None: all may). keeps: models that may exchange capacity but give none away, because
-    what was seen does not allow it yet. Models and pools that are not declared any more are
+    demands: per model, requests/s to be able to serve (the planner applies utilization). fleet:
+    combo id -> wanted count, including starting ones. rented_nodes: usable nodes that are paid for
+    or being launched, per rented pool (a pool that is missing has as many as the fleet needs).
+    unusable_nodes: declared nodes of a pool that must not be used (lost, or backing off after
+    failed launches). obtainable: further nodes available, per rented pool; a pool that is missing
+    offers up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of instances
+    that are being removed; they are taken until the removal ends. prices_usd_per_h: per node and
+    hour, of pools whose price differs from the declared one. scope: models that may change (empty:
+    all models with a demand). floors: current minimum instances, for models with a scheduled floor.
+    routes: services whose thresholds are planned too, if all their models are in the scope of a
+    full request. surge_only: new instances must start while all running instances stay, because
+    none can leave first. switchable: combos of `fleet` that may switch roles now, with their counts
+    (None: all may). scale_in_locked: models that may exchange capacity but not reduce it, because
+    the evidence does not allow scale-in yet. Models and pools that are no longer declared are
     ignored.
     """
 
@@ -84,9 +83,9 @@ class PlanRequest:
     prices_usd_per_h: tuple[tuple[str, float], ...] = ()
     scope: tuple[str, ...] = ()
     floors: tuple[tuple[str, int], ...] = ()
-    routes: tuple[RouteAsk, ...] = ()
-    beside: bool = False
-    keeps: tuple[str, ...] = ()
+    routes: tuple[RouteTraffic, ...] = ()
+    surge_only: bool = False
+    scale_in_locked: tuple[str, ...] = ()
     switchable: tuple[tuple[str, int], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -106,11 +105,11 @@ class PlanRequest:
 
 
 class Outcome(StrEnum):
-    """What came of a request."""
+    """The outcome of a request."""
 
     PLANNED = "planned"
-    BEST_EFFORT = "best_effort"  # some demand or promise cannot be met; the plan says which
-    NONE = "none"  # no plan came out, or not in time: the last one stands
+    BEST_EFFORT = "best_effort"  # some demand or constraint cannot be met; the plan names it
+    NONE = "none"  # no plan, or not in time: the last plan stays in force
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +125,19 @@ class Switch:
 class PlanAnswer:
     """The answer to request `number`.
 
-    counts: combo id -> count, complete for every model in `scope` (a combo that is not named is
-    not wanted). replaced: of an urgent answer, which keeps all that runs: what its additions make
-    superfluous once they serve. switches: of running combos, part of `counts`. cost_usd_per_h: of
-    the nodes billed once that is gone; now_usd_per_h: of those billed now. objective_usd_per_h:
-    cost and penalties; lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 where
-    nothing was proven. shortfall_req_per_s: demand left unserved, per model that has any. binding:
-    constraints that hold the plan where it is. notes: what could not be kept. broken: promises
-    (survival, limits of spot, floors, the budget) that the plan does not keep. shares: where each
-    workload type goes, as (model, type, combo, fraction), where that is planned. combos: those that
-    the models in scope run or shall run, valued at the lengths of their demands. splits: thresholds
-    chosen with the plan; demands: what was planned for in their consequence, where that is not what
-    was asked. makes_room: what is added may find no room beside what runs, and is worth that
-    something leaves before it.
+    counts: combo id -> count, complete for every model in `scope` (a missing combo has count 0).
+    replaced: in an urgent answer, which keeps all running instances: those that become superfluous
+    once its additions serve. switches: of running combos, included in `counts`. cost_usd_per_h: of
+    the nodes billed after all removals; now_usd_per_h: of those billed now. objective_usd_per_h:
+    cost and penalties; lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 without
+    proof. shortfall_req_per_s: unserved demand, per model with a shortfall. binding: constraints
+    that limit the plan. notes: unmet goals and their causes. violations: constraints (survival,
+    spot limits, floors, the budget) that the plan violates. shares: combos of each workload type,
+    as (model, type, combo, fraction), in budget mode. combos: those that the models in scope run or
+    will run, evaluated at the lengths of their demands. splits: thresholds chosen with the plan.
+    demands: the planned demands under these thresholds, if they differ from the requested ones.
+    needs_preemption: additions may find no room while all running instances stay, and it is worth
+    removing some first.
     """
 
     number: int
@@ -157,16 +156,16 @@ class PlanAnswer:
     shortfall_req_per_s: tuple[tuple[str, float], ...] = ()
     binding: tuple[Reason, ...] = ()
     notes: tuple[Reason, ...] = ()
-    broken: tuple[Reason, ...] = ()
+    violations: tuple[Reason, ...] = ()
     combos: tuple[Combo, ...] = ()
     splits: tuple[ChosenSplit, ...] = ()
     demands: tuple[Demand, ...] = ()
     shares: tuple[tuple[str, str, str, float], ...] = ()
-    makes_room: bool = False
+    needs_preemption: bool = False
 
 
-def unanswered(request: PlanRequest, why: Reason) -> PlanAnswer:
-    """The answer to a request that found none."""
+def no_plan_answer(request: PlanRequest, why: Reason) -> PlanAnswer:
+    """The answer to a request without a plan."""
     return PlanAnswer(
         request.number, request.urgency, Outcome.NONE, scope=request.scope, notes=(why,)
     )

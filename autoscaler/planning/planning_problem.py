@@ -1,7 +1,7 @@
-"""What a planner is given: demand, candidates, what runs, what can be had, and how far it may go.
+"""The planning problem: demand, candidates, running fleet, available nodes, and limits.
 
-Owns `PlanningProblem` with its checks, and making one from a declared cluster. Every number is
-checked by name before any solver sees it. Knows no strategy and no solver.
+`make_problem` makes one from a declared cluster. Every number is checked by name before any solver
+sees it.
 """
 
 from __future__ import annotations
@@ -17,73 +17,74 @@ from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Arrivals, Demand
 from autoscaler.optimizer.result import Limits
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.candidate_combos import candidate_combos, combo_named, late_combos
+from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo, nearest_combos
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import add_gpus
 from autoscaler.planning.role_variants import best_roles
-from autoscaler.planning.slo_feasibility import OutOfReach, out_of_reach
+from autoscaler.planning.slo_feasibility import UnattainableSlo, unattainable_slo
 from autoscaler.planning.workload_types import TypedDemand, typed_candidates, typed_demands
 
 # How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
 _KEEP_FOR_PLANS = 16
 _KEEP_PER_TYPE = 8
-_NEXT_TO_NOTHING = 1e-6
+_NEGLIGIBLE_REQ_PER_S = 1e-6
 _MOST_CANDIDATES = 5000
-_SOME = 0.5
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions(Limits):
-    """Limits of one plan, and what is asked for.
+    """Limits of one plan.
 
-    hold: a fleet that covers what is needed is not made smaller than
-    this share above the need, so that a demand that goes up and down by less does not start and
-    stop instances. late: where the lengths that were measured put an SLO out of reach of the
-    declared percentile, serve on what comes nearest; where not even half of the requests can attain
-    it at the declared lengths, nothing is bought in any case. spare: the share of the time that is
-    left to the caller where not all demand can be served.
+    hysteresis: share above the need up to which a fleet is not reduced, so that small fluctuations
+    of demand do not start and stop instances. allow_slo_miss: if no combo meets the SLO at the
+    measured lengths and the declared percentile, use the nearest combos. If fewer than half of the
+    requests can meet it at the declared lengths, nothing is bought in any case. spare: share of the
+    time that the search leaves to the caller if not all demand can be served.
     """
 
     gap: float = 1e-4
     time_limit_s: float = 30.0
-    hold: float = 0.0
-    late: bool = False
+    hysteresis: float = 0.0
+    allow_slo_miss: bool = False
     spare: float = 0.0
 
     def __post_init__(self) -> None:
-        finite("options.hold", self.hold, 0.0, 1.0)
+        finite("options.hold", self.hysteresis, 0.0, 1.0)
         finite("options.gap", self.gap, 0.0, 1.0)
         finite("options.time_limit_s", self.time_limit_s, 1e-3, 1e5)
 
 
-class Room(Enum):
-    """Where a plan's additions find their place and their money. BESIDE all that runs now; AFTER as
-    much of each model has left as its disruption budget allows at a time; LATER: whenever."""
+class RolloutMode(Enum):
+    """The time at which a plan's additions start, relative to its removals.
 
-    BESIDE = auto()
-    AFTER = auto()
-    LATER = auto()
+    SURGE: while all running instances stay. STEP: after one step of removals, as large as each
+    model's disruption budget allows. RECREATE: after all removals. Nodes and budget must suffice
+    then.
+    """
+
+    SURGE = auto()
+    STEP = auto()
+    RECREATE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningProblem:
     """One planning problem; `make_problem` fills it from a declared cluster.
 
-    cluster: with the prices of this moment. demands: per model (a model without one is not
-    planned and keeps what it runs). candidates: per model, combos at that demand's lengths.
-    fleet: combo id -> how many run or start; running: those combos at today's lengths.
-    taken_gpus: GPUs per pool used by what is neither in `fleet` nor planned here; leaving_gpus: by
-    what is on its way out, so that nothing can be added there yet.
-    rented_nodes: nodes paid for now, per rented pool. obtainable: further nodes that can be had,
-    per rented pool (a pool not named: up to its declared maximum). scope: models that may change
-    (empty = all). additions_only: what runs stays, in the scope too, and so do its nodes. room:
-    where what is added finds its place, and the budget for it. keeps: models that have as much
-    capacity afterwards as before, whatever they need. switchable: how many of which running combos
-    may take other roles, None: all.
-    unreachable: models whose SLO no slice of their pools meets, with how near one comes.
-    types: the demands by workload type, where the policy makes the most of a budget.
-    The fleet may need more than the pools have now
-    (nodes were lost, a maximum was lowered): what does not fit cannot be kept.
+    cluster: with current prices. demands: per model (a model without one is not planned and keeps
+    its instances). candidates: per model, combos at the lengths of its demand. fleet: combo id ->
+    count of running and starting ones; running: those combos at current lengths. taken_gpus: GPUs
+    per pool used by others than `fleet`; leaving_gpus: by instances that are being removed, so that
+    no addition can use them yet. rented_nodes: nodes paid for now, per rented pool. obtainable:
+    further nodes available, per rented pool (a missing pool: up to its declared maximum). scope:
+    models that may change (empty = all). additions_only: all running instances and their nodes
+    stay, including those in the scope. rollout_mode: see `RolloutMode`. scale_in_locked: models
+    that keep at least their current capacity, whatever they need. switchable: running combos that
+    may switch roles, with counts; None: all. unattainable_slos: models whose SLO no slice of their
+    pools meets, with the nearest latencies. types: the demands by workload type, in budget mode.
+    The fleet may need more than the pools have now (after node losses or a lower maximum); the
+    excess cannot be kept.
     """
 
     cluster: Cluster
@@ -97,11 +98,11 @@ class PlanningProblem:
     obtainable: Mapping[str, int] = field(default_factory=dict)
     scope: tuple[str, ...] = ()
     additions_only: bool = False
-    room: Room = Room.LATER
-    keeps: tuple[str, ...] = ()
+    rollout_mode: RolloutMode = RolloutMode.RECREATE
+    scale_in_locked: tuple[str, ...] = ()
     switchable: Mapping[str, int] | None = None
     options: PlanOptions = field(default_factory=PlanOptions)
-    unreachable: Mapping[str, OutOfReach] = field(default_factory=dict)
+    unattainable_slos: Mapping[str, UnattainableSlo] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()
 
     def __post_init__(self) -> None:
@@ -126,13 +127,13 @@ class PlanningProblem:
                     raise InvalidValue(what, pool_id, " or ".join(sorted(pools)))
                 whole(f"{what}: {pool_id}", count, 0, 10**9)
 
-    def may_change(self, model: str) -> bool:
+    def is_planned(self, model: str) -> bool:
         """Whether `model` is planned: it has a demand and is in scope."""
         return model in self.demands and (not self.scope or model in self.scope)
 
     def can_be_served(self, model: str) -> bool:
-        """Whether any combo could serve `model`, or one runs."""
-        return bool(self.candidates.get(model)) or bool(self.running_of(model))
+        """Whether `model` has a candidate or a running combo."""
+        return bool(self.candidates.get(model)) or bool(self.running_combos(model))
 
     def pools(self) -> dict[str, Pool]:
         """All pools by their ids."""
@@ -140,44 +141,47 @@ class PlanningProblem:
 
     def planned_models(self) -> tuple[str, ...]:
         """Models that may change, in the order of the cluster."""
-        return tuple(s.model for s in self.cluster.services if self.may_change(s.model))
+        return tuple(s.model for s in self.cluster.services if self.is_planned(s.model))
 
     def needed_req_per_s(self, model: str) -> float:
         """Raw capacity that `model` needs: demand / utilization."""
         return self.demands[model].req_per_s / self.cluster.service(model).utilization
 
-    def held(self, amount: float, reached: float) -> float:
-        """What to ask for where `amount` is needed and the fleet reaches `reached`: see hold."""
-        return max(amount, min(reached, amount * (1.0 + self.options.hold)))
+    def with_hysteresis(self, amount: float, reached: float) -> float:
+        """The amount to ask for if `amount` is needed and the fleet provides `reached`.
 
-    def running_of(self, model: str) -> tuple[tuple[Combo, int], ...]:
-        """Combos of `model` that run, with their counts."""
+        See `PlanOptions.hysteresis`.
+        """
+        return max(amount, min(reached, amount * (1.0 + self.options.hysteresis)))
+
+    def running_combos(self, model: str) -> tuple[tuple[Combo, int], ...]:
+        """Running combos of `model`, with their counts."""
         return tuple(
             (self.running[combo_id], count)
             for combo_id, count in self.fleet.items()
             if count and self.running[combo_id].model == model
         )
 
-    def standing_of(self, model: str) -> tuple[tuple[Combo, int], ...]:
-        """Combos of `model` that stay whatever the plan is, with their counts."""
-        stays = self.additions_only or not self.may_change(model)
-        return self.running_of(model) if stays else ()
+    def fixed_combos(self, model: str) -> tuple[tuple[Combo, int], ...]:
+        """Combos of `model` that every plan keeps, with their counts."""
+        stays = self.additions_only or not self.is_planned(model)
+        return self.running_combos(model) if stays else ()
 
-    def standing(self) -> dict[str, int]:
-        """Running combos that must stay as they are: only additions are wanted, or their model
-        may not change."""
+    def fixed_fleet(self) -> dict[str, int]:
+        """Running combos that every plan keeps: only additions are allowed, or their model is not
+        planned."""
         return {
             combo_id: count
             for combo_id, count in self.fleet.items()
-            if count and (self.additions_only or not self.may_change(self.running[combo_id].model))
+            if count and (self.additions_only or not self.is_planned(self.running[combo_id].model))
         }
 
-    def standing_gpus(self) -> dict[str, int]:
-        """GPUs per pool that are taken whatever the plan is."""
-        return self._with_gpus(self.taken_gpus, self.standing())
+    def fixed_gpus(self) -> dict[str, int]:
+        """GPUs per pool that are taken under every plan."""
+        return self._with_gpus(self.taken_gpus, self.fixed_fleet())
 
     def gpus_now(self) -> dict[str, int]:
-        """GPUs per pool that are taken now, by what leaves too."""
+        """GPUs per pool that are taken now, including those of leaving instances."""
         used = Counter(self.taken_gpus)
         used.update(self.leaving_gpus)
         return self._with_gpus(used, self.fleet)
@@ -185,19 +189,19 @@ class PlanningProblem:
     def _with_gpus(self, taken: Mapping[str, int], fleet: Mapping[str, int]) -> dict[str, int]:
         return add_gpus(taken, ((self.running[i], count) for i, count in fleet.items()))
 
-    def standing_nodes(self, pool: Pool, gpus: int) -> int:
-        """Nodes of `pool` that are billed whatever the plan is, with `gpus` taken on them."""
+    def fixed_nodes(self, pool: Pool, gpus: int) -> int:
+        """Nodes of `pool` that are billed under every plan if `gpus` GPUs are taken on them."""
         needed = -(-gpus // pool.per_node)
         return max(needed, self.nodes_now(pool)) if self.additions_only else needed
 
     def nodes_now(self, pool: Pool) -> int:
-        """Nodes of `pool` that are there and paid for: all owned ones, the rented ones."""
+        """Nodes of `pool` that exist and are paid for: all owned ones, the rented ones."""
         if pool.market is Market.OWNED:
             return pool.max_nodes
         rented = self.rented_nodes.get(pool.id, 0)
         return rented if self.additions_only else min(rented, pool.max_nodes)
 
-    def nodes_to_get(self, pool: Pool) -> int:
+    def rentable_nodes(self, pool: Pool) -> int:
         """Further nodes of `pool` that can be rented."""
         if pool.market is Market.OWNED:
             return 0
@@ -205,7 +209,7 @@ class PlanningProblem:
         return min(room, self.obtainable.get(pool.id, room))
 
     def now_usd_per_h(self) -> float:
-        """The bill of all nodes that are rented now."""
+        """Cost of all nodes that are rented now."""
         return sum(
             self.rented_nodes.get(pool.id, 0) * pool.price_usd_per_h
             for pool in self.cluster.pools
@@ -228,12 +232,12 @@ def make_problem(
     leaving_gpus: Mapping[str, int] | None = None,
     offered: Collection[str] | None = None,
 ) -> PlanningProblem:
-    """The planning problem of a declared cluster at this moment.
+    """The current planning problem of a declared cluster.
 
-    fleet: combo id -> count. rented_nodes: left out, the fewest that hold the fleet.
-    prices_usd_per_h: per pool id and node, replaces the declared price. offered: models for which
-    candidates are put together (None: all). InvalidValue names what cannot be: an unknown pool,
-    combo or model, a number that is not finite.
+    fleet: combo id -> count. rented_nodes: by default the fewest that hold the fleet.
+    prices_usd_per_h: per pool id and node, replaces the declared price. offered: models that get
+    candidates (None: all). InvalidValue: names an unknown pool, combo or model, or a number that is
+    not finite.
     """
     now = with_prices(cluster, prices_usd_per_h or {})
     running_counts = {combo_id: count for combo_id, count in (fleet or {}).items() if count}
@@ -242,7 +246,7 @@ def make_problem(
         model, _ = parse_combo_id(combo_id)
         service = now.service(model)
         demand = demands.get(model, Demand(model, 0.0, service.lengths))
-        running[combo_id] = combo_named(
+        running[combo_id] = evaluate_combo(
             combo_id, now, service, demand.lengths, profile, arrivals_of(demand, service)
         )
     planned = {m: demand for m, demand in demands.items() if not scope or m in scope}
@@ -251,7 +255,7 @@ def make_problem(
     keep = max(2, min(_KEEP_FOR_PLANS, each))
     options = options or PlanOptions()
     candidates: dict[str, tuple[Combo, ...]] = {}
-    unreachable: dict[str, OutOfReach] = {}
+    unreachable: dict[str, UnattainableSlo] = {}
     for model, demand in planned.items():
         if offered is not None and model not in offered:
             candidates[model] = ()
@@ -262,13 +266,13 @@ def make_problem(
             candidates[model] = typed_candidates(now, service, profile, min(keep, _KEEP_PER_TYPE))
             continue
         found = candidate_combos(now, service, demand.lengths, profile, keep, arrivals)
-        if not found and options.late and _some_attain(now, service, profile):
-            found = late_combos(now, service, demand.lengths, profile, keep, arrivals)
+        if not found and options.allow_slo_miss and _half_attain_slo(now, service, profile):
+            found = nearest_combos(now, service, demand.lengths, profile, keep, arrivals)
         elif not found:
-            nearest = out_of_reach(now, service, demand.lengths, profile)
+            nearest = unattainable_slo(now, service, demand.lengths, profile)
             unreachable.update({} if nearest is None else {model: nearest})
         runs = [combo for combo in running.values() if combo.model == model]
-        candidates[model] = (*found, *_switched(runs, found, now, service, demand, profile))
+        candidates[model] = (*found, *_role_variants(runs, found, now, service, demand, profile))
     types: list[TypedDemand] = []
     if now.policy.spends_budget:
         idle = all(demand.req_per_s <= 0.0 for demand in planned.values())
@@ -278,7 +282,7 @@ def make_problem(
             ids += [i for i, combo in running.items() if combo.model == model]
             types += typed_demands(now, now.service(model), demand, ids, profile)
     running = {
-        i: _worth_keeping(combo, candidates.get(combo.model, ()), options.late)
+        i: _discounted_if_late(combo, candidates.get(combo.model, ()), options.allow_slo_miss)
         for i, combo in running.items()
     }
     least = fewest_nodes(now, [(running[i], n) for i, n in running_counts.items()])
@@ -296,12 +300,12 @@ def make_problem(
         scope=scope,
         additions_only=additions_only,
         options=options,
-        unreachable=unreachable,
+        unattainable_slos=unreachable,
         types=tuple(types),
     )
 
 
-def _switched(
+def _role_variants(
     running: Iterable[Combo],
     candidates: tuple[Combo, ...],
     cluster: Cluster,
@@ -309,7 +313,7 @@ def _switched(
     demand: Demand,
     profile: Profile,
 ) -> list[Combo]:
-    """What combos of `running` could become by changing roles, beyond the `candidates`."""
+    """Combos that those of `running` could become by switching roles, without `candidates`."""
     if not cluster.policy.switches_roles or service.scale_targets:
         return []
     arrivals = arrivals_of(demand, service)
@@ -323,24 +327,29 @@ def _switched(
     return [found for found in best.values() if found.id not in known]
 
 
-def _some_attain(cluster: Cluster, service: Service, profile: Profile) -> bool:
-    """Whether at least half of the requests of `service`, by its declared lengths, attain its SLO
-    somewhere. Where only a tail of them cannot, the rest is better served than left alone."""
-    enough = replace(service, percentile=min(service.percentile, _SOME))
+def _half_attain_slo(cluster: Cluster, service: Service, profile: Profile) -> bool:
+    """Whether at least half of the requests of `service`, at its declared lengths, can meet its
+    SLO.
+
+    If only a tail of them cannot, serving the rest is better than serving none.
+    """
+    enough = replace(service, percentile=min(service.percentile, _HALF))
     return bool(candidate_combos(cluster, enough, service.lengths, profile))
 
 
-def _worth_keeping(combo: Combo, candidates: Iterable[Combo], late: bool) -> Combo:
-    """A running combo that misses the SLO counts for nothing where others can meet it: the plan
-    replaces it, and until it is gone it gets next to no requests. late: it counts where none can.
+def _discounted_if_late(combo: Combo, candidates: Iterable[Combo], late: bool) -> Combo:
+    """`combo` with negligible capacity if it misses the SLO and others can meet it.
+
+    The plan replaces it, and until then it gets almost no requests. late: it counts fully if no
+    other can meet the SLO.
     """
     if combo.meets_slo or (late and not any(other.meets_slo for other in candidates)):
         return combo
-    return replace(combo, req_per_s=_NEXT_TO_NOTHING)
+    return replace(combo, req_per_s=_NEGLIGIBLE_REQ_PER_S)
 
 
 def arrivals_of(demand: Demand, service: Service) -> Arrivals:
-    """How the requests of `demand` arrive at the capacity that is to serve them."""
+    """The arrival process of `demand` at the capacity that serves it."""
     return Arrivals(demand.req_per_s / service.utilization, demand.arrival_cv)
 
 
@@ -363,7 +372,7 @@ def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Clus
 
 
 def fewest_nodes(cluster: Cluster, combos: Iterable[tuple[Combo, int]]) -> dict[str, int]:
-    """Nodes per pool that hold `combos`: power-of-two slices fill nodes without a rest."""
+    """Nodes per pool that hold `combos`: power-of-two slices fill nodes without gaps."""
     gpus = add_gpus({}, combos)
     return {p.id: -(-gpus[p.id] // p.per_node) for p in cluster.pools if p.id in gpus}
 

@@ -1,7 +1,4 @@
-"""Writing an `AllocationProblem` column by column and row by row, with names to read it back by.
-
-Owns the bookkeeping between names and array indices. Knows nothing of models or pools.
-"""
+"""Builds an `AllocationProblem` column by column and row by row, with names for decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from autoscaler.optimizer.problem import AllocationProblem, Follows
 
 K = TypeVar("K")
 
-# A demand that whole columns meet exactly must not need one more by the solver's own rounding.
+# Solver rounding must not add a column to a demand that whole columns meet exactly.
 _EXACT_IS_ENOUGH = 1.0 - 2e-8
 
 
@@ -35,19 +32,20 @@ class ArrayBuilder(Generic[K]):
         self._follows: list[Follows] = []
 
     def demand(self, what: str, subject: str, amount: float, priority: int) -> int:
-        """A row to serve at least `amount` (> 0) of; its index."""
+        """Add a row of which at least `amount` (> 0) must be served; return its index."""
         self.demand_names.append((what, subject))
         self._demand.append(amount * _EXACT_IS_ENOUGH)
         self._priority.append(priority)
         return len(self._demand) - 1
 
     def follow(self, row: int, of: int, share: float, least: float) -> None:
-        """Let `row` ask for `least` and `share` of what `of` gets, where that is not all of it."""
+        """Let `row` ask only for `least` plus `share` of the served part of row `of`, if that is
+        less."""
         if self._priority[of] < self._priority[row]:  # not where both are among many last ones
             self._follows.append(Follows(row, of, share, least))
 
     def resource(self, what: str, subject: str, capacity: float) -> int:
-        """A row of which at most `capacity` may be used; its index."""
+        """Add a row of which at most `capacity` may be used; return its index."""
         self.resource_names.append((what, subject))
         self._capacity.append(capacity)
         return len(self._capacity) - 1
@@ -60,7 +58,8 @@ class ArrayBuilder(Generic[K]):
         serve: Mapping[int, float],
         use: Mapping[int, float],
     ) -> int:
-        """An integer column with what it serves and uses by row index; its index."""
+        """Add an integer column with the amounts that it serves and uses by row; return its
+        index."""
         self.keys.append(key)
         self._cost.append(cost)
         self._upper.append(upper)
@@ -69,15 +68,15 @@ class ArrayBuilder(Generic[K]):
         return len(self.keys) - 1
 
     def serve(self, column: int, row: int, rate: float) -> None:
-        """Let a column that is there already serve a further row."""
+        """Let an existing column serve a further row."""
         self._serve[column] = {**self._serve[column], row: rate}
 
     def use(self, column: int, row: int, amount: float) -> None:
-        """Let a column that is there already use a further resource."""
+        """Let an existing column use a further resource."""
         self._use[column] = {**self._use[column], row: amount}
 
     def build(self) -> AllocationProblem:
-        """The arrays; InvalidValue names any number that cannot be."""
+        """The arrays. InvalidValue: names an invalid number."""
         serve_indptr = np.cumsum([0] + [len(rows) for rows in self._serve], dtype=np.int64)
         use_indptr = np.cumsum([0] + [len(rows) for rows in self._use], dtype=np.int64)
         return AllocationProblem(

@@ -1,7 +1,7 @@
-"""Which candidate combos are worth keeping: dominance, one direction per GPU pair, the best few.
+"""Ranking of candidate combos: dominance, one direction per GPU pair, and the best few.
 
-Owns the filters and orders of Cauchy sec. 3.3.1 ("Pareto filtering", "candidate ranking"), per
-region and markets. Knows nothing of how offers were made.
+The filters and orders of Cauchy sec. 3.3.1 ("Pareto filtering", "candidate ranking"), per region
+and set of markets.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Market
-from autoscaler.planning.instance_options import Part
+from autoscaler.planning.instance_options import InstanceOption
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """So many of each of some parts, as the combo `id`, with what it is ranked by.
+class CandidateCombo:
+    """A candidate with the figures by which it is ranked.
 
-    group: its region and markets. gpus: that it takes, by pool. usd_per_h: with owned GPUs at 0.
+    options: instance options with their counts. group: its region and markets. gpus: by pool.
+    usd_per_h: with owned GPUs at 0.
     """
 
     id: str
-    parts: tuple[tuple[int, Part], ...]
+    options: tuple[tuple[int, InstanceOption], ...]
     group: tuple[str, frozenset[Market]]
     gpu_pair: frozenset[str]
     gpus: Mapping[str, int]
@@ -31,16 +32,16 @@ class Offer:
     usd_per_req: float
 
 
-def best_of_groups(offers: list[Offer], keep: int) -> list[Offer]:
+def best_per_group(offers: list[CandidateCombo], keep: int) -> list[CandidateCombo]:
     """Per region and markets: one direction per GPU pair, then the best few by three orders."""
-    groups: dict[tuple[str, frozenset[Market]], list[Offer]] = {}
+    groups: dict[tuple[str, frozenset[Market]], list[CandidateCombo]] = {}
     for offer in _one_direction(offers):
         groups.setdefault(offer.group, []).append(offer)
-    kept: dict[str, Offer] = {}
+    kept: dict[str, CandidateCombo] = {}
     for offered in groups.values():
         members = _undominated(offered)
-        aggregated = [offer for offer in members if len(offer.parts) == 1]
-        pairs = [offer for offer in members if len(offer.parts) > 1]
+        aggregated = [offer for offer in members if len(offer.options) == 1]
+        pairs = [offer for offer in members if len(offer.options) > 1]
         for part in (aggregated, pairs):
             for order in (_by_efficiency, _by_price_of_a_request, _by_size):
                 for offer in sorted(part, key=order)[:keep]:
@@ -48,13 +49,14 @@ def best_of_groups(offers: list[Offer], keep: int) -> list[Offer]:
     return sorted(kept.values(), key=_by_efficiency)
 
 
-def _undominated(offers: list[Offer]) -> list[Offer]:
-    """Offers of one region and market that no other beats: no more GPUs of any pool, no less rate.
+def _undominated(offers: list[CandidateCombo]) -> list[CandidateCombo]:
+    """Candidates of one group that no other dominates with no more GPUs of any pool and no less
+    rate.
 
-    Slices pack without a rest, so GPUs per pool are all that a combo takes.
+    Slices pack without gaps, so a combo's resources are its GPUs per pool.
     """
-    kept: list[Offer] = []
-    # Only what has no less rate and no more GPUs can beat: in this order that came before.
+    kept: list[CandidateCombo] = []
+    # A dominating candidate has no less rate and no more GPUs, so it comes earlier in this order.
     for offer in sorted(offers, key=lambda o: (-o.req_per_s, sum(o.gpus.values()), o.id)):
         mine = offer.gpus
         beaten = any(
@@ -65,7 +67,7 @@ def _undominated(offers: list[Offer]) -> list[Offer]:
     return kept
 
 
-def _one_direction(offers: list[Offer]) -> list[Offer]:
+def _one_direction(offers: list[CandidateCombo]) -> list[CandidateCombo]:
     """Cauchy's Pareto filter: of A prefills for B and B prefills for A the better one stays."""
     best: dict[object, tuple[float, str]] = {}
     for offer in offers:
@@ -80,17 +82,17 @@ def _one_direction(offers: list[Offer]) -> list[Offer]:
     ]
 
 
-def _direction(offer: Offer) -> str:
-    return offer.parts[0][1].nodes[0][0].id
+def _direction(offer: CandidateCombo) -> str:
+    return offer.options[0][1].nodes[0][0].id
 
 
-def _by_efficiency(offer: Offer) -> tuple[float, str]:
+def _by_efficiency(offer: CandidateCombo) -> tuple[float, str]:
     return -offer.tokens_per_usd, offer.id
 
 
-def _by_price_of_a_request(offer: Offer) -> tuple[float, str]:
+def _by_price_of_a_request(offer: CandidateCombo) -> tuple[float, str]:
     return offer.usd_per_req, offer.id
 
 
-def _by_size(offer: Offer) -> tuple[float, str]:
+def _by_size(offer: CandidateCombo) -> tuple[float, str]:
     return offer.usd_per_h, offer.id

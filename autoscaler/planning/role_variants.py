@@ -1,7 +1,7 @@
-"""What a running prefill-decode combo can become on the slices that it has, by changing roles.
+"""Role variants: other roles of a running prefill-decode combo on the same slices.
 
-Owns the other ratios of a combo. Candidates have the ratio with the cheapest request, which takes
-other slices at other lengths: alone they would leave a full pool nothing to switch to.
+Candidates have the ratio with the cheapest request, which needs other slices at other lengths.
+Without role variants, a combo in a full pool would have no switch target.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combo_usage import slices_of
 
-WORTH = 1.05
-"""Times as many requests/s, from which on other roles are worth a switch: less comes and goes with
-the lengths that are measured."""
+MIN_GAIN = 1.05
+"""Factor on requests/s from which a role switch is worthwhile: smaller gains fluctuate with the
+measured lengths."""
 
 _Members = list[tuple[Phase, int, str, int]]
 
@@ -31,18 +31,20 @@ def best_roles(
     profile: Profile,
     arrivals: Arrivals,
 ) -> Combo:
-    """`combo` with those roles on its slices with which it does the most requests/s within the
-    SLO, as valued at `lengths`; itself where no others do WORTH as much, and where it is no pair
-    of instances on one node each."""
+    """`combo` with the roles on its slices that give the most requests/s within the SLO at
+    `lengths`.
+
+    The combo itself if no other roles gain MIN_GAIN, or if it is no pair of single-node instances.
+    """
     if not _is_pair(combo):
         return combo
     best = combo
     for members in _other_roles(combo):
         name = combo_id(combo.model, members)
-        found = combo_named(name, cluster, service, lengths, profile, arrivals)
+        found = evaluate_combo(name, cluster, service, lengths, profile, arrivals)
         if found.meets_slo and found.req_per_s > best.req_per_s:
             best = found
-    return best if best.req_per_s > WORTH * combo.req_per_s else combo
+    return best if best.req_per_s > MIN_GAIN * combo.req_per_s else combo
 
 
 def _is_pair(combo: Combo) -> bool:
@@ -52,7 +54,7 @@ def _is_pair(combo: Combo) -> bool:
 
 
 def _other_roles(combo: Combo) -> Iterator[_Members]:
-    """Members of the same slices: any ratio on slices of one kind, the other direction on two."""
+    """Members of the same slices: any ratio on slices of one type, the other direction on two."""
     slices = slices_of(combo)
     if len(slices) == 1:
         ((pool, gpus), count) = next(iter(slices.items()))

@@ -1,8 +1,8 @@
-"""Which plan the running fleet can get to: additions need a place, and money, beside what runs.
+"""Chooses a plan that a rollout from the running fleet can reach.
 
-The best fleet for a demand may have no room until something that serves has left, or cost more than
-the budget while both stand. Owns the choice between that plan and the best one whose additions
-stand beside all that runs. Knows no solver.
+The best fleet for a demand may have no room until some serving instances have left, or may exceed
+the budget while both fleets run. This module chooses between that plan and the best plan whose
+additions start while all running instances stay.
 """
 
 from __future__ import annotations
@@ -16,74 +16,85 @@ from autoscaler.domain.cluster import Market
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.combo_usage import add_gpus, req_per_s_of
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
-from autoscaler.planning.planning_problem import PlanningProblem, Room
+from autoscaler.planning.planning_problem import PlanningProblem, RolloutMode
 from topics.reason_codes import ReasonCode
 
-_LEAST = 1e-6
-_SPARE = 0.5
-"""Of the time, where room is short: the next plan may serve more."""
-_MOST = 0.8
-"""Of the time, for the most work; additions beside what runs are found sooner."""
+_TOLERANCE = 1e-6
+_SURGE_TIME_SHARE = 0.5
+"""Share of the time for a search with limited room: the next search may serve more."""
+_BUDGET_TIME_SHARE = 0.8
+"""Share of the time for the most work; a search for additions alone is faster."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """A plan. makes_room: it is worth that something which serves leaves before what replaces it
-    can start. keeps: models of which it gives nothing away because it may not."""
+class RollablePlan:
+    """A plan that a rollout can reach.
+
+    needs_preemption: it is worth removing serving instances before their replacement can start.
+    scale_in_locked: models whose capacity the plan keeps because scale-in is locked.
+    """
 
     plan: Plan
-    makes_room: bool = False
-    keeps: tuple[str, ...] = ()
+    needs_preemption: bool = False
+    scale_in_locked: tuple[str, ...] = ()
 
 
-def in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
-    """The best plan, where its additions fit beside what runs, or it is worth what getting there
-    costs; else the best plan with such additions.
+def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
+    """The best plan if its additions fit in mode SURGE or if it is worth the cost of its rollout.
 
-    A plan that only costs less may wait for room, while what runs serves as much and the nodes that
-    it rents meanwhile are within the budget; nothing that is needed leaves for it. One that serves
-    more may take from what serves, if it wins more until the next full plan than is lost while it
-    starts, for each step of the disruption budgets. The best one that needs one step comes before
-    the best of all. No model gives up instances for its own in a full pool.
+    Otherwise it is the best plan in mode SURGE. A plan that only costs less may wait for room if
+    the running instances serve as much and the nodes rented meanwhile are within the budget; no
+    needed instance leaves for it. A plan that serves more may remove serving instances if its gain
+    until the next full plan exceeds the loss during the rollout, for each step of the disruption
+    budgets. The best plan with one step is preferred to the best plan of all. No model gives up
+    instances for its own additions in a full pool.
 
-    Mostly one search will do: where something is missing, what stands beside all that runs comes
-    first, and nothing serves more where it serves everything; where nothing is, the cheapest fleet.
+    Usually one search is enough. If demand is unserved, mode SURGE comes first, and its plan is
+    final if it serves everything. If all demand is served, the cheapest fleet is the plan.
 
-    What may not leave yet stays where what runs serves all within its limits, and no promise is
-    broken for it; otherwise it takes nothing from anyone, and nothing is bought to make up for it.
+    A scale-in lock holds if the running instances serve all demand within their limits and no
+    constraint is violated for it. Otherwise it is dropped: locked capacity takes nothing from other
+    models, and nothing is bought to compensate for it.
     """
-    if problem.keeps:
-        if _is_all_served(problem):
-            made = _in_reach(replace(problem, options=problem.options.within(_SPARE)), strategy)
+    if problem.scale_in_locked:
+        if _fleet_serves_all(problem):
+            made = _rollable_plan(
+                replace(problem, options=problem.options.within(_SURGE_TIME_SHARE)), strategy
+            )
             if made.plan.status not in (PlanStatus.BEST_EFFORT, PlanStatus.FAILED):
-                return replace(made, keeps=problem.keeps)
-        problem = replace(problem, keeps=())
-    return _in_reach(problem, strategy)
+                return replace(made, scale_in_locked=problem.scale_in_locked)
+        problem = replace(problem, scale_in_locked=())
+    return _rollable_plan(problem, strategy)
 
 
-def _in_reach(problem: PlanningProblem, strategy: Strategy) -> Reached:
-    """The same, where what may not leave yet counts as needed."""
+def _rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
+    """The same, with locked capacity counted as needed."""
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
     if problem.types and running and not problem.additions_only:
-        return _at_budget(problem, strategy)
-    if problem.types or problem.room is Room.BESIDE or problem.additions_only or not running:
-        return Reached(strategy.solve(problem))
-    if _is_all_served(problem):
-        return _at_least_cost(problem, strategy)
-    beside = _sparing(problem, strategy, Room.BESIDE)
-    if _serves_all(problem, beside):
-        return Reached(beside)
-    return _with_more(problem, strategy, beside)
+        return _budget_plan(problem, strategy)
+    if (
+        problem.types
+        or problem.rollout_mode is RolloutMode.SURGE
+        or problem.additions_only
+        or not running
+    ):
+        return RollablePlan(strategy.solve(problem))
+    if _fleet_serves_all(problem):
+        return _cheapest_plan(problem, strategy)
+    surge = _solve_in_mode(problem, strategy, RolloutMode.SURGE)
+    if _serves_all(problem, surge):
+        return RollablePlan(surge)
+    return _larger_plan(problem, strategy, surge)
 
 
-def _sparing(problem: PlanningProblem, strategy: Strategy, room: Room) -> Plan:
-    """The best plan with this room, that leaves time for those with more of it."""
-    spare = 0.0 if room is Room.LATER else _SPARE
+def _solve_in_mode(problem: PlanningProblem, strategy: Strategy, room: RolloutMode) -> Plan:
+    """The best plan in this rollout mode; it leaves time for the later modes."""
+    spare = 0.0 if room is RolloutMode.RECREATE else _SURGE_TIME_SHARE
     options = replace(problem.options, spare=spare)
-    return strategy.solve(replace(problem, room=room, options=options))
+    return strategy.solve(replace(problem, rollout_mode=room, options=options))
 
 
-def _at_least_cost(problem: PlanningProblem, strategy: Strategy) -> Reached:
+def _cheapest_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
     """The cheapest fleet, where all is served already."""
     limited = (
         problem.cluster.policy.budget_usd_per_h > 0.0 or problem.cluster.pools_by_shared_limit()
@@ -91,166 +102,180 @@ def _at_least_cost(problem: PlanningProblem, strategy: Strategy) -> Reached:
     options = problem.options.within(0.5) if limited else problem.options
     best = strategy.solve(replace(problem, options=options))
     if best.status is PlanStatus.FAILED or problem.options.is_over():
-        return Reached(best)
+        return RollablePlan(best)
     whole = {target.combo.id: target.count for target in best.targets}
     if _fits(problem, best, problem.taken_gpus, whole):
-        return Reached(best)
-    beside = strategy.solve(replace(problem, room=Room.BESIDE))
-    return Reached(best if beside.status is PlanStatus.FAILED else beside)
+        return RollablePlan(best)
+    surge = strategy.solve(replace(problem, rollout_mode=RolloutMode.SURGE))
+    return RollablePlan(best if surge.status is PlanStatus.FAILED else surge)
 
 
-def _at_budget(problem: PlanningProblem, strategy: Strategy) -> Reached:
-    """The fleet that does most for the budget, which takes the place of what runs in it, step by
-    step; or the best additions, where all that runs would have to leave before anything starts."""
-    best = strategy.solve(replace(problem, options=problem.options.within(_MOST)))
-    there = Reached(best, makes_room=best.work is not None)
-    stuck = _stuck(problem, best)
+def _budget_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
+    """The fleet that does the most for the budget and replaces the running fleet step by step.
+
+    If all running instances would have to leave before any addition starts, it is the best plan
+    with additions only.
+    """
+    best = strategy.solve(replace(problem, options=problem.options.within(_BUDGET_TIME_SHARE)))
+    there = RollablePlan(best, needs_preemption=best.work is not None)
+    stuck = _models_without_rollout(problem, best)
     if not stuck:
         return there
     added = strategy.solve(replace(problem, additions_only=True))
-    if added.status is PlanStatus.FAILED:  # what runs costs more than the budget, say
+    if added.status is PlanStatus.FAILED:  # e.g. the running fleet exceeds the budget
         return there
     why = Reason(ReasonCode.BUDGET_STUCK, stuck[0] if len(stuck) == 1 else "", stuck)
-    return Reached(replace(added, notes=(*added.notes, why)))
+    return RollablePlan(replace(added, notes=(*added.notes, why)))
 
 
-def _stuck(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
-    """Models that have no room, or no money, for the first of what `plan` adds, when as much of
-    them has left as may, a step at a time, and of others what leaves. GPUs are counted, not where
-    they lie."""
+def _models_without_rollout(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
+    """Models whose first addition has no room or no money even after all permitted removals.
+
+    Their own instances leave in steps of the disruption budget, those of other models at once. Free
+    GPUs are counted without their location on nodes.
+    """
     added = _added(plan)
     stays = {t.combo.id: min(t.now, t.count) for t in plan.targets}
     found = []
     for model in problem.planned_models():
-        new = [t.combo for t in plan.of(model) if added.get(t.combo.id)]
-        left = {**stays, **_left_at_least(problem, plan, model)}
+        new = [t.combo for t in plan.targets_of(model) if added.get(t.combo.id)]
+        left = {**stays, **_remaining_after_removals(problem, plan, model)}
         gpus = add_gpus(problem.taken_gpus, ((t.combo, left[t.combo.id]) for t in plan.targets))
         if new and not any(
-            _can_be_had(problem, add_gpus(gpus, [(one, 1)]), beside=False) for one in new
+            _available_and_affordable(problem, add_gpus(gpus, [(one, 1)]), surge=False)
+            for one in new
         ):
             found.append(model)
     return tuple(found)
 
 
-def _left_at_least(problem: PlanningProblem, plan: Plan, model: str) -> dict[str, int]:
-    """What is left of what runs of `model` when all of it has left that is to, and may."""
-    targets, service = plan.of(model), problem.cluster.service(model)
+def _remaining_after_removals(problem: PlanningProblem, plan: Plan, model: str) -> dict[str, int]:
+    """Instances of `model` that remain after every permitted removal."""
+    targets, service = plan.targets_of(model), problem.cluster.service(model)
     left, moved = {target.combo.id: target.now for target in targets}, True
     while moved:
         each = [t.combo.req_per_s for t in targets for _ in range(left[t.combo.id])]
         at_a_time, moved = service.max_leaving_req_per_s(each), False
         for target in targets:
             over = max(0, left[target.combo.id] - target.count)
-            rate = max(target.combo.req_per_s, _LEAST)
-            goes = min(over, int((at_a_time + _LEAST) / rate))
+            rate = max(target.combo.req_per_s, _TOLERANCE)
+            goes = min(over, int((at_a_time + _TOLERANCE) / rate))
             left[target.combo.id] -= goes
             at_a_time -= goes * rate
             moved = moved or goes > 0
     return left
 
 
-def _can_be_had(problem: PlanningProblem, gpus: Mapping[str, int], beside: bool) -> bool:
-    """Whether there are nodes for so many GPUs per pool, and money for the nodes; beside: while all
-    nodes that are there now are paid for too."""
+def _available_and_affordable(
+    problem: PlanningProblem, gpus: Mapping[str, int], surge: bool
+) -> bool:
+    """Whether nodes for these GPUs per pool are available and affordable.
+
+    surge: while all current nodes are paid for too.
+    """
     pools = problem.cluster.pools
     now = {pool.id: problem.nodes_now(pool) for pool in pools}
     nodes = {pool.id: -(-gpus.get(pool.id, 0) // pool.per_node) for pool in pools}
-    if any(nodes[pool.id] - now[pool.id] > problem.nodes_to_get(pool) for pool in pools):
+    if any(nodes[pool.id] - now[pool.id] > problem.rentable_nodes(pool) for pool in pools):
         return False
-    if beside:
+    if surge:
         nodes = {pool: max(count, now[pool]) for pool, count in nodes.items()}
     for both in problem.cluster.pools_by_shared_limit().values():
         most = max(both[0].max_of_both, sum(now[pool.id] for pool in both))
         if sum(nodes[pool.id] for pool in both) > most:
             return False
-    paid = now if beside else dict.fromkeys(now, 0)
+    paid = now if surge else dict.fromkeys(now, 0)
     usd = sum(
         (nodes[pool.id] - paid[pool.id]) * pool.price_usd_per_h
         for pool in pools
         if pool.market is not Market.OWNED
     )
     budget = problem.cluster.policy.budget_usd_per_h
-    already = problem.now_usd_per_h() if beside else 0.0
-    return usd <= 0.0 or budget <= 0.0 or already + usd <= budget + _LEAST
+    already = problem.now_usd_per_h() if surge else 0.0
+    return usd <= 0.0 or budget <= 0.0 or already + usd <= budget + _TOLERANCE
 
 
-def _with_more(problem: PlanningProblem, strategy: Strategy, beside: Plan) -> Reached:
-    """What serves more than `beside`, the best that has room, if that is worth it."""
-    # What is asked for beyond the need must not cost anyone their share of it.
-    problem = replace(problem, options=replace(problem.options, hold=0.0))
+def _larger_plan(problem: PlanningProblem, strategy: Strategy, surge: Plan) -> RollablePlan:
+    """A plan that serves more than `surge`, the best plan in mode SURGE, if that is worthwhile."""
+    # Hysteresis of one model must not take capacity that another model needs.
+    problem = replace(problem, options=replace(problem.options, hysteresis=0.0))
     plans: list[Plan] = []
-    for room in (Room.AFTER, Room.LATER):
+    for room in (RolloutMode.STEP, RolloutMode.RECREATE):
         if problem.options.is_over() or any(_serves_all(problem, plan) for plan in plans):
             break
-        plan = _sparing(problem, strategy, room)
+        plan = _solve_in_mode(problem, strategy, room)
         plans += [] if plan.status is PlanStatus.FAILED else [plan]
-    if not plans or beside.status is PlanStatus.FAILED:
-        return Reached(plans[-1] if plans else beside)
+    if not plans or surge.status is PlanStatus.FAILED:
+        return RollablePlan(plans[-1] if plans else surge)
     best = plans[-1]
-    lost = max(_gain(problem, beside, best).values())
-    if lost <= _LEAST and _fits(problem, best, problem.gpus_now(), _added(best)):
-        return Reached(best)
-    more = [plan for plan in plans if max(_gain(problem, plan, beside).values()) > _LEAST]
+    lost = max(_gain(problem, surge, best).values())
+    if lost <= _TOLERANCE and _fits(problem, best, problem.gpus_now(), _added(best)):
+        return RollablePlan(best)
+    more = [plan for plan in plans if max(_gain(problem, plan, surge).values()) > _TOLERANCE]
     for plan in more:
-        if not _needs_own_place(problem, plan) and _is_worth_breaking(problem, plan, beside):
-            return Reached(plan, makes_room=True)
-    if more or any(_is_short_now(problem, beside, model) for model in problem.planned_models()):
-        return Reached(beside)
+        if not _replaces_its_own(problem, plan) and _gain_exceeds_loss(problem, plan, surge):
+            return RollablePlan(plan, needs_preemption=True)
+    if more or any(
+        _is_underserved_now(problem, surge, model) for model in problem.planned_models()
+    ):
+        return RollablePlan(surge)
     whole = {target.combo.id: target.count for target in best.targets}
-    return Reached(best if _fits(problem, best, problem.taken_gpus, whole) else beside)
+    return RollablePlan(best if _fits(problem, best, problem.taken_gpus, whole) else surge)
 
 
 def _serves_all(problem: PlanningProblem, plan: Plan) -> bool:
-    """Whether `plan` leaves no demand and no floor short."""
+    """Whether `plan` serves all demand and meets all floors."""
     served = _shares_served(problem, plan).values()
-    return plan.status is not PlanStatus.FAILED and min(served, default=1.0) > 1.0 - _LEAST
+    return plan.status is not PlanStatus.FAILED and min(served, default=1.0) > 1.0 - _TOLERANCE
 
 
-def _is_all_served(problem: PlanningProblem) -> bool:
-    """Whether what runs has its place, its money and covers every need and floor."""
+def _fleet_serves_all(problem: PlanningProblem) -> bool:
+    """Whether the running fleet has its nodes, is within the budget, and covers every need and
+    floor."""
     taken = problem.gpus_now()
     over = any(
         taken.get(p.id, 0) > problem.nodes_now(p) * p.per_node for p in problem.cluster.pools
     )
     budget = problem.cluster.policy.budget_usd_per_h
-    if over or (budget > 0.0 and problem.now_usd_per_h() > budget + _LEAST):
+    if over or (budget > 0.0 and problem.now_usd_per_h() > budget + _TOLERANCE):
         return False
     for model in problem.planned_models():
-        runs = problem.running_of(model)
+        runs = problem.running_combos(model)
         count = sum(n for _, n in runs)
         service = problem.cluster.service(model)
         if count < service.min_instances or count > (service.max_instances or count):
             return False
-        if req_per_s_of(runs) < problem.needed_req_per_s(model) * (1.0 - _LEAST):
+        if req_per_s_of(runs) < problem.needed_req_per_s(model) * (1.0 - _TOLERANCE):
             return False
     return True
 
 
-def _needs_own_place(problem: PlanningProblem, plan: Plan) -> bool:
-    """Whether a model would give up instances so that others of its own find GPUs in a full pool.
-    Free GPUs are counted, not where they lie: what leaves may leave no block that is large enough.
+def _replaces_its_own(problem: PlanningProblem, plan: Plan) -> bool:
+    """Whether a model would give up instances for its own additions in a full pool.
+
+    Free GPUs are counted without their location, so a free block may be too small.
     """
     free_of_charge = replace(problem.cluster.policy, budget_usd_per_h=0.0)
     cluster = replace(problem.cluster, policy=free_of_charge)
     if _fits(replace(problem, cluster=cluster), plan, problem.gpus_now(), _added(plan)):
         return False
     return any(
-        any(t.count > t.now for t in plan.of(model))
-        and any(t.count < t.now for t in plan.of(model))
+        any(t.count > t.now for t in plan.targets_of(model))
+        and any(t.count < t.now for t in plan.targets_of(model))
         for model in problem.planned_models()
     )
 
 
-def _is_short_now(problem: PlanningProblem, plan: Plan, model: str) -> bool:
-    """Whether `plan` serves more of `model` than what runs does."""
+def _is_underserved_now(problem: PlanningProblem, plan: Plan, model: str) -> bool:
+    """Whether `plan` serves more of `model` than the running instances do."""
     needed = problem.needed_req_per_s(model)
-    runs = sum(target.now * target.combo.req_per_s for target in plan.of(model))
-    serves = sum(target.count * target.combo.req_per_s for target in plan.of(model))
-    return runs < min(needed, serves) * (1.0 - _LEAST)
+    runs = sum(target.now * target.combo.req_per_s for target in plan.targets_of(model))
+    serves = sum(target.count * target.combo.req_per_s for target in plan.targets_of(model))
+    return runs < min(needed, serves) * (1.0 - _TOLERANCE)
 
 
 def _added(plan: Plan) -> dict[str, int]:
-    """Combos that start: more than run now, but for those that other ones switch to."""
+    """Combos that start: counts above the current ones, except those that others switch to."""
     added = Counter({t.combo.id: max(0, t.count - t.now) for t in plan.targets})
     added.subtract({switch.target: switch.count for switch in plan.switches})
     return dict(+added)
@@ -259,34 +284,39 @@ def _added(plan: Plan) -> dict[str, int]:
 def _fits(
     problem: PlanningProblem, plan: Plan, taken: Mapping[str, int], counts: Mapping[str, int]
 ) -> bool:
-    """Whether `counts` of the plan's combos have room beside `taken` GPUs per pool, and the nodes
-    that they need the budget beside all that are paid for now."""
+    """Whether `counts` of the plan's combos fit in addition to `taken` GPUs per pool.
+
+    Their nodes must fit the budget together with all nodes that are paid for now.
+    """
     gpus = add_gpus(taken, ((t.combo, counts.get(t.combo.id, 0)) for t in plan.targets))
-    return _can_be_had(problem, gpus, beside=True)
+    return _available_and_affordable(problem, gpus, surge=True)
 
 
-def _is_worth_breaking(problem: PlanningProblem, plan: Plan, beside: Plan) -> bool:
-    """Whether `plan` serves more than `beside` until the next full plan, with what is not served
-    until its additions have started; a higher priority outweighs all lower ones.
+def _gain_exceeds_loss(problem: PlanningProblem, plan: Plan, surge: Plan) -> bool:
+    """Whether `plan` serves more than `surge` until the next full plan, less the loss of its
+    rollout.
 
-    E.g. a start takes 60 s and plans are made every 300 s: where a third of the need leaves for
-    something larger, 6.7% of the demand more must be served than without.
+    A higher priority outweighs all lower ones. E.g. a start takes 60 s and a full plan comes every
+    300 s: if a third of the need leaves for a larger instance, the gain must exceed 6.7% of the
+    demand.
     """
     starts_s = (t.combo.start_s for t in plan.targets if t.count > t.now)
     share = max(starts_s, default=0.0) / problem.cluster.policy.replan_every_s
     worth: dict[int, float] = {}
-    for model, more in _gain(problem, plan, beside).items():
+    for model, more in _gain(problem, plan, surge).items():
         priority = problem.cluster.service(model).priority
-        lost = _lost_meanwhile(problem, plan, model, share)
+        lost = _share_lost(problem, plan, model, share)
         worth[priority] = worth.get(priority, 0.0) + more - lost
-    decisive = (net for _, net in sorted(worth.items(), reverse=True) if abs(net) > _LEAST)
+    decisive = (net for _, net in sorted(worth.items(), reverse=True) if abs(net) > _TOLERANCE)
     return next(decisive, 0.0) > 0.0
 
 
-def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str, of_time: float) -> float:
-    """The share of what `model` needs that leaves under `plan` and serves now, during `of_time` for
-    every step that its disruption budget makes of it; infinite where none of it may leave."""
-    needed, targets = problem.needed_req_per_s(model), plan.of(model)
+def _share_lost(problem: PlanningProblem, plan: Plan, model: str, of_time: float) -> float:
+    """The share of the need of `model` that serves now and leaves under `plan`, times `of_time`.
+
+    It counts once for every step of the disruption budget. It is infinite if no instance may leave.
+    """
+    needed, targets = problem.needed_req_per_s(model), plan.targets_of(model)
     runs = sum(target.now * target.combo.req_per_s for target in targets)
     leaves = sum(max(0, t.now - t.count) * t.combo.req_per_s for t in targets)
     if needed <= 0.0 or leaves <= 0.0:
@@ -296,24 +326,27 @@ def _lost_meanwhile(problem: PlanningProblem, plan: Plan, model: str, of_time: f
     a_step = problem.cluster.service(model).max_leaving_req_per_s(each)
     if a_step <= 0.0:
         return math.inf
-    return of_time * lost * max(1, math.ceil(leaves / a_step - _LEAST))
+    return of_time * lost * max(1, math.ceil(leaves / a_step - _TOLERANCE))
 
 
 def _gain(problem: PlanningProblem, one: Plan, other: Plan) -> dict[str, float]:
-    """What `one` serves more than `other`, as a share of each planned model's demand. A floor that
-    is missed counts as demand."""
+    """Additional service of `one` over `other`, as a share of each planned model's demand.
+
+    A missed floor counts as demand.
+    """
     more, less = _shares_served(problem, one), _shares_served(problem, other)
     return {model: more[model] - less[model] for model in more}
 
 
 def _shares_served(problem: PlanningProblem, plan: Plan) -> dict[str, float]:
-    """The share of each planned model's demand that `plan` serves, less what its floor misses."""
+    """The share of each planned model's demand that `plan` serves, less the missed share of its
+    floor."""
     found = {}
     for model in problem.planned_models():
         demand, service = problem.demands[model].req_per_s, problem.cluster.service(model)
         short = plan.shortfall_req_per_s.get(model, 0.0)
         share = 1.0 - (short / demand if demand > 0.0 else 0.0)
-        runs = sum(target.count for target in plan.of(model))
+        runs = sum(target.count for target in plan.targets_of(model))
         missed = max(0, service.min_instances - runs)
         found[model] = share - (missed / service.min_instances if missed else 0.0)
     return found

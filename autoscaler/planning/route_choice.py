@@ -14,45 +14,47 @@ from typing import TypeVar
 from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.answer_quality import Priced, Split, best_of, split_at, splits
-from autoscaler.planning.planner_messages import ChosenSplit, RouteAsk
+from autoscaler.planning.answer_quality import PricedSplit, Split, best_split, split_at, splits
+from autoscaler.planning.planner_messages import ChosenSplit, RouteTraffic
 from topics.reason_codes import ReasonCode
 
 Fleet = TypeVar("Fleet")
 
-_MOST = 48
-_WORTH = 0.02  # what less would save does not pay for instances that start and stop
-_CHANCE = 2.0  # standard errors by which a sample's quality may lie below what is asked for
+_MAX_SPLITS = 48
+_MIN_SAVING = 0.02  # what less would save does not pay for instances that start and stop
+_STANDARD_ERRORS = (
+    2.0  # standard errors by which a sample's quality may lie below what is asked for
+)
 
 
-def choose(
-    route: QualityRoute, ask: RouteAsk, price: Callable[[Split, int], tuple[Fleet, float, bool]]
+def choose_split(
+    route: QualityRoute, ask: RouteTraffic, price: Callable[[Split, int], tuple[Fleet, float, bool]]
 ) -> tuple[ChosenSplit, Fleet]:
     """The split to go for, and its fleet. price: (fleet, USD/h with what changes cost,
     falls short), given a split and how many are still to be priced, it included. Thresholds that
     rest move only where they serve less than the load, or where their answers are worse than asked
     for by more than chance."""
-    found = candidates(route, ask)
-    if ask.rests:
+    found = candidate_splits(route, ask)
+    if ask.recently_moved:
         few = [s for s in found if s.cuts == ask.cuts or s.quality < route.at_least - 1e-9]
         options = _priced(few, price, len(few) + len(found))
         now = next(o for o in options if o.split.cuts == ask.cuts)
-        if not now.short and _is_good(route, ask.mix, now.split, route.at_least):
+        if not now.underserved and _is_good(route, ask.mix, now.split, route.at_least):
             return _chosen(route, now, options)
     options = _priced(found, price, len(found))
-    best = best_of(route, options)
+    best = best_split(route, options)
     known = next((o for o in options if o.split.cuts == ask.cuts), None)
-    if known is not None and _stays(route, ask.mix, known, best):
+    if known is not None and _keeps_current(route, ask.mix, known, best):
         best = known
     return _chosen(route, best, options)
 
 
-def candidates(route: QualityRoute, ask: RouteAsk) -> list[Split]:
+def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
     """Splits of enough quality, or the best there is, and what is in force; not too many."""
     found = sorted(splits(route, ask.mix), key=lambda s: (s.quality, s.cuts))
     good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
-    if len(good) > _MOST:
-        good = [good[round(i * (len(good) - 1) / (_MOST - 1))] for i in range(_MOST)]
+    if len(good) > _MAX_SPLITS:
+        good = [good[round(i * (len(good) - 1) / (_MAX_SPLITS - 1))] for i in range(_MAX_SPLITS)]
     # The next one below what is asked for, and the lowest, show what the quality costs.
     worse = [s for s in found if s.quality < route.at_least - 1e-9]
     below = worse[:1] + worse[-1:]
@@ -62,8 +64,8 @@ def candidates(route: QualityRoute, ask: RouteAsk) -> list[Split]:
     return list(wanted.values())
 
 
-def loaded(
-    route: QualityRoute, split: Split, ask: RouteAsk, demands: Mapping[str, Demand]
+def with_split(
+    route: QualityRoute, split: Split, ask: RouteTraffic, demands: Mapping[str, Demand]
 ) -> dict[str, Demand]:
     """`demands` with the requests of `route` moved from where `ask.cuts` have them to `split`."""
     before = route.fractions(ask.cuts, ask.mix) if ask.cuts else (0.0,) * len(route.models)
@@ -74,7 +76,7 @@ def loaded(
     return made
 
 
-def chance(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
+def sampling_error(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
     """By how much the mean quality of so few requests differs from the true one by chance."""
     if not mix.requests:
         return 0.0
@@ -85,18 +87,20 @@ def chance(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
         for i in range(len(route.models))
         for k in range(ends[i], min(ends[i + 1], len(route.shares)))
     )
-    return _CHANCE * math.sqrt(spread / mix.requests)
+    return _STANDARD_ERRORS * math.sqrt(spread / mix.requests)
 
 
-def bound_by(route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[Fleet]]) -> Reason:
+def binding_reason(
+    route: QualityRoute, best: PricedSplit[Fleet], options: Sequence[PricedSplit[Fleet]]
+) -> Reason:
     """What holds the choice where it is."""
-    if best.short:
+    if best.underserved:
         return Reason(ReasonCode.QUALITY_POOLS, route.name)
     if best.split.quality < route.at_least - 1e-9:
         least = (route.at_least,)
         return Reason(ReasonCode.QUALITY_OUT_OF_REACH, route.name, quantities=least)
     worse = [
-        o for o in options if not o.short and o.split.quality < route.at_least - 1e-9
+        o for o in options if not o.underserved and o.split.quality < route.at_least - 1e-9
     ]  # fmt: skip
     saving = [o for o in worse if o.usd_per_h < best.usd_per_h - 0.005]
     if not saving:
@@ -109,12 +113,12 @@ def bound_by(route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[
 
 def _priced(
     found: Sequence[Split], price: Callable[[Split, int], tuple[Fleet, float, bool]], left: int
-) -> list[Priced[Fleet]]:
-    return [Priced(split, *price(split, left - i)) for i, split in enumerate(found)]
+) -> list[PricedSplit[Fleet]]:
+    return [PricedSplit(split, *price(split, left - i)) for i, split in enumerate(found)]
 
 
 def _chosen(
-    route: QualityRoute, best: Priced[Fleet], options: Sequence[Priced[Fleet]]
+    route: QualityRoute, best: PricedSplit[Fleet], options: Sequence[PricedSplit[Fleet]]
 ) -> tuple[ChosenSplit, Fleet]:
     return ChosenSplit(
         route.name,
@@ -122,18 +126,20 @@ def _chosen(
         best.split.fractions,
         best.split.quality,
         best.usd_per_h,
-        bound_by(route, best, options),
+        binding_reason(route, best, options),
     ), best.fleet
 
 
-def _stays(route: QualityRoute, mix: ScoreMix, now: Priced[Fleet], best: Priced[Fleet]) -> bool:
-    if now.short and not best.short:
+def _keeps_current(
+    route: QualityRoute, mix: ScoreMix, now: PricedSplit[Fleet], best: PricedSplit[Fleet]
+) -> bool:
+    if now.underserved and not best.underserved:
         return False
     if not _is_good(route, mix, now.split, min(route.at_least, best.split.quality)):
         return False
-    return now.usd_per_h <= best.usd_per_h * (1.0 + _WORTH) + 1e-9
+    return now.usd_per_h <= best.usd_per_h * (1.0 + _MIN_SAVING) + 1e-9
 
 
 def _is_good(route: QualityRoute, mix: ScoreMix, split: Split, enough: float) -> bool:
     """Whether its answers are as good as `enough`, or worse by no more than chance."""
-    return split.quality >= enough - 1e-9 - chance(route, split.cuts, mix)
+    return split.quality >= enough - 1e-9 - sampling_error(route, split.cuts, mix)

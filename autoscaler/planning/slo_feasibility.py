@@ -17,13 +17,13 @@ from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.throughput import unloaded_latency
 from autoscaler.planning.candidate_combos import usable_pools
-from autoscaler.planning.instances import served
+from autoscaler.planning.instances import served_spec
 from autoscaler.templates.engine_filter import VLLM
 from topics.reason_codes import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfReach:
+class UnattainableSlo:
     """The fastest that requests of a model can be served here, against an SLO that is faster.
 
     ttft_ms, tpot_ms: the least of each, at the declared percentile, that any slice reaches;
@@ -43,13 +43,13 @@ class OutOfReach:
         return Reason(ReasonCode.SLO_OUT_OF_REACH, model, where, times_ms)
 
 
-def out_of_reach(
+def unattainable_slo(
     cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
-) -> OutOfReach | None:
+) -> UnattainableSlo | None:
     """How near `service` can come to its SLO; None when no slice of one node can hold it."""
     if service.graph is not None:
         return None
-    spec = served(service)
+    spec = served_spec(service)
     longest = spec.max_position
     first: tuple[float, str] | None = None
     later: tuple[float, str] | None = None
@@ -67,4 +67,4 @@ def out_of_reach(
             later = min(later or (tpot_ms, name), (tpot_ms, name))
     if first is None or later is None:
         return None
-    return OutOfReach(service.slo, *first, *later)
+    return UnattainableSlo(service.slo, *first, *later)

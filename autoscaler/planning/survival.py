@@ -25,8 +25,8 @@ LOSS_LEVEL = "loss of a node"
 
 ONE_NODE, ALL_SPOT = "survive one-node", "survive all-spot"
 
-_FEW_LEVELS = 4
-_SWITCHES = 480
+_MIN_LEVELS = 4
+_MAX_SWITCHES = 480
 """Steps between the least and the most that a node can carry, over all models and pools: every one
 where there are no more of them, else this many shared evenly, at least 4 for each model and pool.
 One that is left out asks for more to be left over than is needed: with 4, a quarter of small plans
@@ -35,7 +35,7 @@ were dearer, up to twice as much. With all, 10 models on 6 pools are 2% cheaper 
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _LostNode:
     """One node of `pool`, to be lost: `wanted` requests/s must be left. least: what such a node
     carries in any case; on_it: columns on the pool with what a node of them carries."""
 
@@ -76,10 +76,10 @@ def add_survival_rows(
     model, demand = service.model, problem.demands[service.model].req_per_s
     if demand <= 0.0 or service.survive == "none":
         return False
-    standing = problem.standing_of(model)
+    standing = problem.fixed_combos(model)
     if service.survive == "all-spot":
-        reached = _left(problem.running_of(model), is_spot)
-        missing = problem.held(demand, reached) - _left(standing, is_spot)
+        reached = _surviving_req_per_s(problem.running_combos(model), is_spot)
+        missing = problem.with_hysteresis(demand, reached) - _surviving_req_per_s(standing, is_spot)
         if missing > 1e-9 * demand:
             row = builder.demand(ALL_SPOT, model, missing, priority)
             for index, combo in columns:
@@ -92,8 +92,8 @@ def add_survival_rows(
         def falls(combo: Combo, pool_id: str = pool_id) -> bool:
             return pool_id in combo.gpus_by_pool()
 
-        everything = wanted + node.most - _left(standing)
-        rest = max(wanted - _left(standing, falls), 1e-9 * wanted)
+        everything = wanted + node.most - _surviving_req_per_s(standing)
+        rest = max(wanted - _surviving_req_per_s(standing, falls), 1e-9 * wanted)
         whole = builder.demand(ONE_NODE, model, everything, priority)
         outside = builder.demand(ONE_NODE, model, rest, priority)
         for index, combo in columns:
@@ -103,7 +103,7 @@ def add_survival_rows(
         either = builder.resource("one of two", f"{model} {pool_id}", 1.0)
         builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
         builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
-        nodes = problem.nodes_now(node.pool) + problem.nodes_to_get(node.pool)
+        nodes = problem.nodes_now(node.pool) + problem.rentable_nodes(node.pool)
         most_count = max(1.0, float(nodes * node.pool.per_node))  # or the switch uses nothing
         left_out |= _add_levels(builder, auxiliary, whole, node, most_count, levels)
     return left_out
@@ -111,11 +111,11 @@ def add_survival_rows(
 
 def _nodes(
     problem: PlanningProblem, service: Service, columns: list[tuple[int, Combo]]
-) -> Iterator[_Node]:
+) -> Iterator[_LostNode]:
     """For every pool that `service` may use, the node to be lost; not where what stands survives
     that already."""
     model, demand = service.model, problem.demands[service.model].req_per_s
-    running, standing = problem.running_of(model), problem.standing_of(model)
+    running, standing = problem.running_combos(model), problem.fixed_combos(model)
     used = {pool for _, combo in columns for pool in combo.gpus_by_pool()}
     used |= {pool for combo, _ in standing for pool in combo.gpus_by_pool()}
     for pool in problem.cluster.pools:
@@ -129,15 +129,19 @@ def _nodes(
             on_it = (c for c in combos if where.id in c.gpus_by_pool())
             return max((lost_with_one_node(combo, where) for combo in on_it), default=0.0)
 
-        reached = _left(running) - lost(combo for combo, _ in running)
-        wanted = problem.held(demand, max(reached, _left(running, falls)))
+        reached = _surviving_req_per_s(running) - lost(combo for combo, _ in running)
+        wanted = problem.with_hysteresis(demand, max(reached, _surviving_req_per_s(running, falls)))
         least = lost(combo for combo, _ in standing)
-        if wanted > max(_left(standing) - least, _left(standing, falls)) * (1.0 + 1e-9):
+        if wanted > max(
+            _surviving_req_per_s(standing) - least, _surviving_req_per_s(standing, falls)
+        ) * (1.0 + 1e-9):
             on_it = ((i, max(least, lost_with_one_node(c, pool))) for i, c in columns if falls(c))
-            yield _Node(pool, wanted, least, tuple(on_it))
+            yield _LostNode(pool, wanted, least, tuple(on_it))
 
 
-def most_levels(problem: PlanningProblem, columns: Mapping[str, list[tuple[int, Combo]]]) -> int:
+def max_loss_levels(
+    problem: PlanningProblem, columns: Mapping[str, list[tuple[int, Combo]]]
+) -> int:
     """Steps for each model and pool at most; columns: of the combos of each model."""
     services = [problem.cluster.service(model) for model in columns]
     steps = [
@@ -146,9 +150,9 @@ def most_levels(problem: PlanningProblem, columns: Mapping[str, list[tuple[int, 
         if _loses_nodes(problem, service)
         for node in _nodes(problem, service, columns[service.model])
     ]
-    if sum(steps) <= _SWITCHES:
-        return max([_FEW_LEVELS, *steps])
-    return max(_FEW_LEVELS, _SWITCHES // len(steps))
+    if sum(steps) <= _MAX_SWITCHES:
+        return max([_MIN_LEVELS, *steps])
+    return max(_MIN_LEVELS, _MAX_SWITCHES // len(steps))
 
 
 def _loses_nodes(problem: PlanningProblem, service: Service) -> bool:
@@ -160,7 +164,7 @@ def _add_levels(
     builder: ArrayBuilder[K],
     auxiliary: K,
     whole: int,
-    node: _Node,
+    node: _LostNode,
     most_count: float,
     at_most: int,
 ) -> bool:
@@ -183,7 +187,7 @@ def _add_levels(
     return len(levels) < len(every)
 
 
-def _left(
+def _surviving_req_per_s(
     combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
 ) -> float:
     """Requests/s of `combos` without those that fall."""

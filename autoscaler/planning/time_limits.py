@@ -140,7 +140,7 @@ def _slow_pool(pool: Pool, policy: Policy) -> Contradiction:
     )
 
 
-def beyond_window(service: Service, policy: Policy) -> tuple[str, str] | None:
+def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None:
     """The key for which demand would have to be known for longer than it is, and what is wrong."""
     for key, declared_s in (
         ("zero_after", service.zero_after_s),
@@ -152,7 +152,7 @@ def beyond_window(service: Service, policy: Policy) -> tuple[str, str] | None:
     return None
 
 
-def short_drains(
+def drain_warnings(
     services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
 ) -> dict[str, Reason]:
     """As `Guards.held`: models whose drains may cut answers, at the measured lengths."""

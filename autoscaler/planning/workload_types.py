@@ -14,9 +14,9 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Demand, WorkloadType
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.candidate_combos import candidate_combos, combo_named
+from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo
 
-WHOLE = "all"
+ALL_REQUESTS = "all"
 """The one type of a service that declares none."""
 
 
@@ -36,12 +36,12 @@ class TypedDemand:
     @property
     def name(self) -> str:
         """Model and type, as people read it."""
-        return self.model if self.type.name == WHOLE else f"{self.model}/{self.type.name}"
+        return self.model if self.type.name == ALL_REQUESTS else f"{self.model}/{self.type.name}"
 
 
 def types_of(service: Service) -> tuple[WorkloadType, ...]:
     """The declared types, or one that stands for all requests."""
-    return service.types or (WorkloadType(WHOLE, 1.0, service.lengths),)
+    return service.types or (WorkloadType(ALL_REQUESTS, 1.0, service.lengths),)
 
 
 def typed_candidates(
@@ -78,6 +78,6 @@ def _for_type(
 ) -> Combo | None:
     """The combo at the lengths of `kind`; None where it cannot hold even one such request."""
     try:
-        return combo_named(combo_id, cluster, service, kind.lengths, profile)
+        return evaluate_combo(combo_id, cluster, service, kind.lengths, profile)
     except InvalidValue:
         return None

@@ -14,7 +14,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.planner_messages import PlanRequest, RouteAsk, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, Urgency
 from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of, rented_since_ms
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
@@ -45,7 +45,7 @@ class PlanningContext:
     backoff: Mapping[str, Backoff]
     now_ms: int
     combos: Mapping[str, Combo] = field(default_factory=dict)
-    routes: tuple[RouteAsk, ...] = ()
+    routes: tuple[RouteTraffic, ...] = ()
 
     def unusable_nodes(self) -> frozenset[str]:
         """Nodes that get no launches now."""
@@ -113,7 +113,9 @@ def urgent_request(number: int, ground: PlanningContext, scope: tuple[str, ...])
     """A request for additions to the models in `scope`."""
     known = (ground.models[model].target_why for model in scope)
     reasons = tuple(why for why in known if why is not None)
-    request = replace(_request(number, Urgency.URGENT, ground, scope), keeps=_fixed(ground, scope))
+    request = replace(
+        _request(number, Urgency.URGENT, ground, scope), scale_in_locked=_fixed(ground, scope)
+    )
     return Pending(request, reasons)
 
 
@@ -126,8 +128,8 @@ def full_request(
     request = _request(number, Urgency.FULL, ground, scope)
     request = replace(
         request,
-        beside=_needs_surge_room(ground, triggers),
-        keeps=_keeps(ground, scope),
+        surge_only=_needs_surge_room(ground, triggers),
+        scale_in_locked=_keeps(ground, scope),
         switchable=may_switch(ground, scope),
     )
     return Pending(request, reasons)

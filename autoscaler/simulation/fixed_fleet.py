@@ -12,7 +12,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import Used, place
@@ -70,7 +70,7 @@ def combos_by_id(
     for combo_id in counts:
         model, _ = parse_combo_id(combo_id)
         service = cluster.service(model)
-        found[combo_id] = combo_named(combo_id, cluster, service, lengths[model], profile)
+        found[combo_id] = evaluate_combo(combo_id, cluster, service, lengths[model], profile)
     return found
 
 

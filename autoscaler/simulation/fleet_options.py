@@ -17,7 +17,7 @@ from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.candidate_combos import combo_named, usable_pools
+from autoscaler.planning.candidate_combos import evaluate_combo, usable_pools
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.simulation.fixed_fleet import combos_by_id, place_groups
 
@@ -81,7 +81,7 @@ def instance_kinds(
     for (region, gpu, gpus), pools in sorted(grouped.items()):
         name = combo_id(service.model, [(Phase.AGGREGATED, gpus, pools[0].id, 1)])
         try:
-            made = combo_named(name, cluster, service, lengths, cluster_profile(cluster))
+            made = evaluate_combo(name, cluster, service, lengths, cluster_profile(cluster))
         except InvalidValue:
             continue  # the weights, or one request, do not fit
         ordered = tuple(sorted(pools, key=lambda p: (_ORDER[p.market], p.price_usd_per_h)))

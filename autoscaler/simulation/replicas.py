@@ -19,7 +19,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.estimate.windows import NoData
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.simulation.baseline_fleet import BaselineFleet
@@ -176,7 +176,7 @@ def combo_in_pool(
     """One instance of `kind` in `pool`."""
     name = combo_id(service.model, [(Phase.AGGREGATED, kind.gpus, pool, 1)])
     found = lengths.get(service.model, service.lengths)
-    return combo_named(name, cluster, service, found, cluster_profile(cluster))
+    return evaluate_combo(name, cluster, service, found, cluster_profile(cluster))
 
 
 def replica_capacity(combo: Combo, lengths: Lengths) -> ReplicaCapacity:

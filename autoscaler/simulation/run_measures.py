@@ -4,7 +4,7 @@ Attainment: a request attains its SLO iff it was served and both its TTFT and it
 output token are within the model's limits. Every arrived request counts.
 
 Ordered capacity: requests/s of all assigned groups that are not draining, ready or not, by the
-planner's own figures (`combo_named`) at the lengths of the trace, before utilization.
+planner's own figures (`evaluate_combo`) at the lengths of the trace, before utilization.
 
 A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model. A decision
 that does both counts if it raises (lowers) the ordered capacity by more than a tenth and costs more
@@ -22,7 +22,7 @@ from itertools import pairwise
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.workload import Arrivals, Lengths, Slo
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.simulation.simulated_request import Ending
 from autoscaler.simulation.timeline import FlowRow, RequestRow, Timeline
@@ -100,7 +100,7 @@ class ComboCapacity:
             service = self._cluster.service(model)
             lengths = self._lengths.get(model, service.lengths)
             raw = self._req_per_s.get(model, 0.0) / service.utilization
-            combo = combo_named(
+            combo = evaluate_combo(
                 combo_id,
                 self._cluster,
                 service,

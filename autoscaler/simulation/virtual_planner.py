@@ -14,8 +14,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import finite
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.planner import answer
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner import answer_request
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
 from autoscaler.planning.strategies.registry import strategy_for
 from topics.reason_codes import ReasonCode
 
@@ -36,7 +36,7 @@ class PlanTimes:
 
 def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     """The production planner with work limits instead of time limits: answers are reproducible."""
-    return answer(request, cluster, cluster_profile(cluster), strategy_for(cluster.policy))
+    return answer_request(request, cluster, cluster_profile(cluster), strategy_for(cluster.policy))
 
 
 class VirtualPlanner:
@@ -56,7 +56,7 @@ class VirtualPlanner:
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
         if now_ms < self.down_until_ms:
-            plan_answer = unanswered(request, Reason(ReasonCode.SOLVER_AWAY))
+            plan_answer = no_plan_answer(request, Reason(ReasonCode.SOLVER_AWAY))
         else:
             plan_answer = self._plan_or_repeat(request, cluster)
         due_ms = max(now_ms, self._free_at_ms[request.urgency]) + takes_ms

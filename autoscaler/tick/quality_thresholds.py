@@ -17,7 +17,7 @@ from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.change_point import RateEstimate, current_rate
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.score_drift import current_score_mix, has_drifted
-from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteTraffic
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.controller_state import ModelState, SplitState
 from autoscaler.state.decision_record import notice
@@ -39,7 +39,7 @@ def route_requests(
     demands: Demands,
     models: Mapping[str, ModelState],
     now_ms: int,
-) -> tuple[RouteAsk, ...]:
+) -> tuple[RouteTraffic, ...]:
     """The input of a full plan for each service.
 
     The rate is the sum that its models' targets hold for it. A split that only moves requests then
@@ -59,7 +59,7 @@ def route_requests(
             held += max(0.0, models[model].target_req_per_s - own)
         rate_asked = min(max(held, rate.low), rate.high)
         rests = _is_unchanged(route, known, demand, cluster.policy, now_ms)
-        found.append(RouteAsk(route.name, rate_asked, mix, known.target_cuts, rests))
+        found.append(RouteTraffic(route.name, rate_asked, mix, known.target_cuts, rests))
     return tuple(found)
 
 

@@ -34,7 +34,13 @@ from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.answer_quality import Priced, Split, front, priced, splits
+from autoscaler.planning.answer_quality import (
+    PricedSplit,
+    Split,
+    pareto_front,
+    price_splits,
+    splits,
+)
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy
@@ -126,9 +132,9 @@ class Prices:
         return made, made.cost_usd_per_h, bool(made.shortfall_req_per_s)
 
 
-def least(options: list[Priced[Plan]], quality: float) -> float:
+def least(options: list[PricedSplit[Plan]], quality: float) -> float:
     """USD/h of the cheapest option of that quality."""
-    good = [o.usd_per_h for o in front(options) if o.split.quality >= quality]
+    good = [o.usd_per_h for o in pareto_front(options) if o.split.quality >= quality]
     return min(good, default=float("inf"))
 
 
@@ -139,7 +145,7 @@ def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict
     mixed = Prices(cluster_of(tuple(PRICES), latency_s), profile)
     whole = next(s for s in grid if s.fractions[-1] == 1.0)
     started = time.process_time()
-    ours = least(list(priced(grid, mixed.of)), quality)
+    ours = least(list(price_splits(grid, mixed.of)), quality)
     seconds = time.process_time() - started
     uniform = min(
         (
@@ -153,7 +159,7 @@ def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict
         "stand-alone, one type": min(home.alone(whole, "70b") for home in homes),
         "stand-alone, mixed": mixed.alone(whole, "70b"),
         "uniform": uniform,
-        "homogeneous": min(least(list(priced(grid, home.of)), quality) for home in homes),
+        "homogeneous": min(least(list(price_splits(grid, home.of)), quality) for home in homes),
         "ours": ours,
         "cpu_s": seconds,
     }
@@ -168,7 +174,7 @@ def scale(steps: int, profile: Profile) -> list[dict[str, float]]:
         grid = splits(route(CASES[1][0], steps))
         started = time.process_time()
         prices = Prices(cluster_of(gpus, CASES[1][1], 1), profile, 60.0)
-        kept = front(list(priced(grid, prices.of)))
+        kept = pareto_front(list(price_splits(grid, prices.of)))
         seconds = time.process_time() - started
         found.append({"types": kinds, "gpus": 8 * kinds, "cpu_s": seconds, "points": len(kept)})
         best = kept[-1] if kept else None

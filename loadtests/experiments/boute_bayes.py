@@ -17,7 +17,7 @@ import time
 import optuna
 
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.answer_quality import front, priced, splits
+from autoscaler.planning.answer_quality import pareto_front, price_splits, splits
 from loadtests.experiments.boute import MODELS, PRICES, Prices, cluster_of, route
 
 _LATENCY_S = 8.0
@@ -36,7 +36,9 @@ def main() -> None:
 
     started = time.process_time()
     mixed = Prices(cluster_of(tuple(PRICES), _LATENCY_S), profile)
-    exact = [(o.usd_per_h, o.split.quality) for o in front(list(priced(grid, mixed.of)))]
+    exact = [
+        (o.usd_per_h, o.split.quality) for o in pareto_front(list(price_splits(grid, mixed.of)))
+    ]
     exact_s = time.process_time() - started
 
     tables = {gpu: Prices(cluster_of((gpu,), _LATENCY_S), profile) for gpu in PRICES}

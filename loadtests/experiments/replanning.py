@@ -35,7 +35,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.planning.planning_problem import make_problem
-from autoscaler.planning.strategies.registry import FOR_A_BUDGET
+from autoscaler.planning.strategies.registry import BUDGET_STRATEGY
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.gateway_process import GatewayLimits
@@ -127,7 +127,7 @@ def planned_req_per_s(cluster: Cluster, mix: Sequence[float]) -> float:
     service = cluster.services[0]
     named = tuple((kind.name, share) for kind, share in zip(service.types, mix, strict=True))
     demand = Demand(service.model, 1.0, service.lengths, mix=named)
-    made = FOR_A_BUDGET.solve(make_problem(cluster, {service.model: demand}, default_profile()))
+    made = BUDGET_STRATEGY.solve(make_problem(cluster, {service.model: demand}, default_profile()))
     return made.work.multiple if made.work else 0.0
 
 

@@ -17,7 +17,7 @@ from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
 from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
@@ -71,7 +71,7 @@ class SimSolver:
         await asyncio.sleep((0.05 if urgent else 0.3) + 0.3 * self.rng.random() + self.slow_s)
         if self.away:
             await asyncio.sleep(2.0)
-            self._ready.append(unanswered(request, Reason(ReasonCode.SOLVER_AWAY)))
+            self._ready.append(no_plan_answer(request, Reason(ReasonCode.SOLVER_AWAY)))
             return
         self._ready.append(plan_here(request, cluster))
         self.news.set()

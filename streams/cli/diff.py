@@ -103,7 +103,7 @@ def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ())
     same = []
     for service in problem.cluster.services:
         model = service.model
-        targets = plan.of(model)
+        targets = plan.targets_of(model)
         if all(target.now == target.count for target in targets):
             same.append(f"{model} ({_now(targets, problem)})")
             continue
@@ -184,7 +184,7 @@ def _bills(problem: PlanningProblem, plan: Plan) -> tuple[dict[str, float], dict
 
 
 def _capacity(problem: PlanningProblem, plan: Plan, model: str) -> str:
-    now = sum(t.now * t.combo.req_per_s for t in plan.of(model))
+    now = sum(t.now * t.combo.req_per_s for t in plan.targets_of(model))
     then = plan.capacity_req_per_s.get(model, now)
     demand = problem.demands.get(model)
     wanted = f" for a demand of {demand.req_per_s:.3g}" if demand else ""

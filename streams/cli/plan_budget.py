@@ -18,7 +18,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several, short_name
 from autoscaler.explain.text import text_with_subject, texts
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.plan import Plan, PlanStatus, Work
+from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli import text_layout
@@ -101,7 +101,7 @@ def run(
     return 0
 
 
-def encode(problem: PlanningProblem, plan: Plan, work: Work, wall_s: float) -> bytes:
+def encode(problem: PlanningProblem, plan: Plan, work: BudgetWork, wall_s: float) -> bytes:
     """One JSON object and a newline; the names stay."""
     policy = problem.cluster.policy
     value = {
@@ -137,7 +137,7 @@ def encode(problem: PlanningProblem, plan: Plan, work: Work, wall_s: float) -> b
     return encoded(value)
 
 
-def _req_per_s(problem: PlanningProblem, work: Work) -> float:
+def _req_per_s(problem: PlanningProblem, work: BudgetWork) -> float:
     """Requests/s of all types together, or requests of the batch per second."""
     missing = set(work.unserved)
     return work.multiple * sum(
@@ -154,7 +154,7 @@ def _fleet(problem: PlanningProblem, plan: Plan) -> Table:
     return made
 
 
-def _routing(problem: PlanningProblem, work: Work) -> Table:
+def _routing(problem: PlanningProblem, work: BudgetWork) -> Table:
     """Where each type goes, in per cent of its requests."""
     pools = problem.pools()
     made = text_layout.plain_table(
@@ -183,7 +183,7 @@ def how_far(gap: float | None) -> str:
     return "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"
 
 
-def _lines(problem: PlanningProblem, plan: Plan, work: Work) -> Iterator[str]:
+def _lines(problem: PlanningProblem, plan: Plan, work: BudgetWork) -> Iterator[str]:
     policy = problem.cluster.policy
     spent = f"{plan.cost_usd_per_h:.2f} of {policy.budget_usd_per_h:.2f} USD/h"
     proof = how_far(work.gap)

@@ -17,7 +17,7 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.validation import finite
 from autoscaler.planning.component_graph import (
     ComponentPlan,
-    Placed,
+    PlacedDeployment,
     cheapest_for_rate,
     component_problem,
     most_for_budget,
@@ -98,7 +98,7 @@ def _paths(plan: ComponentPlan) -> Table:
     return made
 
 
-def _hop(hop: Placed) -> str:
+def _hop(hop: PlacedDeployment) -> str:
     return f"{hop.deployment.name} @{hop.pool.name}"
 
 

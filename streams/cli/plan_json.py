@@ -11,7 +11,7 @@ from autoscaler.explain.explanation import Explanation, ModelReasons
 from autoscaler.explain.plan_texts import promise
 from autoscaler.explain.text import text, text_with_subject, texts
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.binding_constraints import kind_of
+from autoscaler.planning.binding_constraints import binding_kind
 from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
@@ -50,7 +50,7 @@ def encode(
         "served_fraction_upper_bound": plan.served_fraction_bound,
         "demand_served": not plan.shortfall_req_per_s,
         "shortfall_req_per_s": dict(plan.shortfall_req_per_s),
-        "broken_promises": [_broken(promise) for promise in plan.broken],
+        "broken_promises": [_broken(promise) for promise in plan.violations],
         "limits_hit": plan.limits_hit,
         "notes": [text_with_subject(note) for note in plan.notes],
         "time_limits": [_time_limit(wrong) for wrong in contradictions(problem.cluster)],
@@ -109,7 +109,7 @@ def _time_limit(wrong: Contradiction) -> dict[str, Any]:
 
 def _binding(limit: Reason) -> dict[str, Any]:
     return {
-        "what": kind_of(limit.code),
+        "what": binding_kind(limit.code),
         "subject": limit.subject,
         "detail": text(limit),
         "codes": tuple(limit.codes()),
@@ -143,7 +143,7 @@ def _model(
                 "uncertain": target.combo.uncertain,
                 "meets_slo": target.combo.meets_slo,
             }
-            for target in plan.of(model)
+            for target in plan.targets_of(model)
         ],
     }
     if reasons is not None:

@@ -24,10 +24,17 @@ from autoscaler.explain.reasons import shares, thresholds
 from autoscaler.explain.text import text, text_with_subject
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.answer_quality import Priced, Split, cheapest, front, priced, splits
+from autoscaler.planning.answer_quality import (
+    PricedSplit,
+    Split,
+    cheapest_split,
+    pareto_front,
+    price_splits,
+    splits,
+)
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.route_choice import bound_by
+from autoscaler.planning.route_choice import binding_reason
 from autoscaler.planning.strategies.registry import strategy
 from streams.cli import plan_json, plan_view
 from streams.cli.json_output import show_json
@@ -74,8 +81,8 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         transient=True,
         console=SafeConsole(stderr=True),
     )
-    options = list(priced(list(told), price))
-    chosen = cheapest(route, options)
+    options = list(price_splits(list(told), price))
+    chosen = cheapest_split(route, options)
     wall_s = time.monotonic() - started_s
     if args.pareto:
         args.pareto.write_text(page(route, options, chosen), encoding="utf-8")
@@ -84,20 +91,20 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
     if args.json:
         body = orjson.loads(plan_json.encode(problem, made, reasons, config.mode, wall_s, profile))
         value = {"routing": _split_json(route, chosen), "plan": body}
-        value["front"] = [_split_json(route, option) for option in front(options)]
+        value["front"] = [_split_json(route, option) for option in pareto_front(options)]
         show_json(value)
         return 0
     print(_sentence(route, chosen.split))
-    print(f"bound by  {text(bound_by(route, chosen, options))}")
+    print(f"bound by  {text(binding_reason(route, chosen, options))}")
     plan_view.show(problem, made, reasons, config.mode, profile)
     print()
     print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
-    for option in _few(front(options)):
+    for option in _few(pareto_front(options)):
         marked = "*" if option is chosen else " "
         shares = "  ".join(f"{f:8.1%}" for f in option.split.fractions)
         print(f"{option.split.quality:7.4g} {option.usd_per_h:7.2f}{marked} {shares}")
     if args.pareto:
-        print(f"front of {len(front(options))} plans: {args.pareto}")
+        print(f"front of {len(pareto_front(options))} plans: {args.pareto}")
     return 0
 
 
@@ -110,15 +117,17 @@ def loaded(route: QualityRoute, split: Split, own: Mapping[str, Demand]) -> dict
     return made
 
 
-def page(route: QualityRoute, options: list[Priced[Fleet]], chosen: Priced[Fleet]) -> str:
+def page(route: QualityRoute, options: list[PricedSplit[Fleet]], chosen: PricedSplit[Fleet]) -> str:
     """The front as one HTML page: chart and table."""
-    best = front(options)
+    best = pareto_front(options)
     mark = (chosen.split.quality, chosen.usd_per_h)
     lines = [
         Series("front", tuple((o.split.quality, o.usd_per_h) for o in best), mark),
     ]
     for i, model in enumerate(route.models):
-        alone = [o for o in options if math.isclose(o.split.fractions[i], 1.0) and not o.short]
+        alone = [
+            o for o in options if math.isclose(o.split.fractions[i], 1.0) and not o.underserved
+        ]
         lines += [Series(f"{model} alone", ((o.split.quality, o.usd_per_h),)) for o in alone[:1]]
     heads = "".join(f"<th>{escaped(m)}</th>" for m in route.models)
     rows = "".join(
@@ -165,7 +174,7 @@ def _sentence(route: QualityRoute, split: Split) -> str:
     )
 
 
-def _split_json(route: QualityRoute, option: Priced[Fleet]) -> dict[str, object]:
+def _split_json(route: QualityRoute, option: PricedSplit[Fleet]) -> dict[str, object]:
     thresholds = [mark if math.isfinite(mark) else None for mark in option.split.thresholds]
     return {
         "service": route.name,
@@ -178,7 +187,7 @@ def _split_json(route: QualityRoute, option: Priced[Fleet]) -> dict[str, object]
     }
 
 
-def _few(options: tuple[Priced[Fleet], ...], most: int = 12) -> list[Priced[Fleet]]:
+def _few(options: tuple[PricedSplit[Fleet], ...], most: int = 12) -> list[PricedSplit[Fleet]]:
     """Evenly chosen ones, the first and the last among them."""
     if len(options) <= most:
         return list(options)

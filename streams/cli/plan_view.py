@@ -18,7 +18,7 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
-from autoscaler.planning.links import assumed
+from autoscaler.planning.links import assumed_links
 from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem
 from streams.cli import text_layout
@@ -52,7 +52,7 @@ def table(problem: PlanningProblem, plan: Plan) -> Table:
     before = _usd(problem, plan, now=True)
     after = _usd(problem, plan, now=False)
     for service in problem.cluster.services:
-        targets = plan.of(service.model)
+        targets = plan.targets_of(service.model)
         demand = problem.demands.get(service.model)
         now = [(target.combo, target.now) for target in targets if target.now]
         then = [(target.combo, target.count) for target in targets if target.count]
@@ -176,7 +176,7 @@ def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         name
         for target in plan.targets
         if target.count and any(m.phase is not Phase.AGGREGATED for m in target.combo.members)
-        for name in assumed(pools[pool_id] for pool_id in target.combo.gpus_by_pool())
+        for name in assumed_links(pools[pool_id] for pool_id in target.combo.gpus_by_pool())
     ]
     if names:
         where = ", ".join(dict.fromkeys(names))
@@ -213,7 +213,7 @@ def _served(problem: PlanningProblem, plan: Plan) -> float:
     shares = [
         1.0 - missing / problem.demands[model].req_per_s
         for model, missing in plan.shortfall_req_per_s.items()
-        if problem.can_be_served(model) and model not in problem.unreachable
+        if problem.can_be_served(model) and model not in problem.unattainable_slos
     ]
     return min(shares, default=1.0)
 

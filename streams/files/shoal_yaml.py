@@ -19,7 +19,7 @@ from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.performance.engine_arguments import AS_LOADED, EngineMemory, engine_memory
-from autoscaler.planning.time_limits import beyond_window
+from autoscaler.planning.time_limits import window_violation
 from streams.files import units
 from streams.files.components_section import is_graph, read_graph_service
 from streams.files.defaults_section import Defaults, over, read_defaults
@@ -101,7 +101,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     made = _service(
         model, section, config.defaults, config.engines, config.cluster.pools, config.mode, folder
     )
-    found = beyond_window(made, config.cluster.policy)
+    found = window_violation(made, config.cluster.policy)
     if found:
         raise section.error(*found)
     return made
@@ -128,7 +128,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     root.finish()
     refuse_mixed(root.file, policy, services, routes)
     for service in services:
-        found = beyond_window(service, policy)
+        found = window_violation(service, policy)
         if found:
             raise _said_where(root, models.section(service.model), inherited, service, *found)
     told = raw + repr(measurements).encode() if measurements else raw

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.planner import OPTIONS, answer
-from autoscaler.planning.planner_messages import unanswered
+from autoscaler.planning.planner import OPTIONS, answer_request
+from autoscaler.planning.planner_messages import no_plan_answer
 from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.solver_wire import decode_request, encode_answer
 from streams.supervision import end_with_supervisor
@@ -63,11 +63,11 @@ def main() -> int:
             try:
                 profile, planner = cluster_profile(cluster), strategy_for(cluster.policy)
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)
-                found = answer(request, cluster, profile, planner, options)
+                found = answer_request(request, cluster, profile, planner, options)
             except Exception as error:
                 # Any failure is an answer: the last good plan stands, and the reason is said.
                 named = f"{type(error).__name__}: {error}"
-                found = unanswered(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
+                found = no_plan_answer(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
             out.write(encode_answer(found))
     return 0
 

@@ -23,13 +23,13 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.explain.text import text
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.planner import OPTIONS, answer
+from autoscaler.planning.planner import OPTIONS, answer_request
 from autoscaler.planning.planner_messages import (
     Outcome,
     PlanAnswer,
     PlanRequest,
     Urgency,
-    unanswered,
+    no_plan_answer,
 )
 from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.solver_wire import decode_answer, encode_request
@@ -61,7 +61,9 @@ def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
     if request.urgency is Urgency.URGENT:
         elapsed_s = partial(_since_s, began_s)
         options = replace(OPTIONS, time_limit_s=_URGENT_S, elapsed_s=elapsed_s)
-    return answer(request, cluster, cluster_profile(cluster), strategy_for(cluster.policy), options)
+    return answer_request(
+        request, cluster, cluster_profile(cluster), strategy_for(cluster.policy), options
+    )
 
 
 def _since_s(began_s: float) -> float:
@@ -101,7 +103,7 @@ class Solver:
         """
         given_up = self._waiting.pop(request.urgency, None)
         if given_up is not None:
-            self._store(unanswered(given_up[0], Reason(ReasonCode.SUPERSEDED)))
+            self._store(no_plan_answer(given_up[0], Reason(ReasonCode.SUPERSEDED)))
         self._waiting[request.urgency] = (request, cluster)
         self._asked[request.urgency].set()
 
@@ -154,7 +156,7 @@ class Solver:
             why = Reason(ReasonCode.SOLVER_GARBLED, quoted=str(error))
         log.warning("%s plan: %s", urgency, text(why))
         await self._start_over(urgency)
-        return unanswered(request, why)
+        return no_plan_answer(request, why)
 
     async def _start_over(self, urgency: Urgency) -> None:
         self.killed += 1
@@ -173,7 +175,7 @@ class Solver:
             # As in the process: any failure is an answer, and what runs stays.
             log.exception("urgent plan: unhandled error")
             named = f"{type(error).__name__}: {error}"
-            return unanswered(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
+            return no_plan_answer(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
 
     async def _in_process(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         process = await self._running()

@@ -1,7 +1,7 @@
 """Budget: the most work for the budget, from the fleet that runs.
 
 Owns the order of the questions: the best plan, whether the fleet does as much as it is, what binds.
-The problem says by workload type what is asked for (`planning.typed`); one that nothing serves
+The problem says by workload type what is reduced for (`planning.typed`); one that nothing serves
 within the SLO is left out and said. Where not all floors can be kept, the models of most priority
 and demand keep theirs; where not even one instance of every model can be had, a model for which
 there is none beside those before it gets nothing. Where time ends the search before a plan is
@@ -19,19 +19,19 @@ from autoscaler.domain.reason import Reason
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
 from autoscaler.planning.budget_program import (
     BudgetArrays,
-    as_used,
-    binding,
+    binding_limits,
     budget_arrays,
     by_importance,
-    shares,
-    valued,
-    with_floors_that_hold,
-    without,
+    combos_as_used,
+    request_shares,
+    with_combos,
+    with_feasible_floors,
     without_floors,
+    without_models,
 )
-from autoscaler.planning.decode_solution import failed, read_back
-from autoscaler.planning.plan import Plan, PlanStatus, Work
-from autoscaler.planning.plan_notes import with_words
+from autoscaler.planning.decode_solution import decode_plan, failed_plan
+from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
+from autoscaler.planning.plan_notes import with_notes
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from topics.reason_codes import ReasonCode
 
@@ -39,14 +39,14 @@ _EXACT = 1e-6
 _SEARCH, _BINDING = 0.4, 0.5
 """Of the time that is left: for one search, which may take half as much again for the cheapest of
 equal plans, and for what binds."""
-_ANY = 1.0
+_ANY_GAP = 1.0
 """Gap of a search that is only to show that there is a plan."""
 _URGENT_S = 4.0
 """Seconds for additions: they are wanted at once, and the next full plan does better."""
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BudgetStrategy:
     """Demystifying's program as one MIP."""
 
     name: str = "budget"
@@ -54,47 +54,49 @@ class Budget:
     def solve(self, problem: PlanningProblem) -> Plan:
         """The plan that does most; what runs stays where it does as much but for `hold`."""
         if not problem.types:
-            return failed(problem, self.name, Reason(ReasonCode.NO_BUDGET_OBJECTIVE), ())
+            return failed_plan(problem, self.name, Reason(ReasonCode.NO_BUDGET_OBJECTIVE), ())
         options = _options(problem)
-        asked, dropped = problem, tuple[str, ...]()
-        arrays, best = _best(asked, options)
+        reduced, dropped = problem, tuple[str, ...]()
+        arrays, best = _best(reduced, options)
         if best is Unfound.IMPOSSIBLE and arrays.types:
-            dropped = _out_of_reach(problem, arrays, options)
-            asked = without(problem, dropped)
-            arrays, best = _best(asked, options)
+            dropped = _unaffordable_models(problem, arrays, options)
+            reduced = without_models(problem, dropped)
+            arrays, best = _best(reduced, options)
         if best is Unfound.LIMIT or (best is Unfound.IMPOSSIBLE and arrays.types):
-            return failed(problem, self.name, Reason(ReasonCode.NOT_IN_TIME), ("time",))
+            return failed_plan(problem, self.name, Reason(ReasonCode.NOT_IN_TIME), ("time",))
         if isinstance(best, Unfound):
             usd = (problem.cluster.policy.budget_usd_per_h,)
             why = Reason(ReasonCode.BUDGET_WITHOUT_PLAN, "*", quantities=usd)
-            return failed(problem, self.name, why, ())
-        mix = _staying(asked, arrays, best)
+            return failed_plan(problem, self.name, why, ())
+        mix = _prefer_running(reduced, arrays, best)
         missing = [*arrays.unserved, *(t for t in problem.types if t.model in dropped)]
-        work = Work(
+        work = BudgetWork(
             mix.multiple,
             None if best.bound is None else max(best.bound, mix.multiple),
-            shares(arrays, mix),
+            request_shares(arrays, mix),
             tuple((typed.model, typed.type.name) for typed in missing),
         )
         unserved = ReasonCode.TYPE_NOT_SERVED
         notes = [Reason(unserved, names=(typed.name,)) for typed in arrays.unserved]
         notes += [Reason(ReasonCode.BUDGET_TOO_SMALL, model) for model in dropped]
-        standing = problem.standing()
+        standing = problem.fixed_fleet()
         counts = {
             combo.id: int(count) - standing.get(combo.id, 0)
             for combo, count in zip(arrays.combos, mix.copies, strict=True)
         }
-        used = as_used(problem, valued(asked, arrays, mix))
+        used = with_combos(problem, combos_as_used(reduced, arrays, mix))
         exact = work.gap is not None and work.gap <= _EXACT
         proven = PlanStatus.OPTIMAL if exact else PlanStatus.WITHIN_GAP
         status = proven if best.solved else PlanStatus.LIMIT
         limits = () if best.solved else ("time",)
-        made = read_back(used, self.name, counts, status, limits_hit=limits, notes=tuple(notes))
+        made = decode_plan(used, self.name, counts, status, limits_hit=limits, notes=tuple(notes))
         gap = -1.0 if work.bound is None else 1.0 - work.multiple / work.bound
-        made = with_words(used, replace(made, gap=gap, work=work))
+        made = with_notes(used, replace(made, gap=gap, work=work))
         if problem.additions_only or options.is_over():
             return made
-        return replace(made, binding=binding(asked, arrays, mix, _seconds(options, _BINDING)))
+        return replace(
+            made, binding=binding_limits(reduced, arrays, mix, _seconds(options, _BINDING))
+        )
 
 
 def _options(problem: PlanningProblem) -> PlanOptions:
@@ -118,7 +120,7 @@ def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays,
     the search, what runs if it keeps them, or else a plan that takes none that a floor asks for."""
     arrays = budget_arrays(problem)
     best = _search(arrays, options)
-    if best is Unfound.LIMIT and (running := _as_it_runs(arrays)) is not None:
+    if best is Unfound.LIMIT and (running := _running_mix(arrays)) is not None:
         best = replace(running, solved=False)
     if isinstance(best, Mix) or not arrays.mix.copies_min.any():
         return arrays, best
@@ -127,7 +129,7 @@ def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays,
         return arrays, free
     if best is Unfound.IMPOSSIBLE:
         seconds = _seconds(options, _SEARCH)
-        arrays = with_floors_that_hold(problem, arrays, free.multiple, seconds)
+        arrays = with_feasible_floors(problem, arrays, free.multiple, seconds)
         best = _search(arrays, options)
         if isinstance(best, Mix):
             return arrays, best
@@ -149,15 +151,15 @@ def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:
     return most_work(arrays.mix, _seconds(options, _SEARCH), options.gap, slack)
 
 
-def _staying(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
+def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
     """The fleet that runs, with the best assignment to it, where that does as much as `best`."""
-    if not problem.options.hold:
+    if not problem.options.hysteresis:
         return best
-    as_it_is, enough = _as_it_runs(arrays), best.multiple * (1.0 - problem.options.hold)
+    as_it_is, enough = _running_mix(arrays), best.multiple * (1.0 - problem.options.hysteresis)
     return best if as_it_is is None or as_it_is.multiple < enough else as_it_is
 
 
-def _as_it_runs(arrays: BudgetArrays) -> Mix | None:
+def _running_mix(arrays: BudgetArrays) -> Mix | None:
     """The fleet that runs, with the best assignment to it, where it is allowed and does some of
     everything."""
     running = arrays.mix.running.astype(np.int64)
@@ -178,15 +180,15 @@ def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
     )
 
 
-def _out_of_reach(
+def _unaffordable_models(
     problem: PlanningProblem, arrays: BudgetArrays, options: PlanOptions
 ) -> tuple[str, ...]:
     """Models of which not even one instance can be had beside the more important ones."""
     models = tuple(dict.fromkeys(typed.model for typed in arrays.types))
-    quick = replace(options, gap=_ANY)
+    quick = replace(options, gap=_ANY_GAP)
     out = set(models)
     for k in by_importance(problem, models):
-        trial = without(problem, out - {models[k]})
+        trial = without_models(problem, out - {models[k]})
         if _search(without_floors(budget_arrays(trial)), quick) is not Unfound.IMPOSSIBLE:
             out.remove(models[k])
     return tuple(model for model in models if model in out)

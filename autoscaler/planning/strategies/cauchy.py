@@ -19,10 +19,14 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.candidate_combos import ranking_usd_per_h
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd
-from autoscaler.planning.decode_solution import failed, read_back
-from autoscaler.planning.model_constraints import limits_spot, missing_off_spot, missing_req_per_s
+from autoscaler.planning.decode_solution import decode_plan, failed_plan
+from autoscaler.planning.model_constraints import (
+    missing_off_spot,
+    missing_req_per_s,
+    spot_limit_applies,
+)
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.plan_notes import with_words
+from autoscaler.planning.plan_notes import with_notes
 from autoscaler.planning.planning_problem import PlanningProblem
 from topics.reason_codes import ReasonCode
 
@@ -67,12 +71,12 @@ class CauchyStrategy:
             reached = _most_goodput(problem, combos, needed)
             solved = _cheapest(problem, combos, weights, reached, promises=False)
         if solved is None:
-            return failed(problem, self.name, Reason(ReasonCode.SOLVER_FAILED), ())
+            return failed_plan(problem, self.name, Reason(ReasonCode.SOLVER_FAILED), ())
         numbers, proven = solved
         limits = () if proven else ("time_limit",)
         counts = {combo.id: n for combo, n in zip(combos, numbers, strict=True)}
         try:
-            made = read_back(
+            made = decode_plan(
                 problem,
                 self.name,
                 counts,
@@ -81,8 +85,8 @@ class CauchyStrategy:
             )
         except InvalidValue as error:
             why = Reason(ReasonCode.SOLVER_REFUTED, quoted=str(error))
-            return failed(problem, self.name, why, limits)
-        return with_words(problem, made)
+            return failed_plan(problem, self.name, why, limits)
+        return with_notes(problem, made)
 
     def _weights(self, problem: PlanningProblem, combos: list[Combo]) -> list[float]:
         """The objective, scaled to around 1: P / C is of the order of 1e-6 as it stands."""
@@ -156,16 +160,16 @@ def _rows(
     """
     model = pulp.LpProblem("combos", pulp.LpMinimize)
     x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(combos))]
-    standing = problem.standing_gpus()
+    standing = problem.fixed_gpus()
     users: dict[str, list[pulp.LpAffineExpression]] = {}
     for combo, variable in zip(combos, x, strict=True):
         for pool_id, gpus in combo.gpus_by_pool().items():
             users.setdefault(pool_id, []).append(gpus * variable)
     bill = 0.0
     for pool in problem.cluster.pools:
-        nodes = problem.nodes_now(pool) + problem.nodes_to_get(pool)
+        nodes = problem.nodes_now(pool) + problem.rentable_nodes(pool)
         taken = standing.get(pool.id, 0)
-        bill += problem.standing_nodes(pool, taken) * pool.price_usd_per_h
+        bill += problem.fixed_nodes(pool, taken) * pool.price_usd_per_h
         if pool.id in users:
             model += pulp.lpSum(users[pool.id]) <= max(0, nodes * pool.per_node - taken)
     for pools in problem.cluster.pools_by_shared_limit().values():
@@ -192,11 +196,11 @@ def _add_ceiling_of_both(
     nodes: list[pulp.LpVariable] = []
     for pool in pools:
         taken = standing.get(pool.id, 0)
-        least = problem.standing_nodes(pool, taken)
+        least = problem.fixed_nodes(pool, taken)
         count = model.add_variable(f"nodes_{len(nodes)}_{pool.id}", least, None, cat="Integer")
         model += pulp.lpSum(users.get(pool.id, [])) + taken <= pool.per_node * count
         nodes.append(count)
-    stay = sum(problem.standing_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
+    stay = sum(problem.fixed_nodes(pool, standing.get(pool.id, 0)) for pool in pools)
     model += pulp.lpSum(nodes) <= max(pools[0].max_of_both, stay)
 
 
@@ -211,7 +215,7 @@ def _add_promises(
     least = service.min_instances - _standing(problem, service)
     if least > 0 and problem.can_be_served(service.model):
         model += _number(combos, x, service.model) >= least
-    if limits_spot(problem, service):
+    if spot_limit_applies(problem, service):
         missing, count = missing_off_spot(problem, service)
         pairs = zip(combos, x, strict=True)
         mine = [(c, v) for c, v in pairs if c.model == service.model and not is_spot(c)]
@@ -222,7 +226,7 @@ def _add_promises(
 
 
 def _standing(problem: PlanningProblem, service: Service) -> int:
-    return sum(count for _, count in problem.standing_of(service.model))
+    return sum(count for _, count in problem.fixed_combos(service.model))
 
 
 def _goodput(combos: list[Combo], x: list[pulp.LpVariable], model: str) -> pulp.LpAffineExpression:

@@ -11,34 +11,34 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
-from autoscaler.planning.binding_constraints import gpus_left
+from autoscaler.planning.binding_constraints import available_gpus
 from autoscaler.planning.candidate_combos import ranking_usd_per_h
 from autoscaler.planning.combo_usage import is_spot
-from autoscaler.planning.decode_solution import read_back
-from autoscaler.planning.model_constraints import limits_spot, missing_req_per_s
+from autoscaler.planning.decode_solution import decode_plan
+from autoscaler.planning.model_constraints import missing_req_per_s, spot_limit_applies
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.plan_notes import with_words
+from autoscaler.planning.plan_notes import with_notes
 from autoscaler.planning.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True, slots=True)
-class Homo:
+class HomoStrategy:
     """Greedy homogeneous."""
 
     name: str = "homo"
 
     def solve(self, problem: PlanningProblem) -> Plan:
         """Model after model; on spot only what a service's share allows."""
-        used = problem.standing_gpus()
+        used = problem.fixed_gpus()
         counts: dict[str, int] = {}
         services = [problem.cluster.service(model) for model in problem.planned_models()]
         for service in sorted(
             services, key=lambda s: (-s.priority, -problem.demands[s.model].req_per_s, s.model)
         ):
             missing = missing_req_per_s(problem, service.model)
-            taken = sum(count for _, count in problem.standing_of(service.model))
+            taken = sum(count for _, count in problem.fixed_combos(service.model))
             least, most = service.min_instances, service.max_instances or 10**6
-            bounded = limits_spot(problem, service)
+            bounded = spot_limit_applies(problem, service)
             spot = service.spot_share * missing if bounded else math.inf
             kinds = _homogeneous(problem, service.model)
             while kinds and (missing > 1e-9 or taken < least) and taken < most:
@@ -55,7 +55,7 @@ class Homo:
                 missing -= count * best.req_per_s
                 spot -= count * best.req_per_s if is_spot(best) else 0.0
                 taken += count
-        return with_words(problem, read_back(problem, self.name, counts, PlanStatus.HEURISTIC))
+        return with_notes(problem, decode_plan(problem, self.name, counts, PlanStatus.HEURISTIC))
 
 
 def _homogeneous(problem: PlanningProblem, model: str) -> list[Combo]:
@@ -77,7 +77,7 @@ def _place(combo: Combo, count: int, used: dict[str, int], problem: PlanningProb
     """Add as many of `combo` to the GPUs `used` as find room, up to `count`; how many that were."""
     taken = combo.gpus_by_pool()
     pools = problem.pools()
-    left = (gpus_left(problem, pools[i], used) // gpus for i, gpus in taken.items())
+    left = (available_gpus(problem, pools[i], used) // gpus for i, gpus in taken.items())
     count = max(0, min(count, *left))
     for pool, gpus in taken.items():
         used[pool] = used.get(pool, 0) + gpus * count

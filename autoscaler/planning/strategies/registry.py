@@ -5,31 +5,31 @@ from __future__ import annotations
 from autoscaler.domain.cluster import Policy
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.plan import Strategy
-from autoscaler.planning.strategies.budget import Budget
+from autoscaler.planning.strategies.budget import BudgetStrategy
 from autoscaler.planning.strategies.cauchy import (
     CauchyStrategy,
     cheapest,
     eq16,
     most_efficient,
 )
-from autoscaler.planning.strategies.homo import Homo
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.homo import HomoStrategy
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 
 STRATEGIES: dict[str, Strategy] = {
-    "shoal": Shoal(),
+    "shoal": ShoalStrategy(),
     "cauchy": CauchyStrategy("cauchy", eq16),
     "mce-lp": CauchyStrategy("mce-lp", most_efficient),
     "mc-lp": CauchyStrategy("mc-lp", cheapest),
-    "homo": Homo(),
+    "homo": HomoStrategy(),
 }
 """Those that plan for a demand."""
 
-FOR_A_BUDGET: Strategy = Budget()
+BUDGET_STRATEGY: Strategy = BudgetStrategy()
 
 
 def strategy_for(policy: Policy) -> Strategy:
     """The strategy that plans for what `policy` wants."""
-    return FOR_A_BUDGET if policy.spends_budget else STRATEGIES["shoal"]
+    return BUDGET_STRATEGY if policy.spends_budget else STRATEGIES["shoal"]
 
 
 def strategy(name: str) -> Strategy:

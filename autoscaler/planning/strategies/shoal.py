@@ -24,16 +24,21 @@ from autoscaler.optimizer.result import (
 )
 from autoscaler.optimizer.selection import select
 from autoscaler.optimizer.solve import solve as solve_arrays
-from autoscaler.planning.binding_constraints import bindings
+from autoscaler.planning.binding_constraints import binding_reasons
 from autoscaler.planning.combo_usage import add_gpus, req_per_s_of
-from autoscaler.planning.decode_solution import failed, read_back
-from autoscaler.planning.floor_eligibility import barely_served
-from autoscaler.planning.formulation import Arrays, to_arrays
-from autoscaler.planning.model_constraints import Kind, missing_req_per_s
+from autoscaler.planning.decode_solution import decode_plan, failed_plan
+from autoscaler.planning.floor_eligibility import no_useful_instance
+from autoscaler.planning.formulation import Formulation, formulate
+from autoscaler.planning.model_constraints import ColumnKind, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.plan_notes import hopeless, not_possible, outside_slo, rough_bound
+from autoscaler.planning.plan_notes import (
+    impossible_constraints,
+    rough_bound_notes,
+    slo_miss_notes,
+    unservable_models,
+)
 from autoscaler.planning.planner_messages import Switch
-from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room
+from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, RolloutMode
 from autoscaler.planning.survival import LOSS_LEVEL
 from topics.reason_codes import ReasonCode
 
@@ -52,11 +57,11 @@ _FOR_BOUND_S = 0.25
 """At least, where the bound that the search proves is not the problem's: 15 models on 18 pools take
 this long. It may be half of the time that is left."""
 _FOR_BOUND = 0.05
-_NODE_KINDS = (Kind.KEPT_NODES, Kind.NEW_NODES)
+_NODE_KINDS = (ColumnKind.KEPT_NODES, ColumnKind.NEW_NODES)
 
 
 @dataclass(frozen=True, slots=True)
-class Shoal:
+class ShoalStrategy:
     """Coral's online problem with keep, start, switch and load (see `planning.formulation`)."""
 
     solver: Solver = solve_arrays
@@ -64,19 +69,19 @@ class Shoal:
 
     def solve(self, problem: PlanningProblem) -> Plan:
         """The cheapest plan with its bound; best effort where demand cannot be met."""
-        arrays = to_arrays(problem)
+        arrays = formulate(problem)
         problem.options.step("formulation", arrays.problem.columns, 0, 0.0, math.inf)
         solved = self._run(arrays, problem)
         if solved.status is Status.FAILED:
             reason = Reason(ReasonCode.SOLVER_FAILED, quoted=solved.reason)
-            return failed(problem, self.name, reason, solved.limits_hit)
-        solved = _unchanged(arrays, problem, solved)
-        if arrays.strict:
-            solved = _with_true_bound(arrays, problem, solved)
+            return failed_plan(problem, self.name, reason, solved.limits_hit)
+        solved = _prefer_running_fleet(arrays, problem, solved)
+        if arrays.survival_tightened:
+            solved = _with_relaxed_bound(arrays, problem, solved)
         return _to_plan(self.name, problem, arrays, solved)
 
-    def _run(self, arrays: Arrays, problem: PlanningProblem) -> AllocationResult:
-        options = _before_bound(problem.options) if arrays.strict else problem.options
+    def _run(self, arrays: Formulation, problem: PlanningProblem) -> AllocationResult:
+        options = _before_bound(problem.options) if arrays.survival_tightened else problem.options
         limits = SolveOptions(
             gap=options.gap,
             time_limit_s=options.time_limit_s,
@@ -87,14 +92,14 @@ class Shoal:
             spare_classes=arrays.demand_classes,
         )
         if not arrays.problem.demand_req_per_s.size or not arrays.problem.columns:
-            return _empty(arrays.problem)
+            return _empty_result(arrays.problem)
         if problem.additions_only and arrays.problem.columns > _URGENT_COLUMNS:
             quick = self._quickly(arrays, limits)
             if quick is not None:
                 return quick
-        return self.solver(arrays.problem, limits, _as_it_runs(arrays, problem))
+        return self.solver(arrays.problem, limits, _running_counts(arrays, problem))
 
-    def _quickly(self, arrays: Arrays, limits: SolveOptions) -> AllocationResult | None:
+    def _quickly(self, arrays: Formulation, limits: SolveOptions) -> AllocationResult | None:
         """A plan of additions over the columns that look best, all nodes among them.
 
         Its gap counts on the whole bill and is a twentieth of the additions at most: the next full
@@ -123,35 +128,35 @@ class Shoal:
         )
 
 
-def _as_it_runs(arrays: Arrays, problem: PlanningProblem) -> Ints:
+def _running_counts(arrays: Formulation, problem: PlanningProblem) -> Ints:
     """Counts (n,) of the running fleet, to start from."""
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
     for index, key in enumerate(arrays.keys):
-        if key.kind is Kind.KEEP:
+        if key.kind is ColumnKind.KEEP:
             counts[index] = problem.fleet[key.subject]
-        elif key.kind is Kind.KEPT_NODES:
+        elif key.kind is ColumnKind.KEPT_NODES:
             counts[index] = int(arrays.problem.upper[index])
     return counts
 
 
-def _unchanged(
-    arrays: Arrays, problem: PlanningProblem, solved: AllocationResult
+def _prefer_running_fleet(
+    arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
     """The running fleet as it is, where that is within the gap of `solved`: small changes are
     not worth making."""
     if problem.additions_only or not any(problem.fleet.values()):
         return solved
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
-    standing = problem.standing_gpus()
+    standing = problem.fixed_gpus()
     fleet = ((problem.running[i], count) for i, count in problem.fleet.items())
     needed = add_gpus(problem.taken_gpus, fleet)
     for index, key in enumerate(arrays.keys):
-        if key.kind is Kind.KEEP:
+        if key.kind is ColumnKind.KEEP:
             counts[index] = problem.fleet[key.subject]
-        elif key.kind is Kind.KEPT_NODES:
+        elif key.kind is ColumnKind.KEPT_NODES:
             pool = problem.cluster.pool(key.subject)
             nodes = -(-needed.get(pool.id, 0) // pool.per_node)
-            counts[index] = nodes - problem.standing_nodes(pool, standing.get(pool.id, 0))
+            counts[index] = nodes - problem.fixed_nodes(pool, standing.get(pool.id, 0))
     _switch_on(arrays, counts)
     target, options = solved.served_target, SolveOptions(gap=problem.options.gap)
     same = checked(
@@ -173,12 +178,12 @@ def _before_bound(options: PlanOptions) -> PlanOptions:
     return options.within(1.0 - max(_FOR_BOUND, min(0.5, _FOR_BOUND_S / left_s)))
 
 
-def _with_true_bound(
-    arrays: Arrays, problem: PlanningProblem, solved: AllocationResult
+def _with_relaxed_bound(
+    arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
     """`solved`, of arrays that ask for more than is promised, with the bound of the relaxation of
     those that do not; 0 where that takes too long."""
-    exact = to_arrays(problem, exact=True).problem
+    exact = formulate(problem, exact=True).problem
     seconds = max(_FOR_BOUND_S, problem.options.left_s())
     got = relaxed(exact, solved.served_target, seconds)
     return checked(
@@ -192,13 +197,13 @@ def _with_true_bound(
     )
 
 
-def _switch_on(arrays: Arrays, counts: Ints) -> None:
+def _switch_on(arrays: Formulation, counts: Ints) -> None:
     """Set the switches of the survival rows to what fits the other `counts` (n,)."""
     problem = arrays.problem
     switches = [
         (index, arrays.resource_names[problem.use_resource[problem.use_indptr[index]]][0])
         for index, key in enumerate(arrays.keys)
-        if key.kind is Kind.AUXILIARY
+        if key.kind is ColumnKind.AUXILIARY
     ]
     used = problem.used(counts)
     for index, what in switches:
@@ -214,7 +219,7 @@ def _switch_on(arrays: Arrays, counts: Ints) -> None:
 def _to_plan(
     name: str,
     problem: PlanningProblem,
-    arrays: Arrays,
+    arrays: Formulation,
     solved: AllocationResult,
 ) -> Plan:
     counts: dict[str, int] = {}
@@ -224,17 +229,19 @@ def _to_plan(
         arrays.keys, solved.counts, arrays.problem.cost_usd_per_h, strict=True
     ):
         count = int(many)
-        if key.kind in (Kind.AUXILIARY, *_NODE_KINDS) or not count:
+        if key.kind in (ColumnKind.AUXILIARY, *_NODE_KINDS) or not count:
             continue
         counts[key.subject] = counts.get(key.subject, 0) + count
         penalties += float(cost) * count
-        if key.kind is Kind.SWITCH:
+        if key.kind is ColumnKind.SWITCH:
             switches.append(Switch(key.source, key.subject, count))
-    lost = hopeless(problem)
+    lost = unservable_models(problem)
     kept = zip(arrays.demand_names, map(float, solved.served_fraction), strict=True)
-    broken = not_possible(problem, kept, arrays.strict, limited=bool(solved.limits_hit))
+    broken = impossible_constraints(
+        problem, kept, arrays.survival_tightened, limited=bool(solved.limits_hit)
+    )
     try:
-        made = read_back(
+        made = decode_plan(
             problem,
             name,
             counts,
@@ -245,17 +252,17 @@ def _to_plan(
             switches=tuple(switches),
             limits_hit=solved.limits_hit,
             notes=(*lost, *broken),
-            broken=broken,
+            violations=broken,
         )
     except InvalidValue as error:
         # The re-check in floating point refused the solver's answer.
         why = Reason(ReasonCode.SOLVER_REFUTED, quoted=str(error))
-        return failed(problem, name, why, solved.limits_hit)
-    rough = rough_bound(problem, made, arrays.strict)
+        return failed_plan(problem, name, why, solved.limits_hit)
+    rough = rough_bound_notes(problem, made, arrays.survival_tightened)
     return replace(
         made,
-        binding=bindings(problem, made),
-        notes=(*made.notes, *outside_slo(problem, made), *barely_served(problem), *rough),
+        binding=binding_reasons(problem, made),
+        notes=(*made.notes, *slo_miss_notes(problem, made), *no_useful_instance(problem), *rough),
     )
 
 
@@ -267,7 +274,9 @@ def _status(solved: AllocationResult) -> PlanStatus:
     return _STATUS[solved.status]
 
 
-def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: AllocationResult) -> float:
+def _fraction_bound(
+    problem: PlanningProblem, arrays: Formulation, solved: AllocationResult
+) -> float:
     """No plan serves a larger smallest fraction of a model's demand than this. 1 where additions
     must find their room now: plans for which something leaves first may serve more.
 
@@ -275,7 +284,7 @@ def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: Allocation
     anything of all plans. Rows hold what is missing beside the combos that stand: of those that
     share a bound, which may differ from part to part, one at least is served no more than that.
     """
-    if problem.room is not Room.LATER:
+    if problem.rollout_mode is not RolloutMode.RECREATE:
         return 1.0
     most: dict[float, float] = {}
     level = arrays.problem.priority
@@ -283,14 +292,14 @@ def _fraction_bound(problem: PlanningProblem, arrays: Arrays, solved: Allocation
     for (what, model), own_level, bound in rows:
         if what == "demand" and own_level == level.min():
             needed = problem.needed_req_per_s(model)
-            stands = req_per_s_of(problem.standing_of(model))
+            stands = req_per_s_of(problem.fixed_combos(model))
             served = stands + missing_req_per_s(problem, model) * bound
             share = min(1.0, served / needed) if needed > 0.0 else 1.0
             most[bound] = max(share, most.get(bound, 0.0))
     return min(most.values(), default=1.0)
 
 
-def _empty(problem: AllocationProblem) -> AllocationResult:
+def _empty_result(problem: AllocationProblem) -> AllocationResult:
     """The empty plan: it is optimal where nothing is wanted, and all there is without a column."""
     nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(

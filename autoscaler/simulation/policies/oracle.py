@@ -15,7 +15,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.simulation.policies.policy import PolicyContext
 
 NAME = "oracle"
@@ -64,7 +64,7 @@ def bound(context: PolicyContext) -> Bound:
         problem = make_problem(
             cluster, demands, cluster_profile(cluster), options=PlanOptions(gap=0.01)
         )
-        made = Shoal().solve(problem)
+        made = ShoalStrategy().solve(problem)
         if made.status is not PlanStatus.FAILED:
             usd += many * SPAN_S / 3600.0 * min(made.lower_bound_usd_per_h, made.cost_usd_per_h)
     asked = Counter(arrival.model for arrival in scenario.arrivals)

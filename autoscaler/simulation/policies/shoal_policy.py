@@ -16,12 +16,12 @@ from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, Strategy
-from autoscaler.planning.planner import answer
+from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.planning.planning_problem import PlanningProblem
-from autoscaler.planning.strategies.homo import Homo
+from autoscaler.planning.strategies.homo import HomoStrategy
 from autoscaler.planning.strategies.registry import strategy_for
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.simulation.controller_under_test import ControllerUnderTest, DemandFilter
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 
@@ -33,7 +33,7 @@ Change = Callable[[Cluster], Cluster]
 
 def plan_with(request: PlanRequest, cluster: Cluster, strategy: Strategy) -> PlanAnswer:
     """Plan with the production planner under another strategy."""
-    return answer(request, cluster, cluster_profile(cluster), strategy)
+    return answer_request(request, cluster, cluster_profile(cluster), strategy)
 
 
 def build(
@@ -93,7 +93,7 @@ class FilteredShoal:
             model: tuple(c for c in combos if self.keep(c, gpus)) or tuple(combos)
             for model, combos in problem.candidates.items()
         }
-        return Shoal().solve(replace(problem, candidates=candidates))
+        return ShoalStrategy().solve(replace(problem, candidates=candidates))
 
 
 def of_one_gpu_type(combo: Combo, gpus: Mapping[str, str]) -> bool:
@@ -155,6 +155,6 @@ HOMO = Policy(
     _AS_DECLARED,
     _VALUES,
     "Coral (arXiv 2605.04357), section 6",
-    partial(build, strategy=Homo()),
+    partial(build, strategy=HomoStrategy()),
     flows=True,
 )

@@ -207,7 +207,7 @@ def _missing(made: Plan, demands: Sequence[Demand]) -> float:
     """Requests/s of `demands` that the plan leaves unserved, or serves on what misses the SLO."""
     found = 0.0
     for demand in demands:
-        late = any(t.count and not t.combo.meets_slo for t in made.of(demand.model))
+        late = any(t.count and not t.combo.meets_slo for t in made.targets_of(demand.model))
         short = made.shortfall_req_per_s.get(demand.model, 0.0)
         found += demand.req_per_s if late else min(short, demand.req_per_s)
     return found

@@ -20,7 +20,7 @@ from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, no_plan_answer
 from executors.gateway.gateway_metrics import GatewayMetrics as GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from executors.node.node_state import NodeState
@@ -174,7 +174,7 @@ class _Solver:
             named = f"{type(error).__name__}: {error}"
             self._fleet.raised.append(named)
             why = Reason(ReasonCode.SOLVER_ERROR, quoted=named)
-            self._answers.append(unanswered(request, why))
+            self._answers.append(no_plan_answer(request, why))
 
     def take(self) -> tuple[PlanAnswer, ...]:
         found, self._answers = tuple(self._answers), []

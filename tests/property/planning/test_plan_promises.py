@@ -66,7 +66,7 @@ def test_a_plan_keeps_the_rules(problem: PlanningProblem, name: str) -> None:
     assert made.status is not PlanStatus.FAILED
     _check_pools(problem, made)
     for target in made.targets:
-        if not problem.may_change(target.combo.model):
+        if not problem.is_planned(target.combo.model):
             assert target.count == target.now
         assert not problem.additions_only or target.count >= target.now
     for model in problem.planned_models():
@@ -95,7 +95,7 @@ def _check_pools(problem: PlanningProblem, made: Plan) -> None:
 
 def _check_model(problem: PlanningProblem, made: Plan, model: str, promises: bool) -> None:
     service = problem.cluster.service(model)
-    targets = [target for target in made.of(model) if target.count]
+    targets = [target for target in made.targets_of(model) if target.count]
     capacity = sum(t.count * t.combo.req_per_s for t in targets)
     needed = problem.needed_req_per_s(model)
     short = made.shortfall_req_per_s.get(model, 0.0)

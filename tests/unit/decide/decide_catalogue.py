@@ -15,8 +15,8 @@ from autoscaler.performance.packaged_profile import plain_profile
 from autoscaler.planning import planner as planner
 from autoscaler.planning import planning_problem as problems
 from autoscaler.planning.combo_names import combo_id
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from topics.reason_codes import ReasonCode
 
 BUCKET = Lengths(1000.0, 200.0)
@@ -105,15 +105,15 @@ class Planner:
     def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         self.asked.append(request)
         if request.urgency in self.broken:
-            return unanswered(
+            return no_plan_answer(
                 request, Reason(ReasonCode.SOLVER_ERROR, quoted="the solver was restarted")
             )
         with (
             mock.patch.object(problems, "candidate_combos", self._candidates),
-            mock.patch.object(problems, "combo_named", self._named),
-            mock.patch.object(planner, "combo_named", self._named),
+            mock.patch.object(problems, "evaluate_combo", self._named),
+            mock.patch.object(planner, "evaluate_combo", self._named),
         ):
-            return planner.answer(request, cluster, plain_profile(), Shoal())
+            return planner.answer_request(request, cluster, plain_profile(), ShoalStrategy())
 
     def _candidates(self, cluster: Cluster, service: Service, *_: object) -> tuple[Combo, ...]:
         return tuple(

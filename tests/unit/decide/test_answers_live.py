@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason, codes_of
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import Planner, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
@@ -56,7 +56,7 @@ class Failing(Planner):
     """A planner that answers nothing, and says of each urgency that it was that."""
 
     def answer(self, request: PlanRequest, _: Cluster) -> PlanAnswer:
-        return unanswered(
+        return no_plan_answer(
             request, Reason(ReasonCode.SOLVER_ERROR, quoted=f"{request.urgency} failed")
         )
 
@@ -222,6 +222,6 @@ def test_a_ceiling_lowered_in_the_cooldown_buys_nothing_and_is_kept_after_it() -
     chat = replace(w.state.models["chat"], last_out_ms=w.now_ms - 20_000)
     w.state = replace(w.state, models={"chat": chat})
     w.run(600)
-    assert any("chat" in request.keeps for request in w.requests(Urgency.FULL))
+    assert any("chat" in request.scale_in_locked for request in w.requests(Urgency.FULL))
     assert w.wanted("chat") == 2 and len(w.of_kind("scale_in")) == 1
     assert not w.of_kind("replan")

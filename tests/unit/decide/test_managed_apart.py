@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Objective, Policy, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, unanswered
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
 from tests.unit.decide.decide_catalogue import AGGREGATED, Catalogue, combo, pool, service
 from tests.unit.decide.decide_world import World, world
 from topics.alerts import Alert
@@ -163,7 +163,7 @@ def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
 
     def fails(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.urgency is Urgency.FULL and "chat" in request.scope:
-            return unanswered(request, Reason(ReasonCode.NOT_IN_TIME))
+            return no_plan_answer(request, Reason(ReasonCode.NOT_IN_TIME))
         return answer(request, cluster)
 
     failed = ReasonCode.NO_NEW_PLAN, ReasonCode.NOT_IN_TIME

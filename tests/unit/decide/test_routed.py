@@ -15,7 +15,7 @@ from autoscaler.planning.planner_messages import (
     Outcome,
     PlanAnswer,
     PlanRequest,
-    RouteAsk,
+    RouteTraffic,
     Urgency,
 )
 from autoscaler.replan.scores_changed import fire
@@ -80,7 +80,7 @@ def seen(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDem
 
 def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> None:
     asks = route_requests(CLUSTER, {}, {}, MODELS, NOW)
-    assert asks == (RouteAsk("auto", 10.0, ROUTE.sample, ()),)
+    assert asks == (RouteTraffic("auto", 10.0, ROUTE.sample, ()),)
     splits, said = answered(12, {})
     assert said[0].codes == (ReasonCode.THRESHOLDS_CHOSEN, ReasonCode.QUALITY_COSTS_NOTHING)
     assert said[0].reason.startswith("small 60.0%, large 40.0% (thresholds ")
@@ -92,7 +92,7 @@ def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> 
     taken_over = from_routes(CLUSTER, {"auto": record}, NOW + 1000)
     assert (taken_over["auto"].cuts, taken_over["auto"].changed_ms) == ((12,), NOW)
     (asked,) = route_requests(CLUSTER, taken_over, {}, MODELS, NOW + 1000)
-    assert asked.rests
+    assert asked.recently_moved
 
 
 def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
@@ -153,7 +153,7 @@ def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
     def rests(after_s: int, counts: dict[int, int]) -> bool:
         demand = {"auto": seen(counts)}
         (ask,) = route_requests(CLUSTER, splits, demand, MODELS, NOW + after_s * 1000)
-        return ask.rests
+        return ask.recently_moved
 
     usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
     assert rests(599, usual)

@@ -25,10 +25,15 @@ from autoscaler.explain.plan_explanation import explain
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.combo_usage import is_spot
-from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, make_problem
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.planning_problem import (
+    PlanningProblem,
+    PlanOptions,
+    RolloutMode,
+    make_problem,
+)
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
 
 PROFILE = default_profile()
@@ -46,8 +51,8 @@ def problem_of(rates: tuple[float, ...], cluster: Cluster | None = None) -> Plan
 
 def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> None:
     problem = problem_of((3.0, 8.0, 80.0))
-    made = Shoal().solve(problem)
-    reliefs = slo_reliefs(problem, made, "mini", PROFILE, Shoal())
+    made = ShoalStrategy().solve(problem)
+    reliefs = slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy())
     assert reliefs
     for relief in reliefs:
         service = problem.cluster.service("mini")
@@ -60,7 +65,7 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
         else:
             looser = replace(service, spot_share=0.75)
         cluster = with_service(problem.cluster, looser)
-        really = Shoal().solve(problem_of((3.0, 8.0, 80.0), cluster))
+        really = ShoalStrategy().solve(problem_of((3.0, 8.0, 80.0), cluster))
         # Planned jointly it can only be cheaper than with the others standing.
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
 
@@ -77,8 +82,8 @@ def rented_only(rate: float, arrival_cv: float, **more: object) -> PlanningProbl
 @pytest.mark.parametrize("arrival_cv", [1.0, 3.0])
 def test_bursts_count_in_what_a_looser_slo_saves(arrival_cv: float) -> None:
     problem = rented_only(30.0, arrival_cv)
-    made = Shoal().solve(problem)
-    for relief in slo_reliefs(problem, made, "mini", PROFILE, Shoal()):
+    made = ShoalStrategy().solve(problem)
+    for relief in slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy()):
         service = problem.cluster.service("mini")
         ttft = round_up(1.5 * service.slo.ttft_ms) if relief.kind == "ttft" else service.slo.ttft_ms
         tpot = (
@@ -87,7 +92,7 @@ def test_bursts_count_in_what_a_looser_slo_saves(arrival_cv: float) -> None:
         spot = 0.75 if relief.kind == "spot" else service.spot_share
         looser = replace(service, slo=Slo(ttft, tpot), spot_share=spot)
         cluster = with_service(problem.cluster, looser)
-        really = Shoal().solve(make_problem(cluster, problem.demands, PROFILE))
+        really = ShoalStrategy().solve(make_problem(cluster, problem.demands, PROFILE))
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
 
 
@@ -100,37 +105,45 @@ def test_what_a_plan_keeps_although_it_costs_more_is_no_relief_of_a_limit() -> N
     model = small_cluster().service("mini")
     cluster = Cluster(pools, (replace(model, spot_share=0.0),), Policy(k_start=0.1))
     wanted = {"mini": Demand("mini", 10.0, CONVERSATION)}
-    best = Shoal().solve(make_problem(replace(cluster, pools=pools[:1]), wanted, PROFILE))
+    best = ShoalStrategy().solve(make_problem(replace(cluster, pools=pools[:1]), wanted, PROFILE))
     problem = make_problem(cluster, wanted, PROFILE, fleet=best.counts())
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     assert made.counts() == best.counts()
-    assert slo_reliefs(problem, made, "mini", PROFILE, Shoal()) == ()
-    other = best_alternative(problem, made, "mini", Shoal())
+    assert slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy()) == ()
+    other = best_alternative(problem, made, "mini", ShoalStrategy())
     assert other is not None
     assert other.why == "-0.20 USD/h, but what runs stays"
 
 
 def test_what_may_not_leave_yet_is_planned_afresh_by_every_question() -> None:
     fleet = {"mini:a2@us-east/l40s/on-demand": 6}
-    problem = replace(rented_only(10.0, 1.0, fleet=fleet), keeps=("mini",), room=Room.AFTER)
-    made = Shoal().solve(problem)
-    assert slo_reliefs(problem, made, "mini", PROFILE, Shoal()) == ()
+    problem = replace(
+        rented_only(10.0, 1.0, fleet=fleet),
+        scale_in_locked=("mini",),
+        rollout_mode=RolloutMode.STEP,
+    )
+    made = ShoalStrategy().solve(problem)
+    assert slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy()) == ()
     asked = changed(replace(problem, additions_only=True), made, ("mini",))
-    assert not asked.keeps and not asked.additions_only and asked.room is Room.LATER
+    assert (
+        not asked.scale_in_locked
+        and not asked.additions_only
+        and asked.rollout_mode is RolloutMode.RECREATE
+    )
 
 
 def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
     rates = (40.0, 8.0, 30.0)
     problem = problem_of(rates)
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     assert set(made.shortfall_req_per_s) >= {"chat"}
-    reliefs = node_reliefs(problem, made, Shoal())
+    reliefs = node_reliefs(problem, made, ShoalStrategy())
     chat = next(relief for relief in reliefs if relief.subject == "us-east/h100/owned")
     assert chat.serves_req_per_s > 0.0
     more = int(chat.what.split()[0])
     pool = problem.cluster.pool("us-east/h100/owned")
     bigger = with_more(problem.cluster, pool, more)
-    really = Shoal().solve(problem_of(rates, bigger))
+    really = ShoalStrategy().solve(problem_of(rates, bigger))
     before = sum(made.shortfall_req_per_s.values())
     after = sum(really.shortfall_req_per_s.values())
     assert before - after == pytest.approx(chat.serves_req_per_s, rel=0.05)
@@ -155,25 +168,25 @@ def test_a_relief_serves_no_more_than_the_plan_lacks() -> None:
     rates = {"chat": 9.0, "code": 2.0, "mini": 0.3}
     wanted = {model: Demand(model, rate, CONVERSATION) for model, rate in rates.items()}
     problem = make_problem(cluster, wanted, PROFILE, fleet=fleet)
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     assert not made.shortfall_req_per_s
-    assert "code" in Shoal().solve(changed(problem, made, tuple(rates))).shortfall_req_per_s
-    for relief in explain(problem, made, PROFILE, Shoal()).relief:
+    assert "code" in ShoalStrategy().solve(changed(problem, made, tuple(rates))).shortfall_req_per_s
+    for relief in explain(problem, made, PROFILE, ShoalStrategy()).relief:
         assert relief.serves_req_per_s == 0.0
 
 
 def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     for model in problem.demands:
-        other = best_alternative(problem, made, model, Shoal())
+        other = best_alternative(problem, made, model, ShoalStrategy())
         assert other is not None
         assert other.usd_per_h >= -0.01
 
 
 def test_one_fewer_is_rejected_because_it_would_not_do() -> None:
     problem = problem_of((3.0, 8.0, 90.0))
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     fewer = one_fewer(problem, made, "mini")
     assert fewer is not None
     held, needed = (float(part.split()[0]) for part in fewer.why.split(" < "))
@@ -190,13 +203,15 @@ def test_a_gpu_that_is_too_small_is_named_with_its_memory() -> None:
 
 def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     losses = {loss.model: loss for loss in spot_losses(problem, made)}
     on_spot = {t.combo.model for t in made.targets if t.count and is_spot(t.combo)}
     assert set(losses) == on_spot
     assert "chat" not in losses  # takes no spot
     for model, loss in losses.items():
-        left = sum(t.count * t.combo.req_per_s for t in made.of(model) if not is_spot(t.combo))
+        left = sum(
+            t.count * t.combo.req_per_s for t in made.targets_of(model) if not is_spot(t.combo)
+        )
         assert loss.served_fraction == pytest.approx(
             min(1.0, left / problem.demands[model].req_per_s)
         )
@@ -205,8 +220,8 @@ def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
 
 def test_an_explanation_has_a_reason_for_every_planned_model() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
-    made = Shoal().solve(problem)
-    reasons = explain(problem, made, PROFILE, Shoal())
+    made = ShoalStrategy().solve(problem)
+    reasons = explain(problem, made, PROFILE, ShoalStrategy())
     assert [r.model for r in reasons.models] == ["chat", "code", "mini"]
     for one in reasons.models:
         assert "utilization 80%" in one.bound_by
@@ -230,7 +245,7 @@ def test_an_explanation_has_a_reason_for_every_planned_model() -> None:
 )
 def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None:
     cluster = small_cluster()
-    combo = combo_named(combo_id, cluster, cluster.service("mini"), CONVERSATION, PROFILE)
+    combo = evaluate_combo(combo_id, cluster, cluster.service("mini"), CONVERSATION, PROFILE)
     assert short_name(combo, {p.id: p for p in cluster.pools}) == words
 
 
@@ -241,8 +256,8 @@ def test_savings_add_up_to_the_difference_of_the_bills() -> None:
     wanted = {"mini": Demand("mini", 12.0, CONVERSATION)}
     fleet = {"mini:a2@us-east/l40s/on-demand": 16}
     problem = make_problem(rented, wanted, PROFILE, fleet=fleet)
-    made = Shoal().solve(problem)
-    parts = {part.what: part.usd_per_h for part in savings(problem, made, Shoal())}
+    made = ShoalStrategy().solve(problem)
+    parts = {part.what: part.usd_per_h for part in savings(problem, made, ShoalStrategy())}
     assert set(parts) == {"sizing", "spot"}
     assert parts["spot"] < 0.0 > parts["sizing"]
     assert sum(parts.values()) == pytest.approx(made.cost_usd_per_h - made.now_usd_per_h)
@@ -257,10 +272,10 @@ def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
     )
     cluster = replace(problem.cluster, pools=pools)
     problem = make_problem(cluster, problem.demands, PROFILE)
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     assert not made.shortfall_req_per_s
     assert any(target.count and is_spot(target.combo) for target in made.targets)
-    assert savings(problem, made, Shoal()) == ()
+    assert savings(problem, made, ShoalStrategy()) == ()
 
 
 def test_every_question_has_a_time_of_its_own() -> None:
@@ -268,13 +283,13 @@ def test_every_question_has_a_time_of_its_own() -> None:
     now = [0.0]
     options = PlanOptions(time_limit_s=30.0, elapsed_s=lambda: now[0])
     problem = rented_only(30.0, 1.0, options=options)
-    made = Shoal().solve(problem)
-    at_once = explain(problem, made, PROFILE, Shoal())
+    made = ShoalStrategy().solve(problem)
+    at_once = explain(problem, made, PROFILE, ShoalStrategy())
     assert at_once.models[0].relief and at_once.savings
     now[0] = 31.0
-    assert explain(problem, made, PROFILE, Shoal()) == at_once
+    assert explain(problem, made, PROFILE, ShoalStrategy()) == at_once
     looks = itertools.count(31.0, 100.0)
     hasty = replace(problem, options=replace(options, elapsed_s=lambda: next(looks)))
-    late = explain(hasty, made, PROFILE, Shoal())
+    late = explain(hasty, made, PROFILE, ShoalStrategy())
     assert not late.models[0].relief and not late.relief and not late.savings
-    assert best_alternative(hasty, made, "mini", Shoal()) is None
+    assert best_alternative(hasty, made, "mini", ShoalStrategy()) is None

@@ -19,7 +19,7 @@ from autoscaler.optimizer.activity_lp import (
     most_work,
     work_of,
 )
-from autoscaler.planning.plan import Work
+from autoscaler.planning.plan import BudgetWork
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 from streams.cli.plan_budget import how_far
 
@@ -132,7 +132,7 @@ def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
     assert mix.bound is None
     cheapest = least_cost(EXAMPLE, mix.multiple * 0.9)
     assert isinstance(cheapest, Cheapest) and cheapest.bound_usd_per_h == 0.0
-    assert Work(mix.multiple, mix.bound, ()).gap is None
+    assert BudgetWork(mix.multiple, mix.bound, ()).gap is None
     assert how_far(None) != how_far(0.0)
 
 

@@ -15,7 +15,7 @@ from autoscaler.performance.engine_limits import batched_tokens
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.performance.throughput import InstanceRate, instance_throughput
-from autoscaler.planning.instances import instance
+from autoscaler.planning.instances import evaluate_instance
 from autoscaler.serving.batching import Batcher
 from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Work
 from streams.files.defaults_section import Defaults
@@ -233,7 +233,7 @@ def test_refused_arguments_are_named() -> None:
 def test_the_declared_percentile_of_a_service_reaches_its_instances() -> None:
     """It was the same capacity for 0.5 and 0.999."""
     rates = [
-        instance(
+        evaluate_instance(
             service("mini", MINI.name, MINI_SLO, percentile=percentile),
             L40S, Phase.AGGREGATED, CHAT, PROFILE,
         ).req_per_s

@@ -8,8 +8,8 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.candidate_combos import combo_named
-from autoscaler.planning.planner import answer
+from autoscaler.planning.candidate_combos import evaluate_combo
+from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import STRATEGIES
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
@@ -50,12 +50,12 @@ def ask(
         scope=tuple(demands),
         **more,  # type: ignore[arg-type]
     )
-    return answer(request, cluster, PROFILE, STRATEGIES[strategy])
+    return answer_request(request, cluster, PROFILE, STRATEGIES[strategy])
 
 
 def at(cluster: Cluster, combo_id: str, lengths: Lengths = CONVERSATION) -> Combo:
     model = combo_id.partition(":")[0]
-    return combo_named(combo_id, cluster, cluster.service(model), lengths, PROFILE)
+    return evaluate_combo(combo_id, cluster, cluster.service(model), lengths, PROFILE)
 
 
 def capacity(cluster: Cluster, counts: Iterable[tuple[str, int]], model: str = "m") -> float:

@@ -11,10 +11,10 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.reason import about
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Slo
-from autoscaler.planning.planner import answer
+from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import STRATEGIES
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.answer_requests import (
     FULL,
     L4,
@@ -168,7 +168,7 @@ def test_a_solver_that_fails_is_an_answer() -> None:
         raise InvalidValue("solver", "nothing", "a plan")
 
     request = PlanRequest(7, FULL, 0, (Demand("m", 1.0, CONVERSATION),), scope=("m",))
-    got = answer(request, one_model((L4,)), PROFILE, Shoal(solver=fails))  # type: ignore[arg-type]
+    got = answer_request(request, one_model((L4,)), PROFILE, ShoalStrategy(solver=fails))  # type: ignore[arg-type]
     assert (got.number, got.outcome) == (7, Outcome.NONE)
     assert [note.code for note in got.notes] == [ReasonCode.REQUEST_REFUSED]
 
@@ -179,7 +179,7 @@ def test_what_must_find_room_beside_all_that_runs_waits_for_nobody_to_leave() ->
     cluster = Cluster((L4, owned), (mini("m"), mini("n")))
     fleet = {"m:a1@r/l4/on-demand": 2, "n:a1@r/h100/owned": 4}
     moved = ask(cluster, FULL, {"m": 1.0, "n": 0.1}, fleet)
-    stays = ask(cluster, FULL, {"m": 1.0, "n": 0.1}, fleet, beside=True)
+    stays = ask(cluster, FULL, {"m": 1.0, "n": 0.1}, fleet, surge_only=True)
     assert moved.cost_usd_per_h == 0.0
     assert not any(i.startswith("m:") and "h100" in i for i, _ in stays.counts)
     assert stays.cost_usd_per_h > 0.0 and not stays.shortfall_req_per_s

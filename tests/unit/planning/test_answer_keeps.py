@@ -11,10 +11,10 @@ from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.planner import OPTIONS, answer
-from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, RouteAsk
+from autoscaler.planning.planner import OPTIONS, answer_request
+from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, RouteTraffic
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,
@@ -37,13 +37,13 @@ SMALL, LARGE = f"m:{COMBO}", "m:a1@r/h100/on-demand"
 def test_a_full_plan_removes_no_more_than_the_request_allows() -> None:
     """Nine run where one would do."""
     cluster = one_model((L4,))
-    got = ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}, keeps=("m",))
+    got = ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}, scale_in_locked=("m",))
     assert dict(got.counts) == {SMALL: 9}
     assert dict(ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}).counts) == {SMALL: 1}
 
 
 def test_a_model_without_demand_keeps_what_may_not_leave() -> None:
-    got = ask(one_model((L4,)), FULL, {"m": 0.0}, {SMALL: 2}, keeps=("m",))
+    got = ask(one_model((L4,)), FULL, {"m": 0.0}, {SMALL: 2}, scale_in_locked=("m",))
     assert dict(got.counts) == {SMALL: 2}
 
 
@@ -57,7 +57,12 @@ def test_what_may_not_leave_takes_nothing_from_what_another_needs(priority: int)
     each = 0.8 * at(cluster, f"hi:{COMBO}").req_per_s
     rented = ((pool.id, 14),)
     got = ask(
-        cluster, FULL, {"hi": 2 * each, "lo": 4 * each}, fleet, rented_nodes=rented, keeps=("hi",)
+        cluster,
+        FULL,
+        {"hi": 2 * each, "lo": 4 * each},
+        fleet,
+        rented_nodes=rented,
+        scale_in_locked=("hi",),
     )
     assert got.shortfall_req_per_s == ()
     assert dict(got.counts) == {f"hi:{COMBO}": 2, f"lo:{COMBO}": 4}
@@ -67,7 +72,7 @@ def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> Non
     cluster = one_model((replace(L4, max_nodes=20), H100), max_instances=3)
     wanted = 0.8 * capacity(cluster, {SMALL: 2}.items())
     rented = (("r/l4/on-demand", 9),)
-    got = ask(cluster, FULL, {"m": wanted}, {SMALL: 9}, rented_nodes=rented, keeps=("m",))
+    got = ask(cluster, FULL, {"m": wanted}, {SMALL: 9}, rented_nodes=rented, scale_in_locked=("m",))
     assert dict(got.counts) == {SMALL: 2}
 
 
@@ -79,10 +84,10 @@ def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
     cluster = Cluster((replace(L4, max_nodes=40),), (mini("m"), mini("n")), routes=(route,))
     fleet = {SMALL: 10, f"n:{COMBO}": 10}
     each = 0.8 * capacity(cluster, {SMALL: 1}.items())
-    routes = (RouteAsk("auto", 6 * each, route.sample),)
+    routes = (RouteTraffic("auto", 6 * each, route.sample),)
 
     def asked(*keeps: str) -> PlanAnswer:
-        return ask(cluster, FULL, {"m": 0.0, "n": 0.0}, fleet, routes=routes, keeps=keeps)
+        return ask(cluster, FULL, {"m": 0.0, "n": 0.0}, fleet, routes=routes, scale_in_locked=keeps)
 
     assert asked("m", "n").splits[0].cuts == asked().splits[0].cuts
     assert dict(asked("m", "n").counts) == fleet != dict(asked().counts)
@@ -102,13 +107,13 @@ def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
 
         def solve(self, problem: PlanningProblem) -> Plan:
             took.append(max(0.0, problem.options.left_s()))
-            return Shoal().solve(replace(problem, options=PlanOptions()))
+            return ShoalStrategy().solve(replace(problem, options=PlanOptions()))
 
     wanted = tuple(Demand(model, 0.0, CONVERSATION) for model in ("m", "n"))
-    asks = (RouteAsk("auto", 6.0, route.sample),)
-    request = PlanRequest(1, FULL, 0, wanted, scope=("m", "n"), routes=asks, keeps=("m",))
+    asks = (RouteTraffic("auto", 6.0, route.sample),)
+    request = PlanRequest(1, FULL, 0, wanted, scope=("m", "n"), routes=asks, scale_in_locked=("m",))
     options = PlanOptions(time_limit_s=30.0, elapsed_s=lambda: sum(took))
-    assert answer(request, cluster, PROFILE, Slow(), options).outcome is Outcome.PLANNED
+    assert answer_request(request, cluster, PROFILE, Slow(), options).outcome is Outcome.PLANNED
     assert len(took) > 5
     assert max(took[1:-1]) < 1.01 * min(took[1:-1])
     assert took[-1] > 0.0
@@ -150,7 +155,7 @@ class _Stopped:
 
     def solve(self, problem: PlanningProblem) -> Plan:
         self.asked.append(problem)
-        made = Shoal().solve(problem)
+        made = ShoalStrategy().solve(problem)
         return made if problem.additions_only else replace(made, status=PlanStatus.LIMIT)
 
 
@@ -160,7 +165,7 @@ def test_a_replacement_that_is_not_proven_soon_is_not_waited_for() -> None:
     request = PlanRequest(1, URGENT, 0, (Demand("m", wanted, CONVERSATION),), ((SMALL, 20),))
     stopped = _Stopped()
     options = replace(OPTIONS, time_limit_s=8.0, elapsed_s=lambda: 0.0)
-    got = answer(request, cluster, PROFILE, stopped, options)
+    got = answer_request(request, cluster, PROFILE, stopped, options)
     assert got.outcome is Outcome.PLANNED and got.replaced == ()
     whole, added = stopped.asked
     assert whole.options.time_limit_s <= 1.0 and whole.options.mip_nodes <= 50
@@ -186,9 +191,9 @@ def test_only_spot_is_enough_for_a_model_that_may_use_nothing_else() -> None:
     spot = {"m:a1@r/l4/spot": 2}
     asked = _Stopped()
     request = PlanRequest(1, URGENT, 0, (Demand("m", 0.01, CONVERSATION),), tuple(spot.items()))
-    answer(request, one_model((L4_SPOT,), spot_share=0.5), PROFILE, asked)
+    answer_request(request, one_model((L4_SPOT,), spot_share=0.5), PROFILE, asked)
     assert not any(asked.asked[0].candidates.values())
-    answer(request, one_model((L4_SPOT, L4), spot_share=0.5), PROFILE, asked)
+    answer_request(request, one_model((L4_SPOT, L4), spot_share=0.5), PROFILE, asked)
     assert any(asked.asked[-1].candidates.values())
 
 

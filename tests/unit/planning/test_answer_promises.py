@@ -82,7 +82,7 @@ def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
     assert got.outcome is Outcome.BEST_EFFORT
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 3, "m:a1@r/l4/spot": 3}
     assert SPOT_LIMIT in got.binding
-    assert got.broken == ()
+    assert got.violations == ()
 
 
 @pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
@@ -102,7 +102,7 @@ def test_what_stands_off_spot_may_be_all_that_a_short_model_has_to_have_there() 
     wanted = 20.0 * 0.8 * at(cluster, "m:a1@r/l4/spot").req_per_s
     got = ask(cluster, URGENT, {"m": wanted}, fleet, rented_nodes=rented(fleet))
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 4, "m:a1@r/l4/spot": 2}
-    assert got.broken == ()
+    assert got.violations == ()
 
 
 def test_a_full_ceiling_of_small_instances_does_not_starve_a_model() -> None:
@@ -126,9 +126,9 @@ def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
         got = ask(cluster, FULL, {"low": 3.5 * each, "high": 2.5 * each}, fleet)
         fleet = dict(got.counts)
         assert fleet == {"low:a1@r/l4/on-demand": 4 - step, "high:a1@r/l4/on-demand": step}
-        assert got.makes_room
+        assert got.needs_preemption
     again = ask(cluster, FULL, {"low": 3.5 * each, "high": 2.5 * each}, fleet)
-    assert (dict(again.counts), again.makes_room) == (fleet, False)
+    assert (dict(again.counts), again.needs_preemption) == (fleet, False)
     left = next(combo.req_per_s for combo in got.combos if combo.model == "low") * 0.8
     assert dict(got.shortfall_req_per_s) == {"low": pytest.approx(3.5 * each - left)}
 

@@ -11,11 +11,11 @@ from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.planning.binding_constraints import POOLS
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.planner import answer
+from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanRequest
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.strategies.registry import STRATEGIES
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,
@@ -64,7 +64,7 @@ class Noting:
 
     def solve(self, problem: PlanningProblem) -> Plan:
         self.offered = {model: len(combos) for model, combos in problem.candidates.items()}
-        return Shoal().solve(problem)
+        return ShoalStrategy().solve(problem)
 
 
 @pytest.mark.parametrize(("lost", "chooses"), [(0, False), (11, True)])
@@ -83,7 +83,7 @@ def test_urgent_puts_candidates_together_only_for_models_that_are_short(
         scope=("m", "n"),
     )
     noting = Noting()
-    answer(request, Cluster((L4, H100), (mini("m"), mini("n"))), PROFILE, noting)
+    answer_request(request, Cluster((L4, H100), (mini("m"), mini("n"))), PROFILE, noting)
     assert bool(noting.offered["m"]) is chooses
     assert noting.offered["n"]
 

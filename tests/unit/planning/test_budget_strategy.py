@@ -13,10 +13,10 @@ from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.plan import Plan, PlanStatus
-from autoscaler.planning.planner import answer
+from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import FOR_A_BUDGET, STRATEGIES, strategy_for
+from autoscaler.planning.strategies.registry import BUDGET_STRATEGY, STRATEGIES, strategy_for
 from topics.codec import encode
 from topics.reason_codes import ReasonCode
 
@@ -64,16 +64,16 @@ def solve(
         demands,
         default_profile(),
         fleet=fleet,
-        options=PlanOptions(gap=1e-4, hold=hold),
+        options=PlanOptions(gap=1e-4, hysteresis=hold),
         additions_only=additions_only,
     )
-    return FOR_A_BUDGET.solve(problem)
+    return BUDGET_STRATEGY.solve(problem)
 
 
 def test_the_policy_chooses_the_strategy() -> None:
     assert strategy_for(Policy()) is STRATEGIES["shoal"]
     spends = Policy(budget_usd_per_h=5.0, objective=Objective.MAKESPAN)
-    assert strategy_for(spends) is FOR_A_BUDGET
+    assert strategy_for(spends) is BUDGET_STRATEGY
 
 
 def test_capacity_follows_the_work_that_is_done_and_stays_within_the_budget() -> None:
@@ -141,11 +141,11 @@ def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -
     """Every instance takes an L40S for 1.80 USD/h: money for two, and then for three."""
     one = solve(cluster(4.0, service("m", min_instances=3)), {"m": 2.0})
     planned = Reason(ReasonCode.INSTANCES_PLANNED, quantities=(2,))
-    assert one.broken == (Reason(ReasonCode.PROMISED_FLOOR, "m", (), (3,), because=(planned,)),)
+    assert one.violations == (Reason(ReasonCode.PROMISED_FLOOR, "m", (), (3,), because=(planned,)),)
     services = service("big", priority=1, min_instances=2), service("small", min_instances=9)
     two = solve(cluster(5.5, *services), {"big": 1.0, "small": 1.0})
     assert {i.split(":")[0] for i in two.counts()} == {"big", "small"}
-    assert [b.subject for b in two.broken] == ["small"]
+    assert [b.subject for b in two.violations] == ["small"]
     assert ReasonCode.BUDGET_TOO_SMALL not in codes_of((*one.notes, *two.notes))
 
 
@@ -169,7 +169,7 @@ def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
     where = replace(base, pools=(owned, *base.pools))
     demands = {"m": Demand("m", 2.0, where.service("m").lengths)}
     problem = make_problem(where, demands, default_profile(), taken_gpus={owned.id: 6})
-    made = FOR_A_BUDGET.solve(problem)
+    made = BUDGET_STRATEGY.solve(problem)
     assert made.work is not None
     assert not any(owned.id in combo_id for combo_id in made.counts())
 
@@ -181,11 +181,11 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
     over = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
     fleet = {"big:a1@r/l40s/on-demand": 2, "small:a1@r/l40s/on-demand": 1}
     problem = make_problem(two, demands, default_profile(), fleet=fleet, options=over)
-    made = FOR_A_BUDGET.solve(problem)
+    made = BUDGET_STRATEGY.solve(problem)
     assert made.counts() == fleet
     assert made.limits_hit == ("time",) and not made.notes
     assert made.work is not None and made.work.bound is None and made.gap == -1.0
-    none = FOR_A_BUDGET.solve(make_problem(two, demands, default_profile(), options=over))
+    none = BUDGET_STRATEGY.solve(make_problem(two, demands, default_profile(), options=over))
     assert none.status is PlanStatus.FAILED
     assert none.notes == (Reason(ReasonCode.NOT_IN_TIME),)
 
@@ -221,7 +221,7 @@ def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -
     demands = {s.model: Demand(s.model, 1.0, s.lengths) for s in six.services}
     options = PlanOptions(time_limit_s=10.0, elapsed_s=lambda: 1.5 * sum(asked))
     problem = make_problem(six, demands, default_profile(), options=options)
-    assert FOR_A_BUDGET.solve(problem).status is PlanStatus.FAILED
+    assert BUDGET_STRATEGY.solve(problem).status is PlanStatus.FAILED
     assert len(asked) == 7 and 1.5 * sum(asked) <= 10.0
 
 
@@ -252,7 +252,7 @@ def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> Non
     )
     short, long = problem.types
     assert runs in short.combos and runs not in long.combos
-    assert FOR_A_BUDGET.solve(problem).work is not None
+    assert BUDGET_STRATEGY.solve(problem).work is not None
 
 
 def test_what_binds_is_named() -> None:
@@ -265,7 +265,7 @@ def test_what_binds_is_named() -> None:
 def test_an_answer_carries_the_shares_and_goes_over_the_wire() -> None:
     where = cluster(6.0)
     request = PlanRequest(1, Urgency.FULL, 0, (Demand("m", 2.0, where.service("m").lengths),))
-    found = answer(request, where, default_profile(), strategy_for(where.policy))
+    found = answer_request(request, where, default_profile(), strategy_for(where.policy))
     assert found.outcome is not Outcome.NONE
     assert {kind for _, kind, _, _ in found.shares} == {"long", "chat"}
     assert encode(found)  # plain numbers only: a decision log and a pipe take nothing else

@@ -9,8 +9,8 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import POISSON_ARRIVALS, Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.instance_options import gpu_usd_per_h, parts_of
-from autoscaler.planning.pipelines import irreducible
+from autoscaler.planning.instance_options import gpu_usd_per_h, instance_options
+from autoscaler.planning.pipelines import irreducible_pipelines
 
 LENGTHS = Lengths.expected(700.0, 90.0)
 KINDS = {"L40S": 1.9, "A10G": 1.0}
@@ -37,7 +37,7 @@ def test_the_cheapest_placements_of_all_stay() -> None:
     profile = default_profile()
     slices = tuple(NodeSlice(catalog.gpu(kind), n) for kind in KINDS for n in (1, 2, 4))
     ratios: dict[tuple[str, Market], list[float]] = {}
-    for pipeline in irreducible(service(), Phase.PREFILL, slices, LENGTHS, profile, 1.0):
+    for pipeline in irreducible_pipelines(service(), Phase.PREFILL, slices, LENGTHS, profile, 1.0):
         nodes = [node for stage, _ in pipeline.stages for node in stage]
         names = list(dict.fromkeys(node.name for node in nodes))
         there = {
@@ -52,7 +52,9 @@ def test_the_cheapest_placements_of_all_stay() -> None:
             usd = sum(node.gpus * gpu_usd_per_h(by_name[node.name]) for node in nodes)
             key = chosen[0].region, chosen[0].market
             ratios.setdefault(key, []).append(usd / pipeline.req_per_s)
-    parts = parts_of(service(), Phase.PREFILL, LENGTHS, pools(), profile, 1.0, POISSON_ARRIVALS)
+    parts = instance_options(
+        service(), Phase.PREFILL, LENGTHS, pools(), profile, 1.0, POISSON_ARRIVALS
+    )
     assert len(ratios) == 4
     for (region, market), expected in ratios.items():
         stays = [

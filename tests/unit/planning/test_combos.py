@@ -10,7 +10,7 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Phase, Slo
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.candidate_combos import candidate_combos, combo_named, late_combos
+from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo, nearest_combos
 from autoscaler.planning.combo_names import parse_combo_id
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
@@ -21,7 +21,7 @@ def test_every_candidate_can_be_found_again_by_its_name() -> None:
     cluster = small_cluster()
     for service in cluster.services:
         for combo in candidate_combos(cluster, service, CONVERSATION, PROFILE):
-            assert combo_named(combo.id, cluster, service, CONVERSATION, PROFILE) == combo
+            assert evaluate_combo(combo.id, cluster, service, CONVERSATION, PROFILE) == combo
 
 
 def test_a_70b_model_is_offered_no_slice_that_cannot_hold_its_weights() -> None:
@@ -72,7 +72,7 @@ def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() 
     cluster = small_cluster()
     mini = replace(cluster.service("mini"), slo=Slo(0.5, 0.5))
     assert candidate_combos(cluster, mini, CONVERSATION, PROFILE) == ()
-    combos = late_combos(cluster, mini, CONVERSATION, PROFILE)
+    combos = nearest_combos(cluster, mini, CONVERSATION, PROFILE)
     assert combos
     assert not any(combo.meets_slo for combo in combos)
 

@@ -15,8 +15,12 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.component_cells import cell_named, cells, saturated
-from autoscaler.planning.planner import answer, explained_plan
+from autoscaler.planning.component_cells import (
+    candidate_cells,
+    evaluate_cell,
+    saturated_deployments,
+)
+from autoscaler.planning.planner import answer_request, explained_plan
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.bin_packing import place
@@ -53,7 +57,7 @@ def _busy(cell: Combo, cluster: Cluster) -> dict[tuple[str, str], float]:
 
 def test_every_cell_carries_its_rate_of_every_type_within_its_instances(cluster: Cluster) -> None:
     graph = _graph(cluster)
-    found = cells(graph, cluster.pools)
+    found = candidate_cells(graph, cluster.pools)
     assert found
     for cell in found:
         for kind in graph.types:
@@ -62,26 +66,26 @@ def test_every_cell_carries_its_rate_of_every_type_within_its_instances(cluster:
         counts = {(m.deployment, m.pool): m.count for m in cell.members}
         for key, work in _busy(cell, cluster).items():
             assert work <= counts[key] * (1.0 + 1e-6)
-        assert saturated(cell, graph, cluster.pools)
+        assert saturated_deployments(cell, graph, cluster.pools)
 
 
 def test_a_cell_is_found_again_by_its_name_and_others_are_refused(cluster: Cluster) -> None:
     graph = _graph(cluster)
-    for cell in cells(graph, cluster.pools):
-        again = cell_named(cell.id, graph, cluster.pools)
+    for cell in candidate_cells(graph, cluster.pools):
+        again = evaluate_cell(cell.id, graph, cluster.pools)
         assert again.id == cell.id
         assert again.req_per_s == pytest.approx(cell.req_per_s, rel=1e-6)
     for wrong in ("omni:a1@us-east/a100/on-demand", "omni:c1.talker@us-east/a100/on-demand",
                   "omni:c1.nobody@us-east/a100/on-demand"):  # fmt: skip
         with pytest.raises(InvalidValue, match="a cell"):
-            cell_named(wrong, graph, cluster.pools)
+            evaluate_cell(wrong, graph, cluster.pools)
 
 
 def test_the_same_instances_carry_less_of_a_heavier_mix(cluster: Cluster) -> None:
     graph = _graph(cluster)
     spoken = graph.with_shares({"text": 0.1, "photo": 0.1, "voice": 0.8})
-    cell = cells(graph, cluster.pools)[0]
-    assert cell_named(cell.id, spoken, cluster.pools).req_per_s < 0.8 * cell.req_per_s
+    cell = candidate_cells(graph, cluster.pools)[0]
+    assert evaluate_cell(cell.id, spoken, cluster.pools).req_per_s < 0.8 * cell.req_per_s
 
 
 def _asked(rate: float, mix: dict[str, float], fleet: tuple[tuple[str, int], ...]) -> PlanRequest:
@@ -94,17 +98,17 @@ def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster:
     """The second plan starts from the first: what changes is the difference between two mixes."""
     shoal = strategy("shoal")
     declared = {kind.name: kind.share for kind in _graph(cluster).types}
-    first = answer(_asked(12.0, declared, ()), cluster, default_profile(), shoal)
+    first = answer_request(_asked(12.0, declared, ()), cluster, default_profile(), shoal)
     assert first.outcome is Outcome.PLANNED
     held = {combo.id: combo.req_per_s for combo in first.combos}
     assert sum(held[i] * n for i, n in first.counts) * 0.8 >= 12.0 * (1 - 1e-6)
-    same = answer(_asked(12.0, declared, first.counts), cluster, default_profile(), shoal)
+    same = answer_request(_asked(12.0, declared, first.counts), cluster, default_profile(), shoal)
     assert same.counts == first.counts
     spoken = {"text": 0.1, "photo": 0.1, "voice": 0.8}
-    shifted = answer(_asked(12.0, spoken, first.counts), cluster, default_profile(), shoal)
+    shifted = answer_request(_asked(12.0, spoken, first.counts), cluster, default_profile(), shoal)
     assert shifted.outcome is Outcome.PLANNED
     heavier = _graph(cluster).with_shares(spoken)
-    rates = {i: cell_named(i, heavier, cluster.pools).req_per_s for i, _ in shifted.counts}
+    rates = {i: evaluate_cell(i, heavier, cluster.pools).req_per_s for i, _ in shifted.counts}
     assert sum(rates[i] * n for i, n in shifted.counts) * 0.8 >= 12.0 * (1 - 1e-6)
 
 
@@ -131,12 +135,12 @@ def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> Non
         request,
         cluster,
     )
-    found = answer(request, cluster, default_profile(), strategy("shoal"))
+    found = answer_request(request, cluster, default_profile(), strategy("shoal"))
     assert solver_wire.decode_answer(solver_wire.encode_answer(found)) == found
 
 
 def _placed_cell(cluster: Cluster) -> tuple[Combo, ServingGroup]:
-    cell = next(c for c in cells(_graph(cluster), cluster.pools) if len(c.members) > 2)
+    cell = next(c for c in candidate_cells(_graph(cluster), cluster.pools) if len(c.members) > 2)
     found = place(cell, 7, cluster, {}, {})
     assert found is not None
     group = ServingGroup(f"{cell.id}:7", "omni", cell.id, "default", found[0], 0)
@@ -182,5 +186,5 @@ def test_prices_decide_between_cells_of_equal_rate(cluster: Cluster) -> None:
         for pool in cluster.pools
     )
     dear = replace(cluster, pools=pools)
-    found = answer(_asked(6.0, {}, ()), dear, default_profile(), strategy("shoal"))
+    found = answer_request(_asked(6.0, {}, ()), dear, default_profile(), strategy("shoal"))
     assert found.counts and not any("l40s" in combo for combo, _ in found.counts)

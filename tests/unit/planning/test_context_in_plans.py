@@ -9,7 +9,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.instances import instance
+from autoscaler.planning.instances import evaluate_instance
 
 
 def test_long_answers_are_planned_no_longer_than_max_len() -> None:
@@ -22,8 +22,8 @@ def test_long_answers_are_planned_no_longer_than_max_len() -> None:
     )
     lengths = Lengths.expected(500.0, 8000.0)
     node = NodeSlice(catalog.gpu("L40S"), 1)
-    free = instance(service, node, Phase.AGGREGATED, lengths, default_profile())
-    cut = instance(
+    free = evaluate_instance(service, node, Phase.AGGREGATED, lengths, default_profile())
+    cut = evaluate_instance(
         replace(service, max_len_tokens=16_384), node, Phase.AGGREGATED, lengths, default_profile()
     )
     assert cut.req_per_s > 1.1 * free.req_per_s

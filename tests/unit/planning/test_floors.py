@@ -48,7 +48,7 @@ def test_a_floor_is_not_kept_with_what_cannot_serve_one_request_after_another(
 ) -> None:
     plan = planned(tiny, additions_only=additions_only)
     assert plan.counts() == {"m:large": 1}
-    assert not plan.broken
+    assert not plan.violations
 
 
 def test_what_serves_one_request_after_another_is_enough_for_a_floor() -> None:
@@ -68,7 +68,7 @@ def test_where_nothing_serves_more_the_cheapest_keeps_the_floor_and_that_is_said
 def test_where_no_node_of_the_others_is_left_the_floor_is_kept_as_well_as_it_can_be() -> None:
     plan = planned(0.5 * LEAST, large_nodes=0)
     assert plan.counts() == {"m:tiny": 1}
-    (broken,) = plan.broken
+    (broken,) = plan.violations
     assert (broken.code, broken.subject) == (ReasonCode.PROMISED_USEFUL_FLOOR, "m")
 
 

@@ -12,7 +12,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
-from autoscaler.planning.candidate_combos import candidate_combos, combo_named
+from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo
 from autoscaler.planning.links import link_gb_s
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
@@ -46,11 +46,11 @@ def test_a_pair_is_worth_less_on_a_slower_network_and_named_pairs_are_found_agai
     for gb_s in (50.0, 2.1):
         cluster = on(gb_s)
         service = cluster.service("mini")
-        decode = combo_named(PAIR, cluster, service, CONVERSATION, PROFILE).members[1]
+        decode = evaluate_combo(PAIR, cluster, service, CONVERSATION, PROFILE).members[1]
         assert decode.phase is Phase.DECODE
         rates.append(decode.req_per_s)
         for combo in candidate_combos(cluster, service, CONVERSATION, PROFILE):
-            assert combo_named(combo.id, cluster, service, CONVERSATION, PROFILE) == combo
+            assert evaluate_combo(combo.id, cluster, service, CONVERSATION, PROFILE) == combo
     assert rates[1] < 0.9 * rates[0]
 
 

@@ -13,13 +13,13 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Phase, Slo
 from autoscaler.explain.combo_labels import short_name
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.candidate_combos import candidate_combos, combo_named
-from autoscaler.planning.capacity_provenance import as_predicted
+from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo
+from autoscaler.planning.capacity_provenance import without_caution
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.pipelines import irreducible
+from autoscaler.planning.pipelines import irreducible_pipelines
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import make_problem
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
 
 PROFILE = default_profile()
@@ -48,7 +48,9 @@ def test_a_model_too_large_for_any_node_is_served_by_pipelines_where_they_are_de
     assert found
     assert all(joined(combo) for combo in found)
     cluster = declared("same-slice")
-    made = Shoal().solve(make_problem(cluster, {"m": Demand("m", 1.0, CONVERSATION)}, PROFILE))
+    made = ShoalStrategy().solve(
+        make_problem(cluster, {"m": Demand("m", 1.0, CONVERSATION)}, PROFILE)
+    )
     assert made.status in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
     assert not made.shortfall_req_per_s
     used = sum(t.count * sum(t.combo.gpus_by_pool().values()) for t in made.targets)
@@ -77,7 +79,7 @@ def test_a_name_says_all_that_is_needed_to_evaluate_the_combo_again() -> None:
     found = [combo for combo in candidates(cluster) if joined(combo)]
     assert found
     for combo in found:
-        again = combo_named(combo.id, cluster, cluster.services[0], CONVERSATION, PROFILE)
+        again = evaluate_combo(combo.id, cluster, cluster.services[0], CONVERSATION, PROFILE)
         assert again.id == combo.id
         assert again.members == combo.members
         assert again.req_per_s == pytest.approx(combo.req_per_s)
@@ -87,7 +89,9 @@ def test_a_name_says_all_that_is_needed_to_evaluate_the_combo_again() -> None:
 def test_rates_of_pipelines_are_the_librarys() -> None:
     cluster = declared("same-slice")
     node = NodeSlice(L40S.gpu, 1)
-    offered = irreducible(cluster.services[0], Phase.PREFILL, (node,), CONVERSATION, PROFILE)
+    offered = irreducible_pipelines(
+        cluster.services[0], Phase.PREFILL, (node,), CONVERSATION, PROFILE
+    )
     best = max(pipeline.req_per_s / len(pipeline.stages) for pipeline in offered)
     assert best > 0.0
     for combo in candidates(cluster):
@@ -109,7 +113,9 @@ def test_a_pipeline_is_lost_with_any_of_its_nodes() -> None:
         cluster, services=(replace(cluster.services[0], survive="one-node", utilization=0.95),)
     )
     rate = 0.3
-    made = Shoal().solve(make_problem(safe, {"m": Demand("m", rate, CONVERSATION)}, PROFILE))
+    made = ShoalStrategy().solve(
+        make_problem(safe, {"m": Demand("m", rate, CONVERSATION)}, PROFILE)
+    )
     assert not made.notes
     largest = max(t.combo.req_per_s for t in made.targets if t.count)
     assert made.capacity_req_per_s["m"] - largest >= rate - 1e-6
@@ -133,7 +139,7 @@ def test_half_a_pipeline_is_no_name(name: str) -> None:
 def test_people_read_stages_with_an_arrow() -> None:
     cluster = declared("same-size", L40S, A100, H100)
     name = "m:p1.34@r/l40s/on-demand>p1.30@r/a100/on-demand+d2@r/h100/on-demand"
-    combo = combo_named(name, cluster, cluster.services[0], CONVERSATION, PROFILE)
+    combo = evaluate_combo(name, cluster, cluster.services[0], CONVERSATION, PROFILE)
     assert combo.id == name
     words = short_name(combo, {pool.id: pool for pool in cluster.pools})
     assert words == "(prefill 1xL40S > 1xA100 + 1 decode 2xH100) r on-demand"
@@ -151,9 +157,9 @@ def test_a_model_that_is_not_split_into_phases_is_served_by_aggregated_pipelines
         assert {member.phase for member in combo.members} == {Phase.AGGREGATED}
         assert sum(member.layers for member in combo.members) == 64
         assert len({member.layers for member in combo.members}) <= 2
-        again = combo_named(combo.id, cluster, whole, CONVERSATION, PROFILE)
+        again = evaluate_combo(combo.id, cluster, whole, CONVERSATION, PROFILE)
         assert again == combo
         certain = replace(cluster, services=(replace(whole, cautious=False),))
-        bold = combo_named(combo.id, certain, certain.services[0], CONVERSATION, PROFILE)
-        assert as_predicted(combo, cluster, PROFILE).req_per_s == pytest.approx(bold.req_per_s)
+        bold = evaluate_combo(combo.id, certain, certain.services[0], CONVERSATION, PROFILE)
+        assert without_caution(combo, cluster, PROFILE).req_per_s == pytest.approx(bold.req_per_s)
     assert ">" in short_name(found[0], {pool.id: pool for pool in cluster.pools})

@@ -22,7 +22,7 @@ from autoscaler.planning.candidate_combos import ranking_usd_per_h
 from autoscaler.planning.combo_usage import is_spot, slices_of
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, fewest_nodes
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.planning_clusters import combo, pool, service
 
 BUCKET = Lengths(1000.0, 200.0)
@@ -62,7 +62,7 @@ def steps(problem: PlanningProblem, models: tuple[str, ...]) -> list[Step]:
             ]
         for one in offered:
             most = min(
-                (problem.nodes_now(p) + problem.nodes_to_get(p)) * p.per_node // gpus
+                (problem.nodes_now(p) + problem.rentable_nodes(p)) * p.per_node // gpus
                 for p, gpus in (
                     (problem.cluster.pool(name), gpus) for name, gpus in one.gpus_by_pool().items()
                 )
@@ -77,7 +77,7 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
     that there is room and money for."""
     models = problem.planned_models()
     options = steps(problem, models)
-    fixed = [(problem.running[i], n) for i, n in problem.standing().items()]
+    fixed = [(problem.running[i], n) for i, n in problem.fixed_fleet().items()]
     policy = problem.cluster.policy
     k = {"keep": 0.0, "switch": policy.k_switch, "load": policy.k_load, "start": policy.k_start}
     for counts in product(*(range(step.most + 1) for step in options)):
@@ -101,7 +101,7 @@ def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, flo
         promised = allowed = True
         for model in models:
             declared = problem.cluster.service(model)
-            offered = [*problem.candidates[model], *(c for c, _ in problem.running_of(model))]
+            offered = [*problem.candidates[model], *(c for c, _ in problem.running_combos(model))]
             off_spot = 1.0 - declared.spot_share
             if not all(is_spot(one) for one in offered):
                 needed = off_spot * min(problem.needed_req_per_s(model), capacity[model])
@@ -139,7 +139,7 @@ def _nodes_suffice(
     """Pools have the nodes, and what does not wait for a start fits on those that are there."""
     for name, count in nodes.items():
         declared = problem.cluster.pool(name)
-        if count > problem.nodes_now(declared) + problem.nodes_to_get(declared):
+        if count > problem.nodes_now(declared) + problem.rentable_nodes(declared):
             return False
     for shared in problem.cluster.pools_by_shared_limit().values():
         if sum(nodes.get(p.id, 0) for p in shared) > shared[0].max_of_both:
@@ -263,7 +263,7 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
         most = max(most, fraction)
         if promised and fraction >= 1.0 - 1e-9:
             best = min(best, cost)
-    plan = Shoal().solve(problem)
+    plan = ShoalStrategy().solve(problem)
     if math.isinf(best):
         assert plan.status is PlanStatus.BEST_EFFORT
         assert plan.served_fraction_bound >= most - 1e-6
@@ -291,9 +291,9 @@ def test_nothing_is_cheaper_that_serves_as_much_where_not_all_can_be(
     most = max((rate for rate, _, _ in found), default=0.0)
     assume(0.0 < most < needed)
     best = min((cost for rate, cost, kept in found if kept and rate > most - 1e-9), default=None)
-    plan = Shoal().solve(problem)
+    plan = ShoalStrategy().solve(problem)
     assert plan.status is PlanStatus.BEST_EFFORT
     assert plan.capacity_req_per_s["m"] == pytest.approx(most)
-    assert bool(plan.broken) == (best is None)
+    assert bool(plan.violations) == (best is None)
     if best is not None:
         assert plan.objective_usd_per_h == pytest.approx(best, abs=2e-3)

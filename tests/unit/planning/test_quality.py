@@ -10,9 +10,15 @@ import pytest
 
 from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.planning.answer_quality import Split, cheapest, front, priced, splits
-from autoscaler.planning.planner_messages import RouteAsk
-from autoscaler.planning.route_choice import choose
+from autoscaler.planning.answer_quality import (
+    Split,
+    cheapest_split,
+    pareto_front,
+    price_splits,
+    splits,
+)
+from autoscaler.planning.planner_messages import RouteTraffic
+from autoscaler.planning.route_choice import choose_split
 from topics.reason_codes import ReasonCode
 
 
@@ -59,7 +65,7 @@ def test_the_front_is_exact_on_the_grid(seed: int) -> None:
     def price(split: Split) -> tuple[str, float, bool]:
         return "fleet", float(np.dot(usd, split.fractions)), False
 
-    found = front(list(priced(splits(r), price)))
+    found = pareto_front(list(price_splits(splits(r), price)))
     for low, high in product([-np.inf, *r.edges, np.inf], repeat=2):
         if low > high:
             continue
@@ -76,18 +82,18 @@ def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
     """A cheaper split that falls short of its load does not count."""
     r = route(2, at_least=0.0)
     cheap = {s.fractions: s for s in splits(r)}[(1.0, 0.0)]
-    options = list(priced(splits(r), lambda s: ("fleet", 1.0 + s.fractions[1], s == cheap)))
-    best = cheapest(r, options)
+    options = list(price_splits(splits(r), lambda s: ("fleet", 1.0 + s.fractions[1], s == cheap)))
+    best = cheapest_split(r, options)
     assert best.split != cheap
-    assert not best.short
+    assert not best.underserved
 
 
 def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
     """No model reaches 2 where answers are scored from 0 to 1."""
     r = route(3, at_least=2.0)
-    options = list(priced(splits(r), lambda s: ("fleet", 1.0, False)))
+    options = list(price_splits(splits(r), lambda s: ("fleet", 1.0, False)))
     with pytest.raises(InvalidValue, match="at most 0"):
-        cheapest(r, options)
+        cheapest_split(r, options)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +141,9 @@ def test_requests_without_a_score_count_for_the_model_that_gets_them() -> None:
 def test_thresholds_follow_the_scores_that_come() -> None:
     """Harder requests than the sample's: other thresholds hold the quality, at a larger fleet."""
     r = linear()
-    usual, _ = choose(r, RouteAsk("auto", 10.0, r.sample), price_of)
+    usual, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     hard = r.mix({k: 1 + 9 * (k >= 10) for k in range(20)})
-    harder, _ = choose(r, RouteAsk("auto", 10.0, hard, usual.cuts), price_of)
+    harder, _ = choose_split(r, RouteTraffic("auto", 10.0, hard, usual.cuts), price_of)
     assert harder.cuts != usual.cuts
     assert harder.fractions[1] > usual.fractions[1]
     assert harder.quality >= 80.0
@@ -147,12 +153,12 @@ def test_thresholds_follow_the_scores_that_come() -> None:
 def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
     """A few hundred requests that happen to be harder by a hair move no threshold."""
     r = linear()
-    first, _ = choose(r, RouteAsk("auto", 10.0, r.sample), price_of)
+    first, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     counts = dict.fromkeys(range(20), 10) | {10: 14}
-    again, _ = choose(r, RouteAsk("auto", 10.0, r.mix(counts), first.cuts), price_of)
+    again, _ = choose_split(r, RouteTraffic("auto", 10.0, r.mix(counts), first.cuts), price_of)
     assert again.cuts == first.cuts
     many = dict.fromkeys(range(20), 10_000) | {10: 14_000}
-    moved, _ = choose(r, RouteAsk("auto", 10.0, r.mix(many), first.cuts), price_of)
+    moved, _ = choose_split(r, RouteTraffic("auto", 10.0, r.mix(many), first.cuts), price_of)
     assert moved.cuts != first.cuts  # the same share of so many is no chance
 
 
@@ -160,27 +166,35 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
     """For a lower bill they do not; for answers that are too bad, or a load unserved, they do."""
     r = linear()
     strict = (2,)  # nearly all to the large model: good, and dear
-    rested, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict, rests=True), price_of)
-    free, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict), price_of)
+    rested, _ = choose_split(
+        r, RouteTraffic("auto", 10.0, r.sample, strict, recently_moved=True), price_of
+    )
+    free, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample, strict), price_of)
     assert rested.cuts == strict != free.cuts
     assert rested.bound_by.code is ReasonCode.QUALITY_COSTS
     hard = r.mix(dict.fromkeys(range(20), 10) | {19: 5000})
-    worse, _ = choose(r, RouteAsk("auto", 10.0, hard, (20,), rests=True), price_of)
+    worse, _ = choose_split(
+        r, RouteTraffic("auto", 10.0, hard, (20,), recently_moved=True), price_of
+    )
     assert worse.cuts != (20,)
 
     def short(split: Split, left: int) -> tuple[str, float, bool]:
         return "fleet", 10.0, split.fractions[1] > 0.8
 
-    served, _ = choose(r, RouteAsk("auto", 10.0, r.sample, strict, rests=True), short)
+    served, _ = choose_split(
+        r, RouteTraffic("auto", 10.0, r.sample, strict, recently_moved=True), short
+    )
     assert served.fractions[1] <= 0.8
 
 
 def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
     """Everything falls short: the best quality there is, and why."""
     r = linear()
-    found, _ = choose(r, RouteAsk("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True))
+    found, _ = choose_split(
+        r, RouteTraffic("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True)
+    )
     assert found.bound_by.code is ReasonCode.QUALITY_POOLS
     none = QualityRoute.from_sample("auto", ("a", "b"), [0.1, 0.9], [[1, 2], [1, 2]], 5.0, 1.0, 2)
-    reach, _ = choose(none, RouteAsk("auto", 1.0, ScoreMix(none.shares)), price_of)
+    reach, _ = choose_split(none, RouteTraffic("auto", 1.0, ScoreMix(none.shares)), price_of)
     assert reach.fractions == (0.0, 1.0)
     assert reach.bound_by.code is ReasonCode.QUALITY_OUT_OF_REACH

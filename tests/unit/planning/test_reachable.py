@@ -8,9 +8,9 @@ from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan
-from autoscaler.planning.planning_problem import PlanningProblem, Room
-from autoscaler.planning.rollout_feasibility import Reached, in_reach
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.planning_problem import PlanningProblem, RolloutMode
+from autoscaler.planning.rollout_feasibility import RollablePlan, best_rollable_plan
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.decide.decide_catalogue import AGGREGATED, BUCKET, combo, pool, service
 
 BIG = pool("big", nodes=4, per_node=4, usd=6.0)
@@ -50,40 +50,40 @@ def problem(
     )
 
 
-def reached(asked: PlanningProblem) -> tuple[Plan, Reached]:
+def reached(asked: PlanningProblem) -> tuple[Plan, RollablePlan]:
     """The best plan whatever stands, and the one that can be had."""
-    best = Shoal().solve(asked)
-    return best, in_reach(asked, Shoal())
+    best = ShoalStrategy().solve(asked)
+    return best, best_rollable_plan(asked, ShoalStrategy())
 
 
 def test_an_exchange_beside_what_runs_is_the_best_plan() -> None:
     best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=22.0))
     assert best.counts() == {ON_BIG.id: 4}  # 6 instead of 16 USD/h, 22 while both stand
-    assert found == Reached(best)
+    assert found == RollablePlan(best)
 
 
 def test_an_exchange_that_exceeds_the_budget_meanwhile_is_made_in_steps_or_not_at_all() -> None:
     """It saves 10 of 16 USD/h, and 21.99 are not enough for both: no capacity leaves for it."""
     best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=21.99))
     assert best.counts() == {ON_BIG.id: 4}
-    assert found.plan.counts() == {ON_LONE.id: 4} and not found.makes_room
+    assert found.plan.counts() == {ON_LONE.id: 4} and not found.needs_preemption
 
 
 def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
     """The large one serves everything, but only once something has left."""
     asked = problem(41.0, {SMALL: 4}, LARGE)
-    for room in (Room.BESIDE, Room.AFTER):
-        made = Shoal().solve(replace(asked, room=room))
+    for room in (RolloutMode.SURGE, RolloutMode.STEP):
+        made = ShoalStrategy().solve(replace(asked, rollout_mode=room))
         assert made.shortfall_req_per_s
         assert made.served_fraction_bound == 1.0
-    assert not Shoal().solve(asked).shortfall_req_per_s
+    assert not ShoalStrategy().solve(asked).shortfall_req_per_s
 
 
 def test_nothing_leaves_a_full_pool_for_little_more() -> None:
     """Four small ones hold 40 of 41 req/s; the large one would hold all, after an outage."""
     best, found = reached(problem(41.0, {SMALL: 4}, LARGE))
     assert best.counts() == {LARGE.id: 1}
-    assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
+    assert found.plan.counts() == {SMALL.id: 4} and not found.needs_preemption
 
 
 def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -> None:
@@ -92,7 +92,7 @@ def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
     for cluster in (asked.cluster, replace(asked.cluster, services=(bold,))):
         _, found = reached(replace(asked, cluster=cluster))
-        assert found.plan.counts() == {SMALL.id: 4} and not found.makes_room
+        assert found.plan.counts() == {SMALL.id: 4} and not found.needs_preemption
 
 
 def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> None:
@@ -102,7 +102,7 @@ def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> Non
     asked = problem(80.0, {ON_LONE: 4}, better, budget=16.0)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
     _, found = reached(replace(asked, cluster=replace(asked.cluster, services=(bold,))))
-    assert found.makes_room and found.plan.counts()[better.id] >= 3
+    assert found.needs_preemption and found.plan.counts()[better.id] >= 3
 
 
 def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
@@ -130,7 +130,7 @@ def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_t
             candidates={**asked.candidates, "code": (code,)},
         )
     )
-    assert found.plan.counts() == {ON_LONE.id: 1} and not found.makes_room
+    assert found.plan.counts() == {ON_LONE.id: 1} and not found.needs_preemption
 
 
 @dataclass
@@ -142,25 +142,25 @@ class Asked:
 
     def solve(self, problem: PlanningProblem) -> Plan:
         self.problems.append(problem)
-        return Shoal().solve(problem)
+        return ShoalStrategy().solve(problem)
 
 
 def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> None:
     """One more is needed and has room; then only what runs could be cheaper; then no room."""
     for req_per_s, fleet, rooms in (
-        (20.0, {SMALL: 1}, [Room.BESIDE]),
-        (40.0, {ON_LONE: 4}, [Room.LATER]),
-        (44.0, {SMALL: 4}, [Room.BESIDE, Room.AFTER, Room.LATER]),
+        (20.0, {SMALL: 1}, [RolloutMode.SURGE]),
+        (40.0, {ON_LONE: 4}, [RolloutMode.RECREATE]),
+        (44.0, {SMALL: 4}, [RolloutMode.SURGE, RolloutMode.STEP, RolloutMode.RECREATE]),
     ):
         asked = Asked()
-        in_reach(problem(req_per_s, fleet, LARGE), asked)
-        assert [each.room for each in asked.problems] == rooms
+        best_rollable_plan(problem(req_per_s, fleet, LARGE), asked)
+        assert [each.rollout_mode for each in asked.problems] == rooms
 
 
 def test_a_search_leaves_time_only_where_another_may_follow() -> None:
     asked = Asked()
-    beside = replace(problem(44.0, {SMALL: 4}, LARGE), room=Room.BESIDE)
-    in_reach(beside, asked)
-    in_reach(replace(beside, room=Room.LATER), asked)
+    beside = replace(problem(44.0, {SMALL: 4}, LARGE), rollout_mode=RolloutMode.SURGE)
+    best_rollable_plan(beside, asked)
+    best_rollable_plan(replace(beside, rollout_mode=RolloutMode.RECREATE), asked)
     spare = [each.options.spare > 0.0 for each in asked.problems]
     assert spare == [False, True, True, False]

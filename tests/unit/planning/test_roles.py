@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.workload import POISSON_ARRIVALS, Lengths, Slo
-from autoscaler.planning.candidate_combos import combo_named
+from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.role_variants import best_roles
 from tests.unit.planning.answer_requests import FULL, PROFILE, ask
 from tests.unit.planning.planning_clusters import pool, service
@@ -20,7 +20,7 @@ MOST_PREFILL, MOST_DECODE = f"m:2p1{AT}+d1{AT}", f"m:p1{AT}+2d1{AT}"
 
 
 def roles(name: str, lengths: Lengths) -> str:
-    running = combo_named(name, CLUSTER, CHAT, lengths, PROFILE)
+    running = evaluate_combo(name, CLUSTER, CHAT, lengths, PROFILE)
     return best_roles(running, CLUSTER, CHAT, lengths, PROFILE, POISSON_ARRIVALS).id
 
 

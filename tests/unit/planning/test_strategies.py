@@ -23,9 +23,14 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planner_messages import Switch
-from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, Room, make_problem
+from autoscaler.planning.planning_problem import (
+    PlanningProblem,
+    PlanOptions,
+    RolloutMode,
+    make_problem,
+)
 from autoscaler.planning.strategies.registry import STRATEGIES, strategy
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from tests.unit.planning.planning_clusters import CONVERSATION, combo, pool, small_cluster
 from tests.unit.planning.test_plan_brute_force import build, declared
 from topics.reason_codes import ReasonCode
@@ -86,7 +91,7 @@ def test_every_strategy_covers_the_demand_within_the_pools(name: str) -> None:
     for model, demand in problem.demands.items():
         service = cluster.service(model)
         assert made.capacity_req_per_s[model] * service.utilization >= demand.req_per_s - 1e-6
-        spot = sum(t.count * t.combo.req_per_s for t in made.of(model) if is_spot(t.combo))
+        spot = sum(t.count * t.combo.req_per_s for t in made.targets_of(model) if is_spot(t.combo))
         assert spot <= service.spot_share * problem.needed_req_per_s(model) + 1e-6
 
 
@@ -115,14 +120,14 @@ def test_the_plan_of_a_planned_fleet_changes_nothing() -> None:
 
 def test_outside_the_scope_nothing_changes() -> None:
     cluster = small_cluster()
-    first = Shoal().solve(make_problem(cluster, demands(cluster, 3.0, 8.0, 30.0), PROFILE))
+    first = ShoalStrategy().solve(make_problem(cluster, demands(cluster, 3.0, 8.0, 30.0), PROFILE))
     more = demands(cluster, 1.0, 1.0, 60.0)
-    scoped = Shoal().solve(
+    scoped = ShoalStrategy().solve(
         make_problem(cluster, more, PROFILE, fleet=first.counts(), scope=("mini",))
     )
     for model in ("chat", "code"):
-        assert all(target.count == target.now for target in scoped.of(model))
-    assert any(target.count != target.now for target in scoped.of("mini"))
+        assert all(target.count == target.now for target in scoped.targets_of(model))
+    assert any(target.count != target.now for target in scoped.targets_of("mini"))
     assert not scoped.shortfall_req_per_s
 
 
@@ -141,7 +146,7 @@ def _slow_and_fast(policy: Policy) -> PlanningProblem:
 
 def test_roles_are_switched_in_place_where_that_serves() -> None:
     """Two running combos on the same slices: switching costs 2%, starting 30%."""
-    made = Shoal().solve(_slow_and_fast(Policy(k_start=0.3, k_load=0.2, k_switch=0.02)))
+    made = ShoalStrategy().solve(_slow_and_fast(Policy(k_start=0.3, k_load=0.2, k_switch=0.02)))
     assert made.counts() == {"m:fast": 2}
     assert made.switches == (Switch("m:slow", "m:fast", 2),)
     assert made.objective_usd_per_h == pytest.approx(2.0 + 2 * 0.02)
@@ -154,7 +159,7 @@ def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
     """Not even on a full pool, where what is added has to stand beside what runs, so that nothing
     else would serve."""
     problem = _slow_and_fast(Policy(k_start=0.3, k_load=0.02, k_switch=k_switch))
-    made = Shoal().solve(replace(problem, room=Room.BESIDE))
+    made = ShoalStrategy().solve(replace(problem, rollout_mode=RolloutMode.SURGE))
     assert sum(switch.count for switch in made.switches) == switched
     assert made.counts() == {"m:fast" if switched else "m:slow": 2}
 
@@ -170,7 +175,7 @@ def test_a_node_that_is_there_is_filled_before_a_new_one_starts() -> None:
         (pool("r", "a", "L40S", 4, 3, Market.ON_DEMAND, 4.0),),
         Policy(k_start=0.3, k_load=0.1),
     )
-    made = Shoal().solve(problem)
+    made = ShoalStrategy().solve(problem)
     assert made.counts() == {"m:a": 4}
     assert made.cost_usd_per_h == made.now_usd_per_h == 4.0
     assert made.objective_usd_per_h == pytest.approx(4.0 + 3 * 0.1 * 1.0)
@@ -197,12 +202,12 @@ def test_losing_any_one_node_leaves_enough(rate: float) -> None:
     )
     combos = (combo("m:a", 1.0, 1.0, A), combo("m:b", 2.5, 4.0, B))
     safe = build((declared("m", survive="one-node"),), {"m": combos}, {"m": rate}, {}, pools)
-    made = Shoal().solve(safe)
+    made = ShoalStrategy().solve(safe)
     assert not made.notes
     for one in pools:
         assert survivors(made, one.id, one.per_node) >= rate - 1e-6
     plain = build((declared("m"),), {"m": combos}, {"m": rate}, {}, pools)
-    assert Shoal().solve(plain).cost_usd_per_h <= made.cost_usd_per_h
+    assert ShoalStrategy().solve(plain).cost_usd_per_h <= made.cost_usd_per_h
 
 
 def test_losing_all_spot_leaves_enough() -> None:
@@ -213,7 +218,7 @@ def test_losing_all_spot_leaves_enough() -> None:
     combos = (combo("m:od", 1.0, 2.0, A), combo("m:spot", 1.0, 0.5, "r/a/spot"))
     for survive, on_demand in (("none", 0), ("all-spot", 4)):
         service = declared("m", survive=survive, spot_share=1.0)
-        made = Shoal().solve(build((service,), {"m": combos}, {"m": 4.0}, {}, pools))
+        made = ShoalStrategy().solve(build((service,), {"m": combos}, {"m": 4.0}, {}, pools))
         assert made.counts() == {
             k: v for k, v in {"m:od": on_demand, "m:spot": 5 - on_demand}.items() if v
         }
@@ -222,7 +227,9 @@ def test_losing_all_spot_leaves_enough() -> None:
 def test_a_budget_caps_the_bill_and_the_rest_is_stated() -> None:
     one = combo("m:a", 1.0, 1.0, A)
     policy = Policy(budget_usd_per_h=3.0)
-    made = Shoal().solve(build((declared("m"),), {"m": (one,)}, {"m": 4.0}, {}, TWO_POOLS, policy))
+    made = ShoalStrategy().solve(
+        build((declared("m"),), {"m": (one,)}, {"m": 4.0}, {}, TWO_POOLS, policy)
+    )
     assert made.status is PlanStatus.BEST_EFFORT
     assert made.cost_usd_per_h == 3.0
     assert made.shortfall_req_per_s == {"m": pytest.approx(1.6)}
@@ -233,7 +240,7 @@ def test_a_budget_caps_the_bill_and_the_rest_is_stated() -> None:
 def test_a_model_that_nothing_can_serve_takes_nothing_from_the_others() -> None:
     one = combo("m:a", 1.0, 1.0, A)
     services = (declared("m"), declared("n"))
-    made = Shoal().solve(
+    made = ShoalStrategy().solve(
         build(services, {"m": (one,), "n": ()}, {"m": 4.0, "n": 1.0}, {}, TWO_POOLS)
     )
     assert made.status is PlanStatus.BEST_EFFORT
@@ -247,7 +254,7 @@ def test_what_one_short_model_cannot_use_goes_to_the_next() -> None:
     pools = (TWO_POOLS[0], replace(TWO_POOLS[1], max_nodes=1))
     candidates = {"m": (combo("m:b", 1.0, 4.0, B),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m"), declared("n"))
-    made = Shoal().solve(build(services, candidates, {"m": 8.0, "n": 8.0}, {}, pools))
+    made = ShoalStrategy().solve(build(services, candidates, {"m": 8.0, "n": 8.0}, {}, pools))
     assert made.counts() == {"m:b": 1, "n:a": 10}
     assert made.shortfall_req_per_s == {"m": pytest.approx(7.2)}
     assert made.served_fraction_bound == pytest.approx(0.1, abs=1e-3)
@@ -257,7 +264,7 @@ def test_priority_is_served_first_when_not_all_can_be() -> None:
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m"), declared("n", priority=1))
-    made = Shoal().solve(build(services, candidates, {"m": 4.0, "n": 3.2}, {}, pools))
+    made = ShoalStrategy().solve(build(services, candidates, {"m": 4.0, "n": 3.2}, {}, pools))
     assert made.counts() == {"m:a": 1, "n:a": 4}
 
 
@@ -266,7 +273,7 @@ def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m", priority=1), declared("n"))
-    made = Shoal().solve(build(services, candidates, {"m": 4.0, "n": 4.0}, {}, pools))
+    made = ShoalStrategy().solve(build(services, candidates, {"m": 4.0, "n": 4.0}, {}, pools))
     assert made.counts() == {"m:a": 5}
     assert made.served_fraction_bound >= 0.4
 
@@ -278,7 +285,7 @@ def test_what_stands_of_one_model_does_not_count_for_another() -> None:
     services = (declared("m"), declared("n"))
     candidates = {"m": (ours,), "n": (others,)}
     problem = build(services, candidates, {"m": 4.0, "n": 4.0}, {"m:a": 4}, pools)
-    made = Shoal().solve(replace(problem, additions_only=True))
+    made = ShoalStrategy().solve(replace(problem, additions_only=True))
     assert made.status is PlanStatus.BEST_EFFORT
     assert 0.2 <= made.served_fraction_bound < 1.0
 
@@ -311,7 +318,7 @@ def lies(problem: AllocationProblem, options: SolveOptions, start: Ints | None) 
 @pytest.mark.parametrize("solver", [fails, lies])
 def test_when_solving_fails_the_plan_changes_nothing_and_says_why(solver: object) -> None:
     problem = two_combos(2.4)
-    broken: Strategy = Shoal(solver=solver)  # type: ignore[arg-type]
+    broken: Strategy = ShoalStrategy(solver=solver)  # type: ignore[arg-type]
     alone = broken.solve(problem)
     assert alone.status is PlanStatus.FAILED
     assert alone.counts() == {}
@@ -354,11 +361,11 @@ def test_what_cannot_be_running_is_refused_by_name() -> None:
 def test_todays_prices_and_availability_count() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 2.0, 2.0, 60.0)
-    none_left = Shoal().solve(
+    none_left = ShoalStrategy().solve(
         make_problem(cluster, wanted, PROFILE, obtainable={"us-east/l40s/spot": 0})
     )
     assert not any("l40s/spot" in combo_id for combo_id in none_left.counts())
-    dear = Shoal().solve(
+    dear = ShoalStrategy().solve(
         make_problem(cluster, wanted, PROFILE, prices_usd_per_h={"us-east/l40s/spot": 50.0})
     )
     assert not any("l40s/spot" in combo_id for combo_id in dear.counts())
@@ -366,7 +373,7 @@ def test_todays_prices_and_availability_count() -> None:
 
 def test_ceilings_hold_and_the_rest_is_stated() -> None:
     one: Combo = combo("m:a", 1.0, 1.0, A)
-    made = Shoal().solve(
+    made = ShoalStrategy().solve(
         build((declared("m", max_instances=3),), {"m": (one,)}, {"m": 4.0}, {}, TWO_POOLS)
     )
     assert made.counts() == {"m:a": 3}
@@ -378,23 +385,25 @@ def test_a_demand_that_whole_combos_meet_exactly_needs_no_further_one() -> None:
     """0.8 x 5 = 4: rounding inside a solver must not cost a node."""
     one = combo("m:a", 1.0, 1.0, A)
     for rate in (0.8, 2.4, 4.0, 8.0):
-        made = Shoal().solve(build((declared("m"),), {"m": (one,)}, {"m": rate}, {}, TWO_POOLS))
+        made = ShoalStrategy().solve(
+            build((declared("m"),), {"m": (one,)}, {"m": rate}, {}, TWO_POOLS)
+        )
         assert made.counts() == {"m:a": round(rate / 0.8)}
 
 
 def test_the_same_problem_gives_the_same_plan() -> None:
     cluster = small_cluster()
     problem = make_problem(cluster, demands(cluster, 3.0, 8.0, 60.0), PROFILE)
-    first = Shoal().solve(problem)
-    assert Shoal().solve(problem) == first
+    first = ShoalStrategy().solve(problem)
+    assert ShoalStrategy().solve(problem) == first
     warm = make_problem(cluster, demands(cluster, 3.0, 8.5, 63.0), PROFILE, fleet=first.counts())
-    assert Shoal().solve(warm) == Shoal().solve(warm)
+    assert ShoalStrategy().solve(warm) == ShoalStrategy().solve(warm)
 
 
 def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 3.0, 8.0, 60.0)
-    first = Shoal().solve(make_problem(cluster, wanted, PROFILE))
+    first = ShoalStrategy().solve(make_problem(cluster, wanted, PROFILE))
     late = make_problem(
         cluster,
         demands(cluster, 3.0, 8.5, 66.0),
@@ -402,7 +411,7 @@ def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> No
         fleet=first.counts(),
         options=PlanOptions(time_limit_s=0.5, elapsed_s=lambda: 1.0),
     )
-    made = Shoal().solve(late)
+    made = ShoalStrategy().solve(late)
     if made.status not in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP):
         assert "wall_clock" in made.limits_hit
     assert all(n.count <= cluster.pool(n.pool).max_nodes for n in made.nodes)
@@ -424,18 +433,18 @@ def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
     costs = []
     for nodes, rate in ((2, 30.0), (3, 15.0), (6, 15.0), (6, 30.0), (6, 60.0)):
         problem = surviving(nodes, rate)
-        exact = Shoal().solve(problem)
+        exact = ShoalStrategy().solve(problem)
         assert exact.status in (PlanStatus.OPTIMAL, PlanStatus.BEST_EFFORT)
         with monkeypatch.context() as patched:
-            patched.setattr("autoscaler.planning.survival._SWITCHES", 0)
-            patched.setattr("autoscaler.planning.survival._FEW_LEVELS", 1)
-            rough = Shoal().solve(problem)
-        if exact.status is PlanStatus.OPTIMAL and not rough.broken:
+            patched.setattr("autoscaler.planning.survival._MAX_SWITCHES", 0)
+            patched.setattr("autoscaler.planning.survival._MIN_LEVELS", 1)
+            rough = ShoalStrategy().solve(problem)
+        if exact.status is PlanStatus.OPTIMAL and not rough.violations:
             assert rough.lower_bound_usd_per_h <= exact.objective_usd_per_h + 1e-6
             costs.append(rough.objective_usd_per_h / exact.objective_usd_per_h)
             assert rough.status is not PlanStatus.OPTIMAL or costs[-1] <= 1.0 + 1e-6
-        for broken in rough.broken:
-            assert exact.broken or ReasonCode.NOT_POSSIBLE not in broken.codes()
+        for broken in rough.violations:
+            assert exact.violations or ReasonCode.NOT_POSSIBLE not in broken.codes()
     assert max(costs) > 1.05
 
 
@@ -446,9 +455,9 @@ def test_additions_over_some_columns_are_not_called_optimal_over_all(
     cluster = small_cluster()
     problem = make_problem(cluster, demands(cluster, 6.0, 3.0, 60.0), PROFILE)
     urgent = replace(problem, additions_only=True, options=PlanOptions(gap=0.005))
-    exact = Shoal().solve(urgent)
+    exact = ShoalStrategy().solve(urgent)
     monkeypatch.setattr("autoscaler.planning.strategies.shoal._URGENT_COLUMNS", 20)
-    made = Shoal().solve(urgent)
+    made = ShoalStrategy().solve(urgent)
     assert made.lower_bound_usd_per_h <= exact.objective_usd_per_h + 1e-6
     assert made.gap > 0.05
     assert made.status is PlanStatus.LIMIT

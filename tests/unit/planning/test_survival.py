@@ -14,16 +14,16 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.solve import solve
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.formulation import Arrays, to_arrays
+from autoscaler.planning.formulation import Formulation, formulate
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.planning.survival import LOSS_LEVEL
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, small_cluster
 from topics.reason_codes import ReasonCode
 
-SWITCHES = "autoscaler.planning.survival._SWITCHES"
-FEW = "autoscaler.planning.survival._FEW_LEVELS"
+SWITCHES = "autoscaler.planning.survival._MAX_SWITCHES"
+FEW = "autoscaler.planning.survival._MIN_LEVELS"
 
 
 def surviving() -> PlanningProblem:
@@ -37,7 +37,7 @@ def surviving() -> PlanningProblem:
     return make_problem(Cluster(pools, (model,)), wanted, default_profile())
 
 
-def steps(arrays: Arrays) -> int:
+def steps(arrays: Formulation) -> int:
     return sum(what == LOSS_LEVEL for what, _ in arrays.resource_names)
 
 
@@ -47,13 +47,13 @@ def test_every_step_is_taken_where_together_they_are_not_too_many(
     """The pools may have different numbers of them."""
     problem = surviving()
     monkeypatch.setattr(FEW, 1)
-    there = steps(to_arrays(problem, exact=True))
+    there = steps(formulate(problem, exact=True))
     monkeypatch.setattr(SWITCHES, there)
-    whole = to_arrays(problem)
-    assert steps(whole) == there and not whole.strict
+    whole = formulate(problem)
+    assert steps(whole) == there and not whole.survival_tightened
     monkeypatch.setattr(SWITCHES, there - 1)
-    cut = to_arrays(problem)
-    assert steps(cut) < there and cut.strict
+    cut = formulate(problem)
+    assert steps(cut) < there and cut.survival_tightened
 
 
 def test_a_bound_is_known_where_the_search_took_all_of_the_time(
@@ -73,10 +73,10 @@ def test_a_bound_is_known_where_the_search_took_all_of_the_time(
         return replace(found, lower_bound_usd_per_h=0.0, limits_hit=("wall_clock",))
 
     options = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: now_s[0])
-    made = Shoal(until_the_end).solve(replace(surviving(), options=options))
+    made = ShoalStrategy(until_the_end).solve(replace(surviving(), options=options))
     assert 0.0 < made.lower_bound_usd_per_h < made.objective_usd_per_h
     assert ReasonCode.ROUGH_BOUND in codes_of(made.notes)
-    assert not Shoal().solve(replace(surviving(), demands={})).notes
+    assert not ShoalStrategy().solve(replace(surviving(), demands={})).notes
 
 
 def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> None:
@@ -91,18 +91,18 @@ def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> Non
     ) -> AllocationResult:
         return replace(solve(problem, options, start), limits_hit=("wall_clock",))
 
-    proven, late = Shoal().solve(problem), Shoal(until_the_end).solve(problem)
+    proven, late = ShoalStrategy().solve(problem), ShoalStrategy(until_the_end).solve(problem)
     promise = ReasonCode.PROMISED_SURVIVAL
-    assert codes_of(proven.broken) == (promise, ReasonCode.NOT_POSSIBLE)
-    assert codes_of(late.broken) == (promise, ReasonCode.NOT_PLANNED)
+    assert codes_of(proven.violations) == (promise, ReasonCode.NOT_POSSIBLE)
+    assert codes_of(late.violations) == (promise, ReasonCode.NOT_PLANNED)
 
 
 def test_what_runs_in_a_pool_that_has_no_nodes_any_more_ends_no_plan() -> None:
     """The running fleet is compared with the plan, switch by switch."""
     problem = surviving()
-    first = Shoal().solve(problem)
+    first = ShoalStrategy().solve(problem)
     runs = {target.combo.id: target.count for target in first.targets if target.count}
     l40s, l4 = problem.cluster.pools
     none = replace(problem.cluster, pools=(replace(l40s, max_nodes=0), l4))
-    made = Shoal().solve(make_problem(none, problem.demands, default_profile(), fleet=runs))
+    made = ShoalStrategy().solve(make_problem(none, problem.demands, default_profile(), fleet=runs))
     assert made.status is PlanStatus.BEST_EFFORT and made.counts() == {}

@@ -57,10 +57,10 @@ def test_a_repeated_plan_request_is_not_planned_again() -> None:
 
     planner = VirtualPlanner(PlanTimes(0.5, 3.0), recording_plan)
     later = replace(plan_request(2, Urgency.FULL), at_ms=300_000)
-    for asked in (plan_request(1, Urgency.FULL), later, replace(later, keeps=("mini",))):
+    for asked in (plan_request(1, Urgency.FULL), later, replace(later, scale_in_locked=("mini",))):
         planner.submit(asked, cluster(), 0.0)
     dearer = replace(cluster(), policy=replace(cluster().policy, budget_usd_per_h=50.0))
-    planner.submit(replace(later, number=3, keeps=("mini",)), dearer, 0.0)
+    planner.submit(replace(later, number=3, scale_in_locked=("mini",)), dearer, 0.0)
     assert made == [1, 2, 3]
     assert [found.number for found in planner.take_answers(60_000.0)] == [1, 2, 2, 3]
 

@@ -20,7 +20,7 @@ from autoscaler.planning.planner_messages import (
     PlanAnswer,
     PlanRequest,
     Urgency,
-    unanswered,
+    no_plan_answer,
 )
 from autoscaler.planning.planning_problem import PlanOptions
 from streams.solver import solver_client
@@ -110,7 +110,7 @@ def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPat
 
     def looked(*asked: object) -> PlanAnswer:
         limits.append(asked[-1])  # type: ignore[arg-type]
-        return unanswered(URGENT, Reason(ReasonCode.NO_PLAN))
+        return no_plan_answer(URGENT, Reason(ReasonCode.NO_PLAN))
 
     monkeypatch.setattr(solver_client, "answer", looked)
     plan_here(URGENT, CLUSTER)
@@ -124,8 +124,8 @@ def test_answers_come_back_as_they_were_given() -> None:
     assert planned.counts, "an empty plan would prove nothing"
     assert planned.combos
     assert decode_answer(encode_answer(planned)) == planned
-    failed = unanswered(URGENT, Reason(ReasonCode.NO_PLAN))
-    assert decode_answer(encode_answer(failed)) == failed
+    failed_plan = no_plan_answer(URGENT, Reason(ReasonCode.NO_PLAN))
+    assert decode_answer(encode_answer(failed_plan)) == failed_plan
 
 
 async def test_after_a_process_that_ended_the_next_one_answers(
@@ -214,7 +214,7 @@ async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
     solver = started(Solver([sys.executable, "-c", HANGS], plan))
     solver.ask(URGENT, CLUSTER)
     (found,) = await answers(solver)
-    assert found == unanswered(
+    assert found == no_plan_answer(
         URGENT, Reason(ReasonCode.SOLVER_ERROR, quoted="ZeroDivisionError: of ours")
     )
     assert not solver.news.is_set(), "asked again at once it would fail again at once"
@@ -233,7 +233,7 @@ async def test_a_newer_request_answers_for_the_older_one() -> None:
     solver.ask(URGENT, CLUSTER)
     assert solver.take() == (), "an urgent request does not replace a full one"
     solver.ask(replace(FULL, number=6), CLUSTER)
-    assert solver.take() == (unanswered(FULL, Reason(ReasonCode.SUPERSEDED)),)
+    assert solver.take() == (no_plan_answer(FULL, Reason(ReasonCode.SUPERSEDED)),)
     assert solver.take() == ()
 
 

@@ -69,7 +69,7 @@ from autoscaler.domain.workload import Slo
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planning_problem import make_problem
-from autoscaler.planning.strategies.shoal import Shoal
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from streams.warm_up import warm_plans, warm_up
 
 def used():
@@ -84,7 +84,7 @@ architecture = model("Qwen/Qwen3-32B")
 service = Service("m", architecture, Slo(2500.0, 90.0), pipelines=KIND, max_len_tokens=8192)
 cluster = Cluster((pool,), (service,), Policy())
 demands = {"m": Demand("m", 5.0, Lengths.expected(700.0, 90.0))}
-assert Shoal().solve(make_problem(cluster, demands, default_profile())).counts()
+assert ShoalStrategy().solve(make_problem(cluster, demands, default_profile())).counts()
 print(sorted(name for name, _ in used() - before))
 """
 
