@@ -216,7 +216,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def response_ended(self, exchange: Exchange) -> None:
+    def on_response_end(self, exchange: Exchange) -> None:
         self._exchange = self._task = None
         self._last_succeeded = exchange.succeeded
         if not exchange.keep_alive or self._server.closing or self._discarding_input:

@@ -22,7 +22,7 @@ class ResponseWriter(Protocol):
         """Write bytes to the client's socket without waiting."""
         ...
 
-    def response_ended(self, exchange: Exchange) -> None:
+    def on_response_end(self, exchange: Exchange) -> None:
         """Called when the response of `exchange` is complete."""
         ...
 
@@ -135,4 +135,4 @@ class Exchange:
 
     def _end(self) -> None:
         self.response_ended = True
-        self._writer.response_ended(self)
+        self._writer.on_response_end(self)

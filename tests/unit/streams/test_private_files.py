@@ -67,7 +67,7 @@ def test_a_folder_that_others_may_read_is_left_and_named_once(
         module.private_folder(shared)
     assert mode(shared) == 0o755
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "others may look into this folder" in caplog.text
+    assert "chmod 700" in caplog.text
 
 
 def all_private(folder: Path) -> bool:
