@@ -42,7 +42,7 @@ from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
-from streams.garbage_collection import keep
+from streams.garbage_collection import freeze_objects
 from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand
 from streams.tools.backtest.backtest_runs import prepared
 from streams.tools.replay.traces import load_trace
@@ -164,7 +164,7 @@ def day(span_s: float, draw: Draw) -> None:
     request and with rates."""
     scenario = _swings(_DAY, span_s, draw)
     lengths = measured_lengths(scenario.arrivals)
-    keep()
+    freeze_objects()
     scores = []
     for name, run in (("requests", simulate), ("rates", simulate_rates)):
         timed = Timed(ControllerUnderTest(), scenario.end_s)

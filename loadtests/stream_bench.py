@@ -45,7 +45,7 @@ from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
 from streams.controller.demand_sources import gateways_sink
 from streams.controller.tick_schedule import TickPacing
-from streams.garbage_collection import collect_seldom
+from streams.garbage_collection import collect_rarely
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
@@ -345,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(argv)
     given.prefix = ""
-    collect_seldom()  # as the controller does
+    collect_rarely()  # as the controller does
     _load()
     embedded = None
     if not given.broker:

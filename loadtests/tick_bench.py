@@ -31,7 +31,7 @@ from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.state.effects import PublishAssignment, SolveRequested
 from autoscaler.tick.restore import restore
 from loadtests.large_estate import POOLS_PER_REGION, Estate
-from streams.garbage_collection import collect_seldom
+from streams.garbage_collection import collect_rarely
 from topics.reason_codes import ReasonCode
 
 START_MS = 1_700_000_000_000
@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--nodes {given.nodes} --regions {given.regions}: at least 1 region, and {least} "
             f"nodes: {copies} in each of {POOLS_PER_REGION} pools a region"
         )
-    collect_seldom()  # as the controller does
+    collect_rarely()  # as the controller does
     models, nodes = given.models // copies, given.nodes // copies
     run = _Run(Estate(models, nodes, given.regions, given.load, models), given.seed)
     for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):

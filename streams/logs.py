@@ -23,7 +23,7 @@ FORMS = ("text", "json")
 _MOST_KNOWN = 500
 
 
-class Sparing(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets a message (by logger and its text before arguments) pass once in `again_s` seconds."""
 
     def __init__(
@@ -92,7 +92,7 @@ def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(Sparing())
+    handler.addFilter(RepeatFilter())
     ours = logging.getLevelNamesMapping()[level.upper()]
     libraries = ours if level == LEVELS[0] else max(ours, logging.WARNING)
     logging.basicConfig(level=libraries, handlers=[handler])

@@ -22,7 +22,7 @@ BEHIND_S, CAUGHT_UP_S = 3.0, 2.0
 """Real seconds: a reader counts as behind from the first of them until it is below the second."""
 
 
-class Behind:
+class ConsumerLag:
     """records: that the broker has and the consumer has not read, by short topic name, as of the
     last `look` that was due. now_s, wall_s: clocks, replaced in tests; the second one is that by
     which aiokafka dates answers of the broker."""
@@ -42,7 +42,7 @@ class Behind:
         self._behind: set[str] = set()
         self.records: Mapping[str, int] = {}
 
-    async def look(self, consumer: AIOKafkaConsumer) -> None:
+    async def update(self, consumer: AIOKafkaConsumer) -> None:
         """Called after each read; looks four times a second. Asks nobody: the ends came with what
         was fetched last."""
         now_s = self._now_s()

@@ -20,7 +20,7 @@ from streams.broker.broker_reach import BrokerUnreachable, greet
 from streams.broker.kafka_clients import FilesUnreadable, security
 from streams.broker.kafka_clients import admin as new_admin
 from streams.broker.topic_settings import TopicsUnusable as TopicsUnusable
-from streams.broker.topic_settings import put_right
+from streams.broker.topic_settings import update_settings
 from topics.topic_table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
@@ -102,7 +102,7 @@ async def _ensure(
             )
         partitions = await _partitions(admin, wanted)
         return EnsuredTopics(True, (), partitions or {})
-    changed = await put_right(admin, {n: t for n, t in wanted.items() if n not in missing})
+    changed = await update_settings(admin, {n: t for n, t in wanted.items() if n not in missing})
     replicas = min(_MAX_REPLICAS, len(cluster["brokers"]))
     created = await _create(admin, [(name, wanted[name]) for name in missing], replicas)
     while (partitions := await _partitions(admin, wanted)) is None:

@@ -22,7 +22,7 @@ class TopicsUnusable(RuntimeError):
     """A topic is missing and cannot be made, or it exists with settings that lose records."""
 
 
-async def put_right(admin: Any, existing: Mapping[str, Topic]) -> tuple[str, ...]:
+async def update_settings(admin: Any, existing: Mapping[str, Topic]) -> tuple[str, ...]:
     """Give topics that exist the settings of the table; the names of those that were changed.
 
     existing: by name on the wire. Another clean-up policy is refused (TopicsUnusable): such a

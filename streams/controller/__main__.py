@@ -27,7 +27,7 @@ from streams.controller.composition import Options, run_controller
 from streams.controller.controller_options import add_operator_options, parse_operator_options
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
-from streams.garbage_collection import collect_seldom
+from streams.garbage_collection import collect_rarely
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     unreachable broker; 1 after a crash."""
     given = _parse(argv)
     log_to_stderr(given.log_level, given.log_format)
-    collect_seldom()
+    collect_rarely()
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(_run(_options(given)))

@@ -48,7 +48,7 @@ from streams.files.user_errors import UserError
 from streams.health.controller_facts import Identity
 from streams.health.exposure import open_points
 from streams.invalid_records import Poison
-from streams.ports.actuator import Published, Publisher
+from streams.ports.actuator import Publisher, PublishingActuator
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import DemandTopic
 from streams.ports.engine_views import LIMIT_S, EngineViews
@@ -343,13 +343,13 @@ class _DeadLetters:
                 self._outbox.put(poison.letter(self._reader))
 
 
-def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> Published:
+def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> PublishingActuator:
     """Actuator that publishes to executors and gateways while at least one model is in mode act; it
     withholds all records otherwise.
 
     `decide` makes no assignments for models in other modes; this is a second safeguard.
     """
-    return Published(outbox, lambda: _acts(declared()), seal)
+    return PublishingActuator(outbox, lambda: _acts(declared()), seal)
 
 
 def _acts(cluster: Cluster) -> bool:

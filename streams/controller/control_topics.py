@@ -18,7 +18,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.consumer_lag import Behind
+from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.kafka_clients import consumer as new_consumer
 from streams.controller.control_state import RecordRefused
 from streams.invalid_records import Forgeries, Poison
@@ -110,7 +110,7 @@ class ControlTopics:
         self._next: dict[TopicPartition, int] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._changed = False
-        self.behind = Behind(prefix)
+        self.behind = ConsumerLag(prefix)
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Read the last value of every key. TimeoutError after `timeout_s` real seconds."""
@@ -200,7 +200,7 @@ class ControlTopics:
             for message in messages:
                 self._fold(name, message)
             self._next[part] = messages[-1].offset + 1
-        await self.behind.look(consumer)
+        await self.behind.update(consumer)
 
     def _fold(self, name: str, message: Any) -> None:
         key = (message.key or b"").decode(errors="replace")

@@ -29,7 +29,7 @@ from autoscaler.state.effects import (
 from streams.clock import Clock
 from streams.controller.control_state import ControlState
 from streams.controller.tick_schedule import TickPacing
-from streams.ports.actuator import Desired, Publisher
+from streams.ports.actuator import Actuator, Publisher
 from streams.solver.solver_client import Solver
 from topics.controls import ALL_MODELS, Control
 from topics.records import Assignment, Routes
@@ -45,7 +45,7 @@ _SLOW_S = 0.5
 class Ports:
     """Destinations of effects. publisher: decisions, plans and dead letters."""
 
-    desired: Desired
+    desired: Actuator
     publisher: Publisher
     solver: Solver
 

@@ -16,7 +16,7 @@ from topics.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)
-class Differs:
+class TickDifference:
     """A tick whose effects differ. then, now: its decisions; equal where only records differ."""
 
     now_ms: int
@@ -34,7 +34,7 @@ class Rerun:
     last_ms: int = 0
     decisions: int = 0
     effects: int = 0
-    differs: list[Differs] = field(default_factory=list)
+    differs: list[TickDifference] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
 
     @property
@@ -63,6 +63,6 @@ def rerun(segments: Iterable[Segment], since_ms: int, until_ms: int) -> Rerun:
             found.decisions += len(decisions)
             found.effects += bool(effects)
             if digest(effects) != tick.digest or decisions != tick.decisions:
-                found.differs.append(Differs(tick.now_ms, tick.decisions, decisions))
+                found.differs.append(TickDifference(tick.now_ms, tick.decisions, decisions))
                 break
     return found

@@ -1,1 +1,1 @@
-"""Where Shoal meets what users already have: Protocols, each with a first implementation."""
+"""Ports to systems that users already have: Protocols, each with a first implementation."""

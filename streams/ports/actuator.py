@@ -1,7 +1,7 @@
-"""Port: who starts and stops instances, and who spreads requests over them.
+"""Port: starts and stops instances, and distributes requests over them.
 
-They are told states, not orders; a copy does no harm. First implementation: the records are
-published, for our executors to reconcile and our gateways to follow.
+It receives desired states, not commands, so a duplicate is harmless. First implementation: publish
+the records for our executors to reconcile and our gateways to follow.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from streams.ports.record_signing import Seal
 from topics.records import Assignment, Routes
 
 
-class Desired(Protocol):
-    """Carries desired state to where it becomes real: what a node runs, and where requests go."""
+class Actuator(Protocol):
+    """Applies desired state: the instances of a node, or the routes of a model."""
 
     def apply(self, desired: Assignment | Routes) -> None:
-        """Make `desired` what its node should run, or the routes of its model; returns at once."""
+        """Start to make `desired` the actual state of its node or of its model's routes; returns at
+        once."""
 
 
 class Publisher(Protocol):
-    """Where records go; the first one is the controller's outbox, tests record."""
+    """Destination of records: the controller's outbox, or a list in tests."""
 
     def put(self, record: Any) -> None:
-        """Hand over a record of `topics.records`; returns at once, delivery is not this call's."""
+        """Accept a record of `topics.records`; returns at once, before delivery."""
 
 
-class Published:
-    """Our executors and gateways: what they should do is published for them.
+class PublishingActuator:
+    """Publishes desired state for our executors and gateways.
 
-    acting: whether anything may be changed now; while it says no, records are withheld.
-    seal: dates and signs them.
+    acting: whether changes are allowed now; while it is false, records are withheld. seal: dates
+    and signs them.
     """
 
     def __init__(self, publisher: Publisher, acting: Callable[[], bool], seal: Seal) -> None:

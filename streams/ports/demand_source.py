@@ -1,7 +1,7 @@
-"""Port: where demand is seen. First implementations: `telemetry_topic`, `promql`.
+"""Port: a source of demand. First implementations: `telemetry_topic`, `promql`.
 
-A source turns what it sees into telemetry records with event times, so that everything after it
-(windows, significance, no data against zero) is the same for all of them.
+A source converts its input to telemetry records with event times, so that windows, significance and
+the handling of missing data are the same for every source.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ on the event loop."""
 
 
 class DemandSource(Protocol):
-    """Somewhere requests are counted."""
+    """A place where requests are counted."""
 
     async def replay(self, sink: Sink) -> None:
-        """Give the sink what is kept of the past windows; returns when it has caught up."""
+        """Pass the stored past of the windows to the sink; returns when it has caught up."""
 
     async def follow(self, sink: Sink) -> None:
-        """Give the sink what comes, until cancelled; continues where `replay` ended."""
+        """Pass new records to the sink until cancelled; continues where `replay` ended."""
 
     async def live(self) -> None:
-        """Return once `follow` gave all there was when it began: from then on silence is news."""
+        """Return once `follow` has passed on everything that existed when it began: from then on
+        silence is significant."""

@@ -1,7 +1,7 @@
-"""Demand that window workers merged: the `demand` topic, read as `telemetry` is.
+"""Read the demand merged by window workers: the `demand` topic, read as `telemetry` is.
 
-Owns the way back from merged records to what windows count: the seconds of all gateways together,
-counted once however often they come, and each gateway's last word.
+Converts merged records to the input of windows: the total of all gateways per second, counted once
+even if read twice, and the latest record of each gateway.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _Said = tuple[SourceName, tuple[int, ...], bytes, SentByKind, int]
 
 
 class DemandTopic(TelemetryTopic):
-    """Made as a `TelemetryTopic` with topic `DEMAND`. Words of gateways come as records without
-    counts; the counts come from "gateways" called `MERGED`-partition."""
+    """A `TelemetryTopic` with topic `DEMAND`. Gateway records come without counts; the counts come
+    from "gateways" named `MERGED`-partition."""
 
     def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
         said: list[_Said] = []

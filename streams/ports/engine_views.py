@@ -1,7 +1,7 @@
-"""Asks Prometheus for the engines' own view when an alert fires, before the alert is acted upon.
+"""Query Prometheus for the engines' own metrics when an alert fires, before the alert takes effect.
 
-Owns the question and its time limit. An alert goes on in any case: with what was answered, or with
-why nothing was.
+The query has a time limit. The alert is delivered in any case: with the answer, or with the reason
+why there is none.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
 
 
 class EngineViews:
-    """asks: of each Prometheus; answers are summed. models: all that are declared. deliver: what
-    happens with an alert and what was learnt; called on the event loop."""
+    """asks: one query function per Prometheus; their answers are summed. models: all declared
+    models. deliver: receives the alert and the answer; called on the event loop."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class EngineViews:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, alert: Alert) -> None:
-        """Deliver `alert`, a firing one after asking; returns at once."""
+        """Deliver `alert`, after the query if it is firing; returns at once."""
         if alert.state != "firing" or not self._asks:
             self._deliver(alert, {})
             return

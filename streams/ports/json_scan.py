@@ -1,11 +1,11 @@
-"""Where a JSON value ends, found by compiled code that makes nothing of it.
+"""Find the end of a JSON value with compiled code that builds no objects.
 
-Owns what is skipped without a look at its meaning. It takes less than JSON allows (no spaces, no
-escapes, ASCII alone, not too long a number, not too deep) and nothing that orjson would refuse.
+It accepts a subset of JSON (no spaces, no escapes, ASCII only, bounded number length and depth),
+and nothing that orjson would reject.
 
-Every function reads from `at` to `end` inclusive: `end` is the place of the closing brace of the
-whole, at which everything stops, and is never passed. There are no checks of bounds in compiled
-code, so each look ahead counts on it.
+Every function reads from `at` to `end` inclusive. `end` is the position of the outermost closing
+brace, which stops every scan. Compiled code checks no bounds, so each look-ahead relies on that
+brace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Text = NDArray[np.uint8]
 
 @compiled
 def after_text(data: _Text, at: int, end: int) -> int:
-    """Where the plain ASCII text that begins at `at` is over; -1 where none does."""
+    """Position after the plain ASCII text that begins at `at`; -1 if there is none."""
     if data[at] != _QUOTE:
         return -1
     at += 1
@@ -39,7 +39,7 @@ def after_text(data: _Text, at: int, end: int) -> int:
 
 @compiled
 def after_word(data: _Text, at: int, end: int) -> int:
-    """Where the word true, false or null that begins at `at` is over; -1 where none does."""
+    """Position after the word true, false or null that begins at `at`; -1 if there is none."""
     for word in (b"true", b"false", b"null"):
         if at + len(word) <= end:
             same = True
@@ -52,7 +52,7 @@ def after_word(data: _Text, at: int, end: int) -> int:
 
 @compiled
 def after_digits(data: _Text, at: int) -> int:
-    """Where the digits from `at` on are over; `at` where there are none."""
+    """Position after the digits from `at`; `at` if there are none."""
     while _ZERO <= data[at] <= _NINE:
         at += 1
     return at
@@ -60,7 +60,7 @@ def after_digits(data: _Text, at: int) -> int:
 
 @compiled
 def after_number(data: _Text, at: int) -> int:
-    """Where the number that begins at `at` is over; -1 where none does."""
+    """Position after the number that begins at `at`; -1 if there is none."""
     first = at + 1 if data[at] == _MINUS else at
     at = after_digits(data, first)
     digits = at - first
@@ -82,14 +82,14 @@ def after_number(data: _Text, at: int) -> int:
 
 @compiled
 def after_key(data: _Text, at: int, end: int) -> int:
-    """Where the key that begins at `at` and its colon are over; -1 where none does."""
+    """Position after the key that begins at `at` and its colon; -1 if there is none."""
     at = after_text(data, at, end)
     return at + 1 if at >= 0 and data[at] == _COLON else -1
 
 
 @compiled
 def after_value(data: _Text, at: int, end: int) -> int:
-    """Where the value that begins at `at` is over; -1 where none does, or where it is too deep."""
+    """Position after the value that begins at `at`; -1 if there is none or it is too deep."""
     depth = objects = 0  # within what: a bit for each, 1 for an object, the lowest for the nearest
     while True:
         first = data[at]

@@ -1,10 +1,10 @@
-"""Port: nodes that a command of the operator's creates and deletes.
+"""Port: create and delete nodes with the operator's command.
 
-Holds the comparison of nodes that something is assigned to with nodes that there are, and the
-questions to the command: JSON on its standard input, JSON on its standard output, within a time
-limit (docs/provisioning.md). What must be: a node exists while instances are assigned to it. A node
-that cannot be created is told as a status whose instances failed, which is what makes its pool back
-off; one that is created and never heard of is found by the start time-out.
+Compares the nodes with assignments to the existing nodes, and sends requests to the command: JSON
+on its standard input, JSON on its standard output, within a time limit (docs/provisioning.md). A
+node exists while instances are assigned to it. A node that cannot be created is reported as a
+status with failed instances, so that its pool backs off. A created node that never reports is found
+by the start timeout.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _ENDED = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 class HookFailed(Exception):
-    """The command failed, took too long, or answered what makes no sense."""
+    """The command failed, took too long, or gave an invalid answer."""
 
 
 class Provisioner:
     """Creates and deletes the nodes of pools that declare a command. Times in real seconds.
 
-    hooks: pool id -> command line. assignments and statuses: the latest per node; statuses of nodes
-    that could not be created are put there. acting: whether anything may be changed now.
+    hooks: pool id -> command line. assignments and statuses: the latest per node; this class adds
+    statuses of nodes that it could not create. acting: whether changes are allowed now.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Provisioner:
         self._failing: set[tuple[str, ...]] = set()
 
     async def run(self) -> None:
-        """Compare and act until cancelled; commands under way are killed then."""
+        """Compare and act until cancelled; then kill the running commands."""
         try:
             while True:
                 if self._acting():
@@ -83,7 +83,7 @@ class Provisioner:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def step(self, now_s: float) -> None:
-        """One comparison. Where the command does not say what there is, nothing is changed."""
+        """Compare once. If the command does not list the nodes, nothing changes."""
         self._take_back()
         pools = {pool.id: pool for pool in self._cluster().pools if pool.id in self._hooks}
         for command in sorted(set(self._hooks.values())):
@@ -112,7 +112,7 @@ class Provisioner:
             wanted = frozenset(i.instance for i in assignment.instances) if assignment else None
             if wanted:
                 self._idle_since_s.pop(node, None)
-                # Once for what it should run: if that comes to nothing, the plan changes.
+                # Once per set of assigned instances: after a failure the plan changes.
                 if node not in there and not wanted & self._asked.get(node, frozenset()):
                     self._asked[node] = wanted
                     self._begin(node, self._create(pool, command, node))
@@ -163,7 +163,7 @@ class Provisioner:
             log.info("%s: deleted", node)
 
     def _tell_failed(self, node: str, why: str) -> None:
-        """As the node's executor would if its engines did not start."""
+        """Report the node as its executor would if its engines did not start."""
         assignment, now_ms = self._assignments.get(node), self._now_ms()
         known = self._statuses.get(node)
         heard_ms = known.at_ms if known is not None and known.executor != EXECUTOR else 0
@@ -181,7 +181,7 @@ class Provisioner:
         )
 
     def _take_back(self) -> None:
-        """Forget nodes that could not be created once nothing of that is assigned any more."""
+        """Remove the failed status of a node once none of those instances is assigned any more."""
         for node, status in list(self._statuses.items()):
             if status.executor != EXECUTOR:
                 continue
@@ -194,12 +194,13 @@ class Provisioner:
 async def ask(
     command: tuple[str, ...], question: Mapping[str, object], limit_s: float
 ) -> Mapping[str, Any]:
-    """The command's answer to one question; HookFailed where there is none within `limit_s`, with
-    the last line that it wrote to its standard error, where a temporary file can be made for it."""
+    """The command's answer to one request. HookFailed if there is none within `limit_s`; its text
+    ends with the last line of the command's standard error, if a temporary file for it could be
+    made."""
     with contextlib.ExitStack() as stack:
         aside: BinaryIO | None = None
-        with contextlib.suppress(OSError):  # no folder to write in
-            # No pipe: something that the command leaves running may hold it open.
+        with contextlib.suppress(OSError):  # no writable folder
+            # Not a pipe: a background process of the command could hold it open.
             aside = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = await asyncio.create_subprocess_exec(

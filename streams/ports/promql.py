@@ -1,7 +1,7 @@
-"""Demand from a user's own Prometheus: one PromQL query per model that gives requests per second.
+"""Demand from a user's own Prometheus: one PromQL query per model that returns requests per second.
 
-Owns asking, in threads of its own (the client is synchronous), adding up what several servers say,
-and turning rates into telemetry of whole requests. A query that fails, is empty or gives NaN is no
+Queries run in threads, because the client is synchronous. Answers of several servers are summed,
+and rates become telemetry of whole requests. A query that fails, is empty or returns NaN is missing
 data: nothing is reported for that time, and windows show the gap. A rate of zero is reported as
 zero.
 """
@@ -49,7 +49,7 @@ _TRIES, _PAUSE_S = 2, 0.2
 
 
 class _TokenFile(AuthBase):
-    """Reads the bearer token for each question."""
+    """Reads the bearer token for each query."""
 
     def __init__(self, file: str) -> None:
         self._file = Path(file)
@@ -57,13 +57,15 @@ class _TokenFile(AuthBase):
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         token = self._file.read_text().strip()
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError(f"{self._file} holds no token")  # the client's own words would show it
+            raise ValueError(
+                f"{self._file} holds no token"
+            )  # the client's own error would show the token
         request.headers["Authorization"] = f"Bearer {token}"
         return request
 
 
 def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> PrometheusConnect:
-    """A client of `server`; each try ends after `timeout_s` real seconds."""
+    """Client of `server`; each try ends after `timeout_s` real seconds."""
     session = Session()
     session.verify = server.ca_file or True
     auth = _TokenFile(server.token_file) if server.token_file else None
@@ -77,7 +79,7 @@ def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> Prometh
 
 
 def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
-    """Ask `server`; each question ends after `timeout_s` real seconds, once."""
+    """Query function for `server`; each query has one try of `timeout_s` real seconds."""
     client = client_of(server, 1, timeout_s)
 
     def ask(query: str) -> list[dict[str, Any]]:
@@ -99,10 +101,10 @@ FROM_VLLM = "vllm"
 def vllm_query(model: str) -> str:
     """PromQL for the arrivals at the vLLM servers of `model`, saturated or not.
 
-    What arrives leaves or waits: arrivals = completions + growth of the requests held, so a queue
-    that grows is counted although no counter of vLLM's says so. Both terms are taken over the same
-    minute with the same extrapolation (so scrapes must come every 20 s at least). A queue that
-    drains is subtracted; below zero there is nothing.
+    arrivals = completions + growth of the requests in the server, so a growing queue counts
+    although no vLLM counter shows it. Both terms use the same minute and the same extrapolation, so
+    the scrape interval must be at most 20 s. A draining queue is subtracted; the result is at least
+    zero.
     """
     labels = f'{{model_name="{model}"}}'
     growth = " + ".join(
@@ -111,8 +113,8 @@ def vllm_query(model: str) -> str:
     return f"clamp_min(sum(rate(vllm:request_success_total{labels}[1m])) + {growth}, 0)"
 
 
-class _Known:
-    """The last rate that a server gave for a model, and when, in domain ms."""
+class _LastRate:
+    """Last rate that a server returned for a model, and its time in domain ms."""
 
     def __init__(self, rate: float, at_ms: int) -> None:
         self.rate = rate
@@ -120,14 +122,14 @@ class _Known:
 
 
 class PromqlDemand:
-    """asks: of each Prometheus, by name. queries: model -> PromQL, asked of all of them; what they
-    say is added up. A server that never knew a model is not missed; one that knew it and does not
-    answer counts with its last rate for `HOLD_MS`, and then nothing is reported: part of a sum is
-    no demand. every_s: domain seconds between questions: each second, so that a
-    Prometheus that is there is never taken for telemetry that stopped.
+    """asks: query function by name of each Prometheus. queries: PromQL by model, sent to all of
+    them; their answers are summed. A server that never reported a model is not missed. One that did
+    report it and does not answer counts with its last rate for `HOLD_MS`; after that nothing is
+    reported, because a partial sum is not the demand. every_s: domain seconds between queries: each
+    second, so that a live Prometheus never looks like stopped telemetry.
 
-    Prometheus knows no single requests: its rate times the span is reported, in whole requests;
-    what is left over is carried into the next span, so that nothing is lost in the long run.
+    Prometheus has no single requests: the rate times the span is reported in whole requests, and
+    the fraction is carried into the next span, so that no request is lost over time.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class PromqlDemand:
         every_s: float = 1.0,
     ) -> None:
         self._asks = dict(asks)
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._known: dict[tuple[str, str], _LastRate] = {}
         self._queries = dict(queries)
         self._clock = clock
         self._every_ms = int(every_s * 1000)
@@ -148,11 +150,11 @@ class PromqlDemand:
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "promql")  # started as they are needed
 
     async def replay(self, sink: Sink) -> None:
-        """Nothing: windows begin with the first answer, as no data before it."""
+        """Does nothing: windows begin with the first answer, with no data before it."""
 
     async def follow(self, sink: Sink) -> None:
-        """Ask on a fixed grid until cancelled: slow answers do not stretch it. A question that
-        would be late by a whole span is left out, and that span is a gap."""
+        """Query on a fixed grid until cancelled; slow answers do not stretch it. A query that would
+        be late by a whole span is skipped, and that span is a gap."""
         due_ms = self._clock.now_ms() + self._every_ms
         try:
             while True:
@@ -164,10 +166,10 @@ class PromqlDemand:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def live(self) -> None:
-        """At once: there is no backlog."""
+        """Returns at once: there is no backlog."""
 
     async def ask_all(self, sink: Sink) -> None:
-        """Ask every server for every model once, side by side, and report what was answered."""
+        """Query every server for every model once, concurrently, and report the answers."""
         event_ms = self._clock.now_ms()
         rates = await asyncio.gather(
             *(self._rate(m, q, event_ms) for m, q in self._queries.items())
@@ -184,7 +186,7 @@ class PromqlDemand:
         for server, rate in zip(self._asks, answers, strict=True):
             known = self._known.get((server, model))
             if rate is not None:
-                self._known[server, model] = _Known(rate, now_ms)
+                self._known[server, model] = _LastRate(rate, now_ms)
                 total, heard = total + rate, True
             elif known is not None and now_ms - known.at_ms <= HOLD_MS:
                 total += known.rate
@@ -239,9 +241,10 @@ class PromqlDemand:
 
 
 def rate_of(answer: list[dict[str, Any]]) -> float | None:
-    """Requests/s in an instant vector: the sum of its samples, None for no data.
+    """Requests/s in an instant vector: the sum of its samples, None for missing data.
 
-    Values are strings; 0/0 is "NaN". One bad sample spoils the sum: part of a sum is no demand.
+    Values are strings; 0/0 is "NaN". One bad sample invalidates the sum, because a partial sum is
+    not the demand.
     """
     total, seen = 0.0, False
     for sample in answer:

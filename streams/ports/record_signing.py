@@ -1,7 +1,7 @@
-"""What leaves for executors and gateways is dated and signed here, at the last moment.
+"""Date and sign records for executors and gateways immediately before they are sent.
 
-Holds how long a record may be acted upon. It is longer than any pause of a healthy controller, who
-says everything again each third of that time; past it an executor starts nothing new.
+The validity period exceeds any pause of a healthy controller, which publishes everything again each
+third of it. After it an executor starts nothing new.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ class Seal:
     clock: Clock
 
     def __call__(self, record: Signed) -> Signed:
-        """`record` as it may be published now, valid for 15 domain minutes (one real minute at
-        least)."""
+        """`record` ready to publish, valid for 15 domain minutes (at least one real minute)."""
         return sign_record(record, self.keys, self.clock.now_ms(), self.valid_ms)
 
     @property
     def valid_ms(self) -> int:
-        """How long a record may be acted upon, in domain ms."""
+        """Validity period of a record in domain ms."""
         return max(_VALID_MS, int(_VALID_REAL_S * 1000 * self.clock.time_base.speed))

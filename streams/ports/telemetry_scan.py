@@ -1,7 +1,7 @@
-"""The layout of a telemetry record on the wire, and the compiled code that reads many of them.
+"""Layout of a telemetry record on the wire, and the compiled code that reads many of them.
 
-Owns which fields there are and what numbers they may hold; everything else about a record is for
-whoever calls. Bounds are as in `streams.ports.json_scan`.
+Defines the fields and the ranges of their numbers; the caller checks everything else. Bounds are as
+in `streams.ports.json_scan`.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _Cells = NDArray[np.int16]
 
 @compiled
 def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
-    """COLUMNS of each record, where its names and `sent` begin and end (the first -1: it is of
-    another form), the cells of all, and where those of each record begin. ends: where records
-    begin, and the last ends."""
+    """COLUMNS of each record, the start and end of its names and of `sent` (the first is -1 if the
+    record has another form), the cells of all records, and where those of each begin. ends: start
+    of each record, and the end of the last."""
     count = len(ends) - 1
     numbers = np.zeros((count, len(COLUMNS)), np.int64)
     spans = np.zeros((count, 2 * (len(_NAMES) + 1)), np.int64)
@@ -94,7 +94,7 @@ def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
 
 @compiled
 def _is_beyond(values: _Whole) -> bool:
-    """Whether some count is more than its seconds may hold."""
+    """Whether a count exceeds the maximum for its seconds."""
     seconds = max(1, -(-values[SPAN_MS] // 1000))
     beyond = False
     for at in range(len(_COUNTED)):
@@ -113,7 +113,7 @@ def _record(
     values[:] = 0
     seen, expected = 0, 0
     at += 1
-    end -= 1  # the brace, at which every look ahead stops
+    end -= 1  # the closing brace, which stops every look-ahead
     while True:
         field = _field(data, at, end, expected)
         if field < 0:

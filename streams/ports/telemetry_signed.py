@@ -1,7 +1,7 @@
-"""Telemetry that a gateway signed: what is not, or speaks for another gateway, is left out.
+"""Read signed telemetry; drop records with an invalid signature or that name another gateway.
 
-Owns the order of things: signatures first, over whole batches, and only what has a good one is
-read (`streams.ports.telemetry_wire`).
+Signatures are checked first, over whole batches; only valid records are parsed
+(`streams.ports.telemetry_wire`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from topics.topic_table import TELEMETRY
 
 @dataclass(frozen=True, slots=True)
 class SignedTelemetry:
-    """records: in their order. places: of each in the batch; None: all of it. bad: what is no
-    record, refused: what is not believed, by their places in the batch."""
+    """records: in their order. places: position of each in the batch; None: all of it. bad:
+    malformed records, refused: unverified records, by their position in the batch."""
 
     records: TelemetryBatch
     places: Sequence[int] | None
@@ -61,7 +61,7 @@ def read_signed(
 def _strangers(
     records: TelemetryBatch, signers: Sequence[bytes], verifier: Verifier
 ) -> dict[int, Refusal]:
-    """Records that name another gateway than the one that signed them."""
+    """Records that name a gateway other than their signer."""
     gateways = [name[1] for name in records.names]
     pairs = set(zip(signers, gateways, strict=True))
     if all(gateway_name(gateway).encode() == signer for signer, gateway in pairs):

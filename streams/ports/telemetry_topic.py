@@ -1,8 +1,7 @@
-"""Demand from our gateways: the telemetry topic, read with aiokafka directly.
+"""Demand from our gateways: read the telemetry topic with aiokafka directly.
 
-Owns the hot path: a `getmany` loop over all partitions without a consumer group (Faust's cost per
-message is some thirty times higher). Knows nothing of windows. What cannot be understood goes to
-`on_poison` and never stops the loop.
+This is the hot path: a `getmany` loop over all partitions without a consumer group, because Faust's
+cost per message is much higher. Invalid records go to `on_poison` and never stop the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.consumer_lag import Behind
+from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.kafka_clients import consumer as new_consumer
 from streams.clock import Clock, EventsMs
 from streams.invalid_records import Forgeries, Poison
@@ -31,17 +30,17 @@ from topics.topic_table import TELEMETRY, Topic
 log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 5000
-_TOGETHER = 100  # records read in one go: more of them fall out of the processor's caches
+_TOGETHER = 100  # records per read: larger batches do not fit the processor's caches
 _PAUSE_S = 1.0
 
 
 class TelemetryTopic:
-    """All partitions of `telemetry`. partitions: how many each topic has on this broker, by short
-    name. horizon_s: domain seconds of the past that windows need.
+    """All partitions of `telemetry`. partitions: partition count of each topic on this broker, by
+    short name. horizon_s: domain seconds of the past that windows need.
 
-    verifier: checks the signatures of gateways; what has no good one is counted there.
-    embedded: the broker is the embedded one, which cannot say which offset belongs to a time (all
-    that it kept is replayed) and holds each fetch for as long as it may (so it may not for long).
+    verifier: checks the signatures of gateways and counts failures. embedded: the broker is the
+    embedded one. It cannot map times to offsets, so everything it kept is replayed. It holds each
+    fetch for the full wait, so the wait is short.
     """
 
     def __init__(
@@ -69,10 +68,10 @@ class TelemetryTopic:
         self._changed = False
         self._next: dict[TopicPartition, int] = {}
         self._live = asyncio.Event()
-        self.behind = Behind(prefix)
+        self.behind = ConsumerLag(prefix)
 
     async def replay(self, sink: Sink) -> None:
-        """From the horizon to the end as it is now."""
+        """Read from the horizon to the current end."""
         consumer = await self._open()
         try:
             self._next = await self._starts(consumer)
@@ -83,13 +82,14 @@ class TelemetryTopic:
             await consumer.stop()
 
     async def follow(self, sink: Sink) -> None:
-        """Until cancelled; a lost broker is waited for, and reading goes on where it stopped."""
+        """Read until cancelled; waits for an unreachable broker and continues at the last
+        position."""
         while True:
             consumer = None
             self._changed = False
             try:
                 consumer = await self._open()
-                for partition in self._partitions:  # one that was added later is read whole
+                for partition in self._partitions:  # an added partition is read from its beginning
                     consumer.seek(partition, self._next.get(partition, 0))
                 await self._catch_up(consumer, sink)
                 self._live.set()
@@ -104,7 +104,7 @@ class TelemetryTopic:
                         await consumer.stop()
 
     def repartition(self, partitions: Mapping[str, int]) -> None:
-        """The topic has another number of partitions now."""
+        """Apply a changed partition count of the topic."""
         places = self._places(partitions)
         if places != self._partitions:
             log.info("%s has %d partitions now", self._name, len(places))
@@ -119,10 +119,10 @@ class TelemetryTopic:
         return [TopicPartition(self._name, number) for number in range(count)]
 
     async def _catch_up(self, consumer: AIOKafkaConsumer, sink: Sink) -> None:
-        """Read what the topic holds by now."""
+        """Read up to the current end of the topic."""
         ends = await consumer.end_offsets(list(consumer.assignment()))
         for partition, end in ends.items():
-            # A position may pass holes (transactions), so it is asked for, not counted.
+            # Offsets have gaps (transactions), so query the position instead of counting records.
             while await consumer.position(partition) < end:
                 await self._read(consumer, sink)
 
@@ -163,10 +163,10 @@ class TelemetryTopic:
             self._take(came[first : first + _TOGETHER], events_ms, sink)
         for partition, messages in batches.items():
             self._next[partition] = messages[-1].offset + 1
-        await self.behind.look(consumer)
+        await self.behind.update(consumer)
 
     def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
-        """Give the sink what `messages` say."""
+        """Pass the records of `messages` to the sink."""
         values = [message.value or b"" for message in messages]
         appended_ms = [message.timestamp for message in messages]
         signatures = [message.headers for message in messages]

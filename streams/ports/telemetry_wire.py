@@ -1,10 +1,10 @@
-"""Telemetry off the wire: whole batches scanned by compiled code, without an object per record.
+"""Parse telemetry from the wire: compiled code scans whole batches, without an object per record.
 
-Owns the quick way for the one topic that carries thousands of records a second. It takes compact
-JSON as our gateways write it, of versions before and after ours too: optional fields may be missing
-and unknown ones are skipped; of `sent`, only its place is found, and orjson reads it. What has
-another form (spaces, escapes, no ASCII) goes the slow way through `topics.codec`, which takes it or
-says what is wrong with it. The rest of its batch does not notice.
+This is the fast path for the one topic that carries thousands of records a second. It accepts
+compact JSON as our gateways write it, of older and newer versions too: optional fields may be
+missing and unknown ones are skipped. It locates `sent`, and orjson reads it. Records of another
+form (spaces, escapes, non-ASCII) take the slow path through `topics.codec`, which accepts them or
+gives the reason. The rest of the batch stays on the fast path.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _known: dict[bytes, SourceName] = {}
 
 
 def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
-    """The records on the wire in their order, and what is wrong with those that are none (as of
-    `codec.decode`), by their place in `batch`."""
+    """The records on the wire in their order, and the errors of the invalid ones (as from
+    `codec.decode`), by position in `batch`."""
     data = b"".join(batch)
     ends = np.append(0, np.cumsum([len(one) for one in batch], dtype=np.int64))
     numbers, spans, cells, cell_ends = scan(np.frombuffer(data, np.uint8), ends)
@@ -66,7 +66,7 @@ def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, Inv
 def _with_odd(
     plain: TelemetryBatch, batch: Sequence[bytes], odd: Sequence[int]
 ) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
-    """`plain` with the records at `odd` as `codec` reads them."""
+    """`plain` with the records at `odd` read by `codec`."""
     names, numbers, cells = [*plain.names], plain.numbers, [*plain.cells]
     kinds = dict(plain.kinds)
     bad: dict[int, InvalidRecord] = {}

@@ -1,6 +1,6 @@
-"""Counts the vLLM servers that run without Shoal having started them, through Prometheus.
+"""Count the vLLM servers that Shoal did not start, through Prometheus.
 
-Owns the question and whose servers are left out. Nothing is ever asked of the servers themselves.
+The servers themselves are never queried.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _QUERY = 'count by (instance) (vllm:num_requests_running{{model_name="{model}"}}
 
 
 class UnmanagedServers:
-    """asks: of each Prometheus; servers that several of them watch count several times, as their
-    demand does. models: those that may have such servers. own: addresses of Shoal's engines.
-    counts: model -> servers, written here; what is not known is not changed."""
+    """asks: one query function per Prometheus; a server watched by several counts several times, as
+    its demand does. models: those that may have such servers. own: addresses of Shoal's engines.
+    counts: model -> servers, updated here; an unknown count stays unchanged."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class UnmanagedServers:
         self._silent: set[str] = set()
 
     async def run(self) -> None:
-        """Ask every few real seconds until cancelled."""
+        """Query every few real seconds until cancelled."""
         while True:
-            await self.look()
+            await self.query_once()
             await asyncio.sleep(_EVERY_S)
 
-    async def look(self) -> None:
-        """Ask once for every model."""
+    async def query_once(self) -> None:
+        """Query once for every model."""
         own = frozenset(self._own())
         for model in self._models():
             try:
@@ -50,7 +50,7 @@ class UnmanagedServers:
                     *(asyncio.to_thread(ask, _QUERY.format(model=model)) for ask in self._asks)
                 )
                 found = [str(one["metric"]["instance"]) for answer in answers for one in answer]
-            except Exception as error:  # whatever a client raises: their number is not known
+            except Exception as error:  # any client error: the count is unknown
                 if model not in self._silent:
                     log.warning("servers of %s: Prometheus did not answer: %s", model, error)
                 self._silent.add(model)

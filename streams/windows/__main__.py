@@ -19,7 +19,7 @@ from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.keyfiles import read_keys
 from streams.files.user_errors import UserError
-from streams.garbage_collection import collect_seldom
+from streams.garbage_collection import collect_rarely
 from streams.logs import add_log_level, log_to_stderr
 from streams.warm_up import warm_up
 from streams.windows.faust_app import make_app
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"error": f"windows: {error}"}), flush=True)
         print(f"windows: {error}", file=sys.stderr)
         return 2
-    collect_seldom()
+    collect_rarely()
     warm_up()
     app = make_app(bootstrap, given.prefix, keys)
     loop = asyncio.new_event_loop()

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from streams.broker.consumer_lag import Behind
+from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.kafka_clients import consumer as new_consumer
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
@@ -129,12 +129,12 @@ async def test_what_was_not_read_yet_is_known(broker: Broker, producer: AIOKafka
     try:
         reading.assign([part])
         for most in (7, 23):
-            read, behind = 0, Behind(broker.prefix)
+            read, behind = 0, ConsumerLag(broker.prefix)
             async with asyncio.timeout(15):
                 while read < most:
                     batches = await reading.getmany(timeout_ms=100, max_records=most - read)
                     read += sum(len(messages) for messages in batches.values())
-            await behind.look(reading)
+            await behind.update(reading)
             assert behind.records == {DEAD_LETTERS.name: 23 if most == 7 else 0}
     finally:
         await reading.stop()

@@ -24,7 +24,7 @@ from autoscaler.simulation.rate_simulator import simulate_rates
 from autoscaler.simulation.simulator import simulate
 from streams.files.csv_rows import cause_of
 from streams.files.user_errors import UserError
-from streams.garbage_collection import keep
+from streams.garbage_collection import freeze_objects
 from streams.tools.backtest.backtest_demand import Demand, Workload, load_workload
 
 BACKENDS = ("local", "dask", "ray")
@@ -55,7 +55,7 @@ def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
     """The workload of `demand` and what policies may know of it."""
     workload = load_workload(demand, seed)
     setting = policy_context(workload.scenario)
-    keep()
+    freeze_objects()
     return workload, setting
 
 

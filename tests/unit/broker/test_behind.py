@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streams.broker.consumer_lag import Behind
+from streams.broker.consumer_lag import ConsumerLag
 from streams.clock import Clock
 from streams.controller.control_topics import ControlTopics
 from streams.ports.telemetry_topic import TelemetryTopic
@@ -88,7 +88,7 @@ class Run:
     def __init__(self, *names: str) -> None:
         self.now_s = 100.0
         self.reader = Reader(*names)
-        self.behind = Behind("", lambda: self.now_s, lambda: self.now_s)
+        self.behind = ConsumerLag("", lambda: self.now_s, lambda: self.now_s)
 
     async def seconds(self, count: int, written: int, read: int, answers: bool = True) -> None:
         """As many records are written and read in each second, of every topic."""
@@ -100,7 +100,7 @@ class Run:
                     self.reader.polled_s[name] = self.now_s
                 ahead = self.reader.at[name] + read
                 self.reader.at[name] = min(self.reader.end[name], ahead)
-            await self.behind.look(cast(AIOKafkaConsumer, self.reader))
+            await self.behind.update(cast(AIOKafkaConsumer, self.reader))
 
 
 async def test_a_reader_that_keeps_up_is_not_late_whatever_comes() -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from streams.logs import JsonLines, Sparing
+from streams.logs import JsonLines, RepeatFilter
 
 
 def record(name: str, message: str, *values: object) -> logging.LogRecord:
@@ -16,7 +16,7 @@ def record(name: str, message: str, *values: object) -> logging.LogRecord:
 def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None:
     """Told apart by logger and text before arguments: the port that changes is no news."""
     now = [0.0]
-    sparing = Sparing(30.0, lambda: now[0])
+    sparing = RepeatFilter(30.0, lambda: now[0])
     assert sparing.filter(record("a", "no broker at %s", 1))
     assert not sparing.filter(record("a", "no broker at %s", 2))
     assert sparing.filter(record("b", "no broker at %s", 1))
@@ -29,7 +29,7 @@ def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None
 
 def test_what_is_remembered_is_bounded() -> None:
     """Messages that are all different do not take the memory, and none is lost."""
-    sparing = Sparing(30.0, lambda: 0.0)
+    sparing = RepeatFilter(30.0, lambda: 0.0)
     assert all(sparing.filter(record("a", f"message {number}")) for number in range(2000))
     assert len(sparing._last_s) <= 500
 

@@ -23,7 +23,7 @@ async def test_servers_of_all_prometheus_count_without_our_own_engines() -> None
     there = samples("10.9.0.1:8000")
     await UnmanagedServers(
         [here, lambda _query: there], lambda: ["chat"], lambda: ["10.0.0.9:21000"], counts
-    ).look()
+    ).query_once()
     assert counts == {"chat": 3}
     assert 'model_name="chat"' in asked[0]
 
@@ -36,7 +36,7 @@ async def test_an_answer_that_did_not_come_is_not_zero() -> None:
         raise ConnectionError("refused")
 
     here = samples("10.0.0.1:8000")
-    await UnmanagedServers([lambda _q: here, away], lambda: ["chat"], list, counts).look()
+    await UnmanagedServers([lambda _q: here, away], lambda: ["chat"], list, counts).query_once()
     assert counts == {"chat": 3}
-    await UnmanagedServers([lambda _q: []], lambda: ["chat"], list, counts).look()
+    await UnmanagedServers([lambda _q: []], lambda: ["chat"], list, counts).query_once()
     assert counts == {"chat": 0}
