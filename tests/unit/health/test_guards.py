@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.rollout.reversal_limit import Reversals
-from autoscaler.state.controller_state import Learnt, Observation
+from autoscaler.state.controller_state import Observation
 from autoscaler.tick.status import fleet_status
 from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import guards_of
 from tests.unit.decide.decide_world import World, world
+from topics.hourly_rates import PredictionDrift
 
 
 @pytest.mark.parametrize(("turned", "minutes"), [(False, 10), (True, 30)])
@@ -28,7 +29,7 @@ def test_the_time_an_excess_must_last_is_the_one_that_counts_now(
 def test_a_model_that_starts_late_for_more_than_a_day_says_so() -> None:
     w = world(5.0)
     w.tick()
-    late = Learnt(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)
+    late = PredictionDrift(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)
     words = "instances start in ~5 min instead of ~60 s"
     assert f"scale-in paused: for more than a day now, {words}" in _said(w, drift=late)
 
