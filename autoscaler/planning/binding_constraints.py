@@ -21,15 +21,15 @@ POOLS = frozenset(
         ReasonCode.POOL_WITHOUT_NODES,
     }
 )
-"""The ways in which a pool holds a plan. Its id is their subject; otherwise that is a model, or "*"
-for the budget."""
+"""Reasons of a pool that limits a plan. Their subject is its id; that of other reasons is a model,
+or "*" for the budget."""
 
 
 def binding_reasons(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
-    """What holds `plan`: full pools, ceilings and limits of spot that are reached, the budget.
+    """The constraints that limit `plan`: full pools, reached ceilings and spot limits, the budget.
 
-    The budget holds where a model goes short, or breaks a promise, and one more combo of some kind
-    would cost more than is left of it.
+    The budget binds if a model is underserved or violates a constraint, and the nodes of one more
+    combo would exceed the budget.
     """
     pools = {pool.id: pool for pool in problem.cluster.pools}
     used = used_gpus(problem, plan)

@@ -1,7 +1,7 @@
-"""Where the thresholds of a service with several models should stand now, with the fleet for it.
+"""Chooses the thresholds of a service with several models, together with the fleet for them.
 
-Owns the choice as the control loop needs it: all splits of enough quality are planned, and what is
-in force stays unless another saves something worth a change. Knows no solver.
+All splits of sufficient quality are planned. The thresholds in force stay unless another split
+saves enough to justify a change.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ Fleet = TypeVar("Fleet")
 
 _MAX_SPLITS = 48
 _MIN_SAVING = 0.02  # what less would save does not pay for instances that start and stop
-_STANDARD_ERRORS = (
-    2.0  # standard errors by which a sample's quality may lie below what is asked for
-)
+_STANDARD_ERRORS = 2.0  # standard errors by which a sample may miss the minimum quality
 
 
 def choose_split(
     route: QualityRoute, ask: RouteTraffic, price: Callable[[Split, int], tuple[Fleet, float, bool]]
 ) -> tuple[ChosenSplit, Fleet]:
-    """The split to go for, and its fleet. price: (fleet, USD/h with what changes cost,
-    falls short), given a split and how many are still to be priced, it included. Thresholds that
-    rest move only where they serve less than the load, or where their answers are worse than asked
-    for by more than chance."""
+    """The best split and its fleet.
+
+    price: returns (fleet, USD/h including transition costs, underserved) for a split and the number
+    of splits that remain to be priced, including this one. Recently moved thresholds move only if
+    they serve less than the load, or if their quality is below the minimum by more than sampling
+    error.
+    """
     found = candidate_splits(route, ask)
     if ask.recently_moved:
         few = [s for s in found if s.cuts == ask.cuts or s.quality < route.at_least - 1e-9]
@@ -50,12 +51,13 @@ def choose_split(
 
 
 def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
-    """Splits of enough quality, or the best there is, and what is in force; not too many."""
+    """Splits of sufficient quality, or the best one, and the split in force; at most a few
+    dozen."""
     found = sorted(splits(route, ask.mix), key=lambda s: (s.quality, s.cuts))
     good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
     if len(good) > _MAX_SPLITS:
         good = [good[round(i * (len(good) - 1) / (_MAX_SPLITS - 1))] for i in range(_MAX_SPLITS)]
-    # The next one below what is asked for, and the lowest, show what the quality costs.
+    # The lowest two splits below the minimum quality show the price of the quality.
     worse = [s for s in found if s.quality < route.at_least - 1e-9]
     below = worse[:1] + worse[-1:]
     wanted = {s.cuts: s for s in (*below, *good)}
@@ -67,7 +69,8 @@ def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
 def with_split(
     route: QualityRoute, split: Split, ask: RouteTraffic, demands: Mapping[str, Demand]
 ) -> dict[str, Demand]:
-    """`demands` with the requests of `route` moved from where `ask.cuts` have them to `split`."""
+    """`demands` with the requests of `route` moved from the shares of `ask.cuts` to those of
+    `split`."""
     before = route.fractions(ask.cuts, ask.mix) if ask.cuts else (0.0,) * len(route.models)
     made = dict(demands)
     for model, now, then in zip(route.models, before, split.fractions, strict=True):
@@ -77,7 +80,7 @@ def with_split(
 
 
 def sampling_error(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
-    """By how much the mean quality of so few requests differs from the true one by chance."""
+    """Sampling error of the mean quality with this number of requests."""
     if not mix.requests:
         return 0.0
     ends = (0, *cuts, len(route.shares))
@@ -93,7 +96,7 @@ def sampling_error(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
 def binding_reason(
     route: QualityRoute, best: PricedSplit[Fleet], options: Sequence[PricedSplit[Fleet]]
 ) -> Reason:
-    """What holds the choice where it is."""
+    """The constraint that determines the choice."""
     if best.underserved:
         return Reason(ReasonCode.QUALITY_POOLS, route.name)
     if best.split.quality < route.at_least - 1e-9:
@@ -141,5 +144,5 @@ def _keeps_current(
 
 
 def _is_good(route: QualityRoute, mix: ScoreMix, split: Split, enough: float) -> bool:
-    """Whether its answers are as good as `enough`, or worse by no more than chance."""
+    """Whether the quality is at least `enough`, or below it by no more than sampling error."""
     return split.quality >= enough - 1e-9 - sampling_error(route, split.cuts, mix)

@@ -1,7 +1,6 @@
-"""SLOs that no hardware of a cluster meets: which limit it is, and how near one can come.
+"""SLOs that no hardware of a cluster meets: the violated limit, and the nearest latencies.
 
-Owns that question, asked of every slice with one request at a time on it. Knows no demand and no
-prices: what is out of reach for a request alone stays so whatever is bought.
+Every slice is checked with a single request on it, so demand and prices do not matter.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from topics.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class UnattainableSlo:
-    """The fastest that requests of a model can be served here, against an SLO that is faster.
+    """The lowest latencies possible for a model, against an SLO that is lower.
 
-    ttft_ms, tpot_ms: the least of each, at the declared percentile, that any slice reaches;
-    ttft_on, tpot_on: that slice, as people write it.
+    ttft_ms, tpot_ms: the minimum of each over all slices, at the declared percentile. ttft_on,
+    tpot_on: names of these slices.
     """
 
     slo: Slo
@@ -37,7 +36,7 @@ class UnattainableSlo:
     tpot_on: str
 
     def reason(self, model: str) -> Reason:
-        """That `model` cannot meet its SLO."""
+        """The reason that `model` cannot meet its SLO."""
         times_ms = self.slo.ttft_ms, self.ttft_ms, self.slo.tpot_ms, self.tpot_ms
         where = self.ttft_on, self.tpot_on
         return Reason(ReasonCode.SLO_OUT_OF_REACH, model, where, times_ms)
@@ -46,7 +45,7 @@ class UnattainableSlo:
 def unattainable_slo(
     cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
 ) -> UnattainableSlo | None:
-    """How near `service` can come to its SLO; None when no slice of one node can hold it."""
+    """The latencies nearest to the SLO of `service`; None if no slice of one node can hold it."""
     if service.graph is not None:
         return None
     spec = served_spec(service)

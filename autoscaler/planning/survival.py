@@ -1,8 +1,6 @@
-"""What must be left when something is lost: one node, or all spot nodes.
+"""Survival rows: the capacity that must remain after the loss of one node, or of all spot nodes.
 
-Owns these rows. Knows nothing of the other rows of the problem.
-
-"Left" means: the capacity that remains holds the demand at full load (utilization 1).
+The remaining capacity must serve the demand at full load (utilization 1).
 """
 
 from __future__ import annotations
@@ -21,23 +19,25 @@ from autoscaler.planning.problem_builder import ArrayBuilder
 K = TypeVar("K")
 
 LOSS_LEVEL = "loss of a node"
-"""Rows that say whether combos are used of which one node carries more than some level."""
+"""Rows that tell whether a combo is used of which one node serves more than some level."""
 
 ONE_NODE, ALL_SPOT = "survive one-node", "survive all-spot"
 
 _MIN_LEVELS = 4
 _MAX_SWITCHES = 480
-"""Steps between the least and the most that a node can carry, over all models and pools: every one
-where there are no more of them, else this many shared evenly, at least 4 for each model and pool.
-One that is left out asks for more to be left over than is needed: with 4, a quarter of small plans
-were dearer, up to twice as much. With all, 10 models on 6 pools are 2% cheaper to 1% dearer after
-8 s, and 15 on 18 are 10% dearer after 12 s, as the search does not get as far."""
+"""Maximal steps between the least and the largest loss per node, over all models and pools.
+
+Beyond it the steps are shared evenly, at least _MIN_LEVELS for each model and pool. A dropped step
+requires more spare capacity than necessary. More steps slow down the search of large problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LostNode:
-    """One node of `pool`, to be lost: `wanted` requests/s must be left. least: what such a node
-    carries in any case; on_it: columns on the pool with what a node of them carries."""
+    """One node of `pool` that may be lost.
+
+    wanted: requests/s that must remain. least: requests/s of such a node in any case. on_it:
+    columns on the pool, with the requests/s of a node of them.
+    """
 
     pool: Pool
     wanted: float
@@ -46,12 +46,12 @@ class _LostNode:
 
     @property
     def most(self) -> float:
-        """What a node carries at most."""
+        """Largest requests/s of such a node."""
         return max((loss for _, loss in self.on_it), default=self.least)
 
     @property
     def steps(self) -> list[float]:
-        """What a node can carry beyond the least, upwards."""
+        """Possible requests/s of such a node above the least, ascending."""
         return sorted({loss for _, loss in self.on_it if loss > self.least})
 
 
@@ -64,13 +64,13 @@ def add_survival_rows(
     priority: int,
     levels: int,
 ) -> bool:
-    """Rows for what `service` declares to survive; `columns` are those of its combos.
+    """Add rows for the loss that `service` must survive; `columns` are those of its combos.
 
-    all-spot: combos without a spot node hold the demand.
-    one-node, for every pool p: with b_p the most that one node of p carries of this model, either
-    everything together holds the demand + b_p, or everything outside of p holds it. Both rows get
-    a switched-off partner column, of which at most one may be on. b_p depends on the combos that
-    are chosen, see `_add_levels`. levels: steps of b_p at most; True where that left out some.
+    all-spot: combos without a spot node serve the demand. one-node, for every pool p: let b_p be
+    the largest rate of this model on one node of p. Either all combos together serve the demand +
+    b_p, or all combos outside of p serve the demand. Both rows get a column that switches them off,
+    of which at most one may be on. b_p depends on the chosen combos, see `_add_levels`. levels:
+    maximal steps of b_p. Return True if steps were dropped.
     """
     left_out = False
     model, demand = service.model, problem.demands[service.model].req_per_s
@@ -112,8 +112,10 @@ def add_survival_rows(
 def _nodes(
     problem: PlanningProblem, service: Service, columns: list[tuple[int, Combo]]
 ) -> Iterator[_LostNode]:
-    """For every pool that `service` may use, the node to be lost; not where what stands survives
-    that already."""
+    """The node to be lost of every pool that `service` may use.
+
+    Pools whose loss the fixed combos survive are skipped.
+    """
     model, demand = service.model, problem.demands[service.model].req_per_s
     running, standing = problem.running_combos(model), problem.fixed_combos(model)
     used = {pool for _, combo in columns for pool in combo.gpus_by_pool()}
@@ -142,7 +144,7 @@ def _nodes(
 def max_loss_levels(
     problem: PlanningProblem, columns: Mapping[str, list[tuple[int, Combo]]]
 ) -> int:
-    """Steps for each model and pool at most; columns: of the combos of each model."""
+    """Maximal number of steps per model and pool; columns: of the combos of each model."""
     services = [problem.cluster.service(model) for model in columns]
     steps = [
         len(node.steps)
@@ -156,7 +158,7 @@ def max_loss_levels(
 
 
 def _loses_nodes(problem: PlanningProblem, service: Service) -> bool:
-    """Whether what `service` declares must survive the loss of a node."""
+    """Whether `service` must survive the loss of a node."""
     return service.survive == "one-node" and problem.demands[service.model].req_per_s > 0.0
 
 
@@ -168,10 +170,10 @@ def _add_levels(
     most_count: float,
     at_most: int,
 ) -> bool:
-    """Less need be left over where the combos that a node could take most with are not chosen.
+    """Lower the required capacity if the combos with the largest loss per node are not used.
 
-    `whole` asks for the largest. One switch per step down to the least: it may be on where no
-    column above the step is used. True where there are more steps than `at_most`.
+    `whole` asks for the largest loss. There is one switch per step down to the least; it may be on
+    if no column above the step is used. Return True if there are more steps than `at_most`.
     """
     every = node.steps
     levels = every[:: max(1, -(-len(every) // at_most))]
@@ -190,14 +192,14 @@ def _add_levels(
 def _surviving_req_per_s(
     combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
 ) -> float:
-    """Requests/s of `combos` without those that fall."""
+    """Requests/s of `combos` without those that are lost."""
     return req_per_s_of(pair for pair in combos if not falls(pair[0]))
 
 
 def lost_with_one_node(combo: Combo, pool: Pool) -> float:
-    """Most requests/s of combos like `combo` that one node of `pool` can carry.
+    """Most requests/s of combos like `combo` that one node of `pool` can serve.
 
-    A combo is lost as a whole with any of its members.
+    The loss of any member stops the whole combo.
     """
     smallest = min(member.gpus for member in combo.members if member.pool == pool.id)
     return (pool.per_node // smallest) * combo.req_per_s

@@ -1,6 +1,6 @@
-"""Time limits that follow from what is declared, and those that contradict it. Pure.
+"""Time limits derived from the declarations, and contradictions among declared ones. Pure.
 
-All checks of one limit against another stand here; docs/time-limits.md lists every limit.
+All checks of one limit against another are here; docs/time-limits.md lists every limit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ GATEWAY_REQUEST_S = 1_800.0
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A time limit that what is declared does not fit into. key: of shoal.yaml or an option;
-    model, pool: "" where it is not about one. harmless: Shoal gets along with it, or cannot see
-    whether it was mended."""
+    """A time limit that is too short for other declarations.
+
+    key: of shoal.yaml or an option. model, pool: "" if it concerns none. harmless: Shoal works with
+    it, or cannot check whether it was fixed.
+    """
 
     code: ReasonCode
     key: str
@@ -36,15 +38,17 @@ class Contradiction:
 
     @property
     def reason(self) -> Reason:
-        """The same as a reason, of which a sentence is made."""
+        """The same as a reason."""
         subject = self.model or self.pool or "*"
         return Reason(self.code, subject, quantities=(self.limit_s, self.needs_s))
 
 
 def longest_answer_s(service: Service, measured: Lengths | None = None) -> float:
-    """Seconds that an answer of the model may take within its SLO: the TTFT limit, and the TPOT
-    limit for each token of the longest answers of the declared workload and the measured lengths
-    (99.5% are shorter), but for no more tokens than a request may have."""
+    """Seconds that an answer of the model may take within its SLO.
+
+    The TTFT limit, plus the TPOT limit for each token of the longest answers (99.5% are shorter) of
+    the declared workload and the measured lengths, but at most `max_len` tokens.
+    """
     lengths = [service.lengths, *(kind.lengths for kind in service.types)]
     if measured is not None:
         lengths.append(measured)
@@ -54,15 +58,18 @@ def longest_answer_s(service: Service, measured: Lengths | None = None) -> float
 
 
 def drain_timeout_s(service: Service, policy: Policy, measured: Lengths | None = None) -> float:
-    """Seconds that an instance of the model may take to finish its requests once it gets no new
-    ones: as declared, else as long as an answer may take."""
+    """Seconds that a draining instance of the model may take to finish its requests.
+
+    The declared time-out, or the duration of the longest answer.
+    """
     if policy.drain_timeout_s > 0.0:
         return policy.drain_timeout_s
     return min(MOST_S, max(LEAST_DRAIN_S, longest_answer_s(service, measured)))
 
 
 def request_limit_s(cluster: Cluster) -> float:
-    """The `--request-s` that a gateway needs for answers of all models, at least its default."""
+    """The `--request-s` that a gateway needs for the answers of all models, at least its
+    default."""
     longest = (longest_answer_s(service) for service in cluster.services)
     return min(MOST_S, max(GATEWAY_REQUEST_S, *longest, 0.0))
 
@@ -70,7 +77,8 @@ def request_limit_s(cluster: Cluster) -> float:
 def drain_contradiction(
     service: Service, policy: Policy, measured: Lengths | None = None
 ) -> Contradiction | None:
-    """What is wrong with the declared drain time-out for this model, if something is."""
+    """The contradiction of the declared drain time-out for this model; None if it is long
+    enough."""
     needs_s = longest_answer_s(service, measured)
     if not 0.0 < policy.drain_timeout_s < needs_s:
         return None
@@ -84,7 +92,7 @@ def drain_contradiction(
 
 
 def contradictions(cluster: Cluster) -> tuple[Contradiction, ...]:
-    """Everything of `cluster` that does not fit together, by model and then by pool."""
+    """All contradictions in `cluster`, by model and then by pool."""
     policy = cluster.policy
     drains = (drain_contradiction(service, policy) for service in cluster.services)
     return (
@@ -141,7 +149,7 @@ def _slow_pool(pool: Pool, policy: Policy) -> Contradiction:
 
 
 def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None:
-    """The key for which demand would have to be known for longer than it is, and what is wrong."""
+    """The key whose duration exceeds the demand window, and the error; None if there is none."""
     for key, declared_s in (
         ("zero_after", service.zero_after_s),
         ("scale_in_after", service.scale_in_after_s),
@@ -160,7 +168,7 @@ def drain_warnings(
     for model, service in services.items():
         wrong = drain_contradiction(service, policy, measured.get(model))
         if wrong is not None:
-            # To the minute: it is told again where its figures change.
+            # Rounded to the minute, because a change of the figures repeats the notice.
             needs_s = 60.0 * math.ceil(wrong.needs_s / 60.0)
             found[f"{model}/{wrong.code}"] = replace(wrong, needs_s=needs_s).reason
     return found

@@ -1,7 +1,7 @@
-"""Workload types of what is planned: how much of each is asked for, and which combos serve it.
+"""Workload types of the planned models: the demand of each type and the combos that serve it.
 
-Long prompts want arithmetic and long answers want memory bandwidth, so the best combo for one type
-may be the worst for another: candidates are those of every type, and each is evaluated for all.
+Long prompts need arithmetic and long answers need memory bandwidth, so the best combo for one type
+may be the worst for another. Candidates are those of every type, and each is evaluated for all.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo
 
 ALL_REQUESTS = "all"
-"""The one type of a service that declares none."""
+"""The only type of a service that declares no types."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedDemand:
-    """One workload type of one model. req_per_s: what is asked for (or requests of a batch).
+    """One workload type of one model. req_per_s: its demand (or requests of a batch).
 
-    combos: by id, those that serve the type within the SLO, as they do it when they do nothing
-    else.
+    combos: by id, those that serve the type within the SLO, at their rate for this type alone.
     """
 
     model: str
@@ -40,14 +39,14 @@ class TypedDemand:
 
 
 def types_of(service: Service) -> tuple[WorkloadType, ...]:
-    """The declared types, or one that stands for all requests."""
+    """The declared types, or one type for all requests."""
     return service.types or (WorkloadType(ALL_REQUESTS, 1.0, service.lengths),)
 
 
 def typed_candidates(
     cluster: Cluster, service: Service, profile: Profile, keep: int
 ) -> tuple[Combo, ...]:
-    """Combos that are worth considering for any type. keep: per region, set of markets and type."""
+    """Combos worth considering for any type. keep: per region, set of markets and type."""
     found: dict[str, Combo] = {}
     for kind in types_of(service):
         for combo in candidate_combos(cluster, service, kind.lengths, profile, keep, Arrivals()):
@@ -59,7 +58,7 @@ def typed_candidates(
 def typed_demands(
     cluster: Cluster, service: Service, demand: Demand, combos: Iterable[str], profile: Profile
 ) -> tuple[TypedDemand, ...]:
-    """`demand` by type, over the combos with these ids. Types without any demand are left out."""
+    """`demand` by type, over the combos with these ids. Types without demand are omitted."""
     shares = dict(demand.mix)
     names = tuple(dict.fromkeys(combos))
     found = []
@@ -76,7 +75,7 @@ def typed_demands(
 def _for_type(
     combo_id: str, cluster: Cluster, service: Service, kind: WorkloadType, profile: Profile
 ) -> Combo | None:
-    """The combo at the lengths of `kind`; None where it cannot hold even one such request."""
+    """The combo at the lengths of `kind`; None if it cannot hold even one such request."""
     try:
         return evaluate_combo(combo_id, cluster, service, kind.lengths, profile)
     except InvalidValue:

@@ -1,11 +1,11 @@
-"""Budget: the most work for the budget, from the fleet that runs.
+"""Budget strategy: the most work for the budget, starting from the running fleet.
 
-Owns the order of the questions: the best plan, whether the fleet does as much as it is, what binds.
-The problem says by workload type what is reduced for (`planning.typed`); one that nothing serves
-within the SLO is left out and said. Where not all floors can be kept, the models of most priority
-and demand keep theirs; where not even one instance of every model can be had, a model for which
-there is none beside those before it gets nothing. Where time ends the search before a plan is
-found, none of this is known: what runs stays.
+It decides the best plan, whether the running fleet is good enough, and the binding constraints. The
+problem gives the demand by workload type (`planning.workload_types`). A type that no combo serves
+within the SLO is dropped and reported. If not all floors can be met, models with the highest
+priority and demand keep theirs. If not even one instance of every model is possible, a model gets
+nothing if more important models leave no room for it. If the time limit ends the search before a
+plan, the running fleet stays.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from topics.reason_codes import ReasonCode
 
 _EXACT = 1e-6
 _SEARCH, _BINDING = 0.4, 0.5
-"""Of the time that is left: for one search, which may take half as much again for the cheapest of
-equal plans, and for what binds."""
+"""Shares of the time left: for one search, which may take half as much again for the cheapest of
+equal plans, and for the binding constraints."""
 _ANY_GAP = 1.0
-"""Gap of a search that is only to show that there is a plan."""
+"""Gap of a search that only checks feasibility."""
 _URGENT_S = 4.0
-"""Seconds for additions: they are wanted at once, and the next full plan does better."""
+"""Seconds for additions: they are urgent, and the next full plan improves on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStrategy:
-    """Demystifying's program as one MIP."""
+    """The program of Demystifying Cost-Efficiency as one MIP."""
 
     name: str = "budget"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """The plan that does most; what runs stays where it does as much but for `hold`."""
+        """The plan with the most work; the running fleet if its work is within the hysteresis."""
         if not problem.types:
             return failed_plan(problem, self.name, Reason(ReasonCode.NO_BUDGET_OBJECTIVE), ())
         options = _options(problem)
@@ -100,7 +100,7 @@ class BudgetStrategy:
 
 
 def _options(problem: PlanningProblem) -> PlanOptions:
-    """Those of `problem`, with less time for additions."""
+    """The options of `problem`, with less time for additions."""
     options = problem.options
     if not problem.additions_only:
         return options
@@ -110,14 +110,17 @@ def _options(problem: PlanningProblem) -> PlanOptions:
 
 
 def _seconds(options: PlanOptions, share: float) -> float:
-    """This share of the time that is left; without a clock, of the whole."""
+    """This share of the time that is left, or of the whole time without a clock."""
     left_s = options.left_s()
     return share * (options.time_limit_s if math.isinf(left_s) else max(0.0, left_s))
 
 
 def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays, Mix | Unfound]:
-    """The best plan with all floors, or else with as much of them as can be kept. Where time ends
-    the search, what runs if it keeps them, or else a plan that takes none that a floor asks for."""
+    """The best plan with all floors, or else with as much of them as possible.
+
+    If the time limit ends the search: the running fleet if it meets the floors, or else a plan that
+    removes no instance below a floor.
+    """
     arrays = budget_arrays(problem)
     best = _search(arrays, options)
     if best is Unfound.LIMIT and (running := _running_mix(arrays)) is not None:
@@ -139,7 +142,7 @@ def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays,
 
 
 def _keeps_running(arrays: BudgetArrays, mix: Mix) -> bool:
-    """Whether no model has fewer copies than run and its floor asks for."""
+    """Whether every model keeps its running copies up to its floor."""
     p = arrays.mix
     return bool(np.all(p.groups @ mix.copies >= np.minimum(p.copies_min, p.groups @ p.running)))
 
@@ -152,7 +155,7 @@ def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:
 
 
 def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
-    """The fleet that runs, with the best assignment to it, where that does as much as `best`."""
+    """The running fleet with the best assignment if it does nearly as much as `best`."""
     if not problem.options.hysteresis:
         return best
     as_it_is, enough = _running_mix(arrays), best.multiple * (1.0 - problem.options.hysteresis)
@@ -160,8 +163,8 @@ def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -
 
 
 def _running_mix(arrays: BudgetArrays) -> Mix | None:
-    """The fleet that runs, with the best assignment to it, where it is allowed and does some of
-    everything."""
+    """The running fleet with the best assignment; None if a limit forbids it or a type is
+    unserved."""
     running = arrays.mix.running.astype(np.int64)
     mix = work_of(arrays.mix, running) if running.any() else None
     return mix if mix is not None and _fits(arrays, mix) else None
@@ -183,7 +186,7 @@ def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
 def _unaffordable_models(
     problem: PlanningProblem, arrays: BudgetArrays, options: PlanOptions
 ) -> tuple[str, ...]:
-    """Models of which not even one instance can be had beside the more important ones."""
+    """Models without room for even one instance in addition to the more important models."""
     models = tuple(dict.fromkeys(typed.model for typed in arrays.types))
     quick = replace(options, gap=_ANY_GAP)
     out = set(models)

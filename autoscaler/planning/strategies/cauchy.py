@@ -1,8 +1,8 @@
-"""Cauchy's strategies: the deployment ILP of eq. 16 and the two it is compared with.
+"""Cauchy's strategies: the deployment ILP of eq. 16 and the two that it is compared with.
 
-Owns their objectives and their ILP, in PuLP: goodput per model, GPUs per pool, limits of spot,
-floors, ceilings and the budget. It knows no whole nodes and no transitions: that is the difference
-to `shoal`, and its plans are billed by the same rules. Source: Cauchy sec. 3.3.2 and 4.3.
+Their objectives and their ILP, in PuLP: goodput per model, GPUs per pool, spot limits, floors,
+ceilings and the budget. Unlike `shoal` they ignore whole nodes and transition costs; the same rules
+bill their plans. Source: Cauchy sec. 3.3.2 and 4.3.
 """
 
 from __future__ import annotations
@@ -53,13 +53,16 @@ def cheapest(usd_per_h: float, tokens_per_usd: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CauchyStrategy:
-    """An ILP over combos with one objective, through PuLP and HiGHS; goodput first when short."""
+    """An ILP over combos with one objective, through PuLP and HiGHS.
+
+    If not all demand can be served, it maximises goodput first.
+    """
 
     name: str
     objective: Objective
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """All planned models jointly, on the GPUs that what stands leaves them."""
+        """Plan all models jointly, on the GPUs that fixed combos leave."""
         combos = [c for m in problem.planned_models() for c in problem.candidates.get(m, ())]
         weights = self._weights(problem, combos)
         needed = {m: missing_req_per_s(problem, m) for m in problem.planned_models()}
@@ -89,7 +92,7 @@ class CauchyStrategy:
         return with_notes(problem, made)
 
     def _weights(self, problem: PlanningProblem, combos: list[Combo]) -> list[float]:
-        """The objective, scaled to around 1: P / C is of the order of 1e-6 as it stands."""
+        """The objective, scaled to around 1: P / C is of the order of 1e-6."""
         pools = problem.pools()
         weights = []
         for combo in combos:
@@ -108,7 +111,8 @@ def _cheapest(
     wanted: Mapping[str, float],
     promises: bool,
 ) -> tuple[list[int], bool] | None:
-    """Counts of least weight that serve `wanted`, and whether that is proven; None: no such."""
+    """Counts of least weight that serve `wanted`, and whether they are proven optimal; None:
+    infeasible."""
     model, x = _rows(problem, combos)
     for name, missing in wanted.items():
         if missing > 0.0:
@@ -124,7 +128,8 @@ def _cheapest(
 def _most_goodput(
     problem: PlanningProblem, combos: list[Combo], needed: Mapping[str, float]
 ) -> dict[str, float]:
-    """What can be served of `needed`: priority after priority, the worst served model first."""
+    """The part of `needed` that can be served, by priority and then the worst served model
+    first."""
     reached: dict[str, float] = {}
     services = [problem.cluster.service(name) for name in needed]
     for priority in sorted({service.priority for service in services}, reverse=True):
@@ -240,7 +245,10 @@ def _number(combos: list[Combo], x: list[pulp.LpVariable], model: str) -> pulp.L
 def _solved(
     model: pulp.LpProblem, x: list[pulp.LpVariable], problem: PlanningProblem
 ) -> tuple[list[int], bool] | None:
-    """Counts and whether they are proven; one thread, fixed seed. None: infeasible, or failed."""
+    """Counts and whether they are proven optimal; None: infeasible, or the solver failed.
+
+    It uses one thread and a fixed seed.
+    """
     options = problem.options
     solver = pulp.HiGHS(
         msg=False,

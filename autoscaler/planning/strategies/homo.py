@@ -1,8 +1,8 @@
 """Homo: each model on homogeneous combos, the most goodput per USD first. The simplest baseline.
 
-Owns its rule: models in order of priority and demand; each takes the kind with the most goodput
-per USD and goes on with the next where that one runs out. No model gives way to another: under
-scarcity the last ones get nothing. Source: Coral sec. 6 ("Homo").
+Models go in order of priority and demand. Each takes the combo with the most goodput per USD, and
+continues with the next one if GPUs run out. No model yields to another: under scarcity the last
+ones get nothing. Source: Coral sec. 6 ("Homo").
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 @dataclass(frozen=True, slots=True)
 class HomoStrategy:
-    """Greedy homogeneous."""
+    """Greedy homogeneous strategy."""
 
     name: str = "homo"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """Model after model; on spot only what a service's share allows."""
+        """Plan model after model; spot only up to a service's share."""
         used = problem.fixed_gpus()
         counts: dict[str, int] = {}
         services = [problem.cluster.service(model) for model in problem.planned_models()]
@@ -74,7 +74,8 @@ def _usd_per_req(combo: Combo, problem: PlanningProblem) -> float:
 
 
 def _place(combo: Combo, count: int, used: dict[str, int], problem: PlanningProblem) -> int:
-    """Add as many of `combo` to the GPUs `used` as find room, up to `count`; how many that were."""
+    """Add up to `count` of `combo` to the GPUs `used` as far as there is room; return the number
+    added."""
     taken = combo.gpus_by_pool()
     pools = problem.pools()
     left = (available_gpus(problem, pools[i], used) // gpus for i, gpus in taken.items())

@@ -1,4 +1,4 @@
-"""All strategies by name. Owns the table, nothing else."""
+"""All strategies by name."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STRATEGIES: dict[str, Strategy] = {
     "mc-lp": CauchyStrategy("mc-lp", cheapest),
     "homo": HomoStrategy(),
 }
-"""Those that plan for a demand."""
+"""Strategies that plan for a demand."""
 
 BUDGET_STRATEGY: Strategy = BudgetStrategy()
 
 
 def strategy_for(policy: Policy) -> Strategy:
-    """The strategy that plans for what `policy` wants."""
+    """The strategy for the objective of `policy`."""
     return BUDGET_STRATEGY if policy.spends_budget else STRATEGIES["shoal"]
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy called `name`, else InvalidValue."""
+    """The strategy with this name. InvalidValue: there is none."""
     found = STRATEGIES.get(name)
     if found is None:
         raise InvalidValue("strategy", name, " or ".join(STRATEGIES))

@@ -1,6 +1,6 @@
-"""Our strategy: the whole problem as arrays, solved with its proof.
+"""Shoal's strategy: the whole problem as arrays, solved with a proof.
 
-Owns running the solver and reading its columns back. Knows nothing of how the arrays are solved.
+It runs the solver and decodes its columns.
 """
 
 from __future__ import annotations
@@ -51,11 +51,9 @@ _STATUS = {
     Status.BEST_EFFORT: PlanStatus.BEST_EFFORT,
 }
 _URGENT_COLUMNS = 500
-"""An urgent plan is made over this many columns at most: about half a second for several models
-that may use ten regions."""
+"""Maximal number of columns of an urgent plan, so that its search takes less than a second."""
 _FOR_BOUND_S = 0.25
-"""At least, where the bound that the search proves is not the problem's: 15 models on 18 pools take
-this long. It may be half of the time that is left."""
+"""Minimal time for the bound if survival rows are tightened; at most half of the time left."""
 _FOR_BOUND = 0.05
 _NODE_KINDS = (ColumnKind.KEPT_NODES, ColumnKind.NEW_NODES)
 
@@ -68,7 +66,7 @@ class ShoalStrategy:
     name: str = "shoal"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """The cheapest plan with its bound; best effort where demand cannot be met."""
+        """The cheapest plan with its bound; best effort if demand cannot be met."""
         arrays = formulate(problem)
         problem.options.step("formulation", arrays.problem.columns, 0, 0.0, math.inf)
         solved = self._run(arrays, problem)
@@ -100,10 +98,10 @@ class ShoalStrategy:
         return self.solver(arrays.problem, limits, _running_counts(arrays, problem))
 
     def _quickly(self, arrays: Formulation, limits: SolveOptions) -> AllocationResult | None:
-        """A plan of additions over the columns that look best, all nodes among them.
+        """A plan of additions over the best columns, including all node columns.
 
-        Its gap counts on the whole bill and is a twentieth of the additions at most: the next full
-        plan puts right what that costs. None where these columns do not serve everything.
+        Its gap applies to the whole cost, at most a twentieth of the additions; the next full plan
+        corrects the difference. None if these columns do not serve everything.
         """
         whole = arrays.problem
         rows = np.ones(len(whole.demand_req_per_s))
@@ -129,7 +127,7 @@ class ShoalStrategy:
 
 
 def _running_counts(arrays: Formulation, problem: PlanningProblem) -> Ints:
-    """Counts (n,) of the running fleet, to start from."""
+    """Counts (n,) of the running fleet, as a start of the search."""
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
     for index, key in enumerate(arrays.keys):
         if key.kind is ColumnKind.KEEP:
@@ -142,8 +140,7 @@ def _running_counts(arrays: Formulation, problem: PlanningProblem) -> Ints:
 def _prefer_running_fleet(
     arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
-    """The running fleet as it is, where that is within the gap of `solved`: small changes are
-    not worth making."""
+    """The running fleet if it is within the gap of `solved`: small changes are not worthwhile."""
     if problem.additions_only or not any(problem.fleet.values()):
         return solved
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
@@ -173,7 +170,7 @@ def _prefer_running_fleet(
 
 
 def _before_bound(options: PlanOptions) -> PlanOptions:
-    """For a search that leaves time for the bound."""
+    """Options of a search that leaves time for the bound."""
     left_s = max(1e-3, options.left_s())
     return options.within(1.0 - max(_FOR_BOUND, min(0.5, _FOR_BOUND_S / left_s)))
 
@@ -181,8 +178,8 @@ def _before_bound(options: PlanOptions) -> PlanOptions:
 def _with_relaxed_bound(
     arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
-    """`solved`, of arrays that ask for more than is promised, with the bound of the relaxation of
-    those that do not; 0 where that takes too long."""
+    """`solved`, with the bound of the relaxation of the exact survival rows; 0 if it takes too
+    long."""
     exact = formulate(problem, exact=True).problem
     seconds = max(_FOR_BOUND_S, problem.options.left_s())
     got = relaxed(exact, solved.served_target, seconds)
@@ -198,7 +195,7 @@ def _with_relaxed_bound(
 
 
 def _switch_on(arrays: Formulation, counts: Ints) -> None:
-    """Set the switches of the survival rows to what fits the other `counts` (n,)."""
+    """Set the switches of the survival rows to match the other `counts` (n,)."""
     problem = arrays.problem
     switches = [
         (index, arrays.resource_names[problem.use_resource[problem.use_indptr[index]]][0])
@@ -277,12 +274,11 @@ def _status(solved: AllocationResult) -> PlanStatus:
 def _fraction_bound(
     problem: PlanningProblem, arrays: Formulation, solved: AllocationResult
 ) -> float:
-    """No plan serves a larger smallest fraction of a model's demand than this. 1 where additions
-    must find their room now: plans for which something leaves first may serve more.
+    """No plan serves a larger smallest fraction of a model's demand than this. 1 outside RECREATE.
 
-    What is proven of a class holds given what the classes before it get, so only the first one says
-    anything of all plans. Rows hold what is missing beside the combos that stand: of those that
-    share a bound, which may differ from part to part, one at least is served no more than that.
+    In other rollout modes, plans with removals first may serve more. A bound of a class holds given
+    the service of the classes before it, so only the first class bounds all plans. Rows contain the
+    demand that fixed combos leave. Among rows with the same bound, at least one is served no more.
     """
     if problem.rollout_mode is not RolloutMode.RECREATE:
         return 1.0
@@ -300,7 +296,7 @@ def _fraction_bound(
 
 
 def _empty_result(problem: AllocationProblem) -> AllocationResult:
-    """The empty plan: it is optimal where nothing is wanted, and all there is without a column."""
+    """The empty plan: optimal without demand, otherwise the only plan without columns."""
     nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(
         status=Status.BEST_EFFORT if nothing.size else Status.OPTIMAL,
