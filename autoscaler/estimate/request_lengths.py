@@ -69,7 +69,7 @@ class _Sample:
 
 
 def estimate_lengths(
-    current: Lengths, declared: Lengths, demand: ModelDemand, short: bool = False
+    current: Lengths, declared: Lengths, demand: ModelDemand, capacity_exhausted: bool = False
 ) -> Lengths:
     """The lengths to plan for, given the `current` ones; `current` itself if nothing changes.
 
@@ -92,7 +92,7 @@ def estimate_lengths(
     cvs = _cv_or_default(long_sides[0]), _cv_or_default(long_sides[1])
     shifted_lengths = lengths_since_shift(demand, *cvs)
     now_sides = _samples(shifted_lengths, cvs) if shifted_lengths is not None else (None, None)
-    if shifted_lengths is not None and short:
+    if shifted_lengths is not None and capacity_exhausted:
         local_sides, long_sides = now_sides, now_sides
         thresholds = output_thresholds = _ShorterThresholds(MIN_REQUESTS, MIN_REQUESTS)
     inputs = _estimate_side(

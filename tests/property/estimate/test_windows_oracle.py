@@ -137,7 +137,7 @@ def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
     known: set[int] = set()
     for sequence in sequences:
         number = sequence * stride
-        if stride < 100:  # 300 x 97 is within half of what is remembered
+        if stride < 100:  # 300 x 97 sequences fit one page
             assert producer.is_new(number) is (number not in known)
         elif number in known:
             assert not producer.is_new(number)

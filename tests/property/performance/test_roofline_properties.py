@@ -1,4 +1,4 @@
-"""What must hold of the performance model at any size: order, bounds, agreement of its parts."""
+"""Invariants of the performance model at any size: order, bounds, agreement of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What windows know of arrivals that are given second by second."""
+"""Builds `ModelDemand` from arrivals per second."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T0 = 1_700_000_000_000
 
 
 def demand_of(counts: NDArray[np.int64]) -> ModelDemand:
-    """What is known at the end of `counts`, arrivals of each second."""
+    """The demand at the end of `counts`, arrivals of each second."""
     return demand_at(np.concatenate(([0], np.cumsum(counts))), len(counts))
 
 
 def demand_at(total: NDArray[np.int64], now: int) -> ModelDemand:
-    """What is known after `now` seconds. total[k]: arrivals of the first k seconds."""
+    """The demand after `now` seconds. total[k]: arrivals of the first k seconds."""
 
     def count(span: int) -> tuple[int, int]:
         span = min(span, now)

@@ -158,7 +158,7 @@ def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
 
 
 def test_what_is_only_noise_is_not_expected() -> None:
-    """Five hours of a steady rate: what is expected stays below it but for a minute or two."""
+    """Five hours of a steady rate: the forecast stays below it, except for a minute or two."""
     all_ = [o.forecast for o in run(lambda _: 8.0, 300, AUTO)]
     rates = [one.lower_bound_req_per_s for one in all_ if one is not None]
     assert len(rates) > 200 and sum(rate > 8.2 for rate in rates) <= 5

@@ -128,8 +128,8 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
 
 
 def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() -> None:
-    """2,000 models over more than five hours beside one that lives, with a horizon of ten
-    minutes: numbers are used again, and each newcomer is seen as if it were alone."""
+    """2,000 models over more than five hours and one that keeps reporting, with a horizon of ten
+    minutes: indices are reused, and each new model looks as if it were alone."""
     windows, bytes_ = TelemetryWindows(600), {}
     for k in range(1, 2001):
         now_ms = T0 + k * 10_000
@@ -173,7 +173,7 @@ def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
 
 
 def test_a_late_record_changes_the_block_it_belongs_to() -> None:
-    """What a slow gateway says of a second that was counted already is counted as well."""
+    """A slow gateway's report of an already counted second counts too."""
     windows = filled(40)
     assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == ((10, 40),) * 4
     windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)

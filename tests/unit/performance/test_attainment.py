@@ -86,7 +86,7 @@ def served_share(
 def test_at_the_planned_load_the_percentile_attains(
     model: ModelSpec, node: NodeSlice, slo: Slo, percentile: float
 ) -> None:
-    """The old sizing let 92% attain on two L4s at 80% of planned load, whatever was declared."""
+    """The Batcher attains the declared percentile at the planned load."""
     found = capacity(model, node, slo, CHAT, percentile)
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
     planned = 0.8 * found.req_per_s
@@ -101,8 +101,8 @@ def test_at_the_planned_load_the_percentile_attains(
 def test_the_default_utilization_leaves_to_the_percentile_what_to_size_for(
     percentile: float,
 ) -> None:
-    """Engines that keep their SLO nearly up to saturation were loaded to 80% of it: all requests
-    attained, whatever was declared."""
+    """The declared percentile changes the capacity also of engines that attain nearly up to
+    saturation."""
     llama = catalog.quantized(catalog.model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
     node, slo = NodeSlice(catalog.gpu("H100"), 4), Slo(2000.0, 60.0)
     default = Defaults().utilization
@@ -146,11 +146,11 @@ def test_requests_alone_are_only_looked_at_where_half_the_load_is_too_much(
     looked: list[int] = []
     at = Engine.run_at_step
 
-    def seen(self: Engine, step: int) -> Run:
+    def record_step(self: Engine, step: int) -> Run:
         looked.append(step)
         return at(self, step)
 
-    monkeypatch.setattr(Engine, "run_at_step", seen)
+    monkeypatch.setattr(Engine, "run_at_step", record_step)
     assert capacity(MINI, L40S, MINI_SLO, CHAT).bound_by != "compute"
     assert 0 not in looked
     assert capacity(MINI, L4, MINI_SLO, LONG).req_per_s == 0.0
@@ -181,7 +181,7 @@ def test_a_tpot_that_no_batch_keeps_is_called_tpot() -> None:
 
 
 def test_requests_beyond_the_memory_are_called_memory() -> None:
-    """Of 8,000 tokens each the L40S holds three, with its 28,000 tokens beside the weights."""
+    """The L40S holds three requests of 8,000 tokens: 28,000 tokens fit next to the weights."""
     found = capacity(CODE, L40S, Slo(6e4, 1e3), Lengths(8_000.0, 211.0))
     assert found.req_per_s > 0.0
     assert found.bound_by == "memory"
@@ -202,8 +202,7 @@ def test_each_half_of_a_pair_is_bound_by_its_own_limit(phase: Phase, half: str) 
 
 @pytest.mark.parametrize("lengths", [Lengths(1155.0, 211.0), Lengths.expected(400.0, 120.0, 0.7)])
 def test_the_percentile_holds_where_a_hundred_decode_together(lengths: Lengths) -> None:
-    """They miss together: 3,600 requests saw no batch as large as one in a hundred is, and 95% of
-    requests kept the limit where 99.5% were planned for."""
+    """They miss together, so a short sample holds too few independent batches."""
     llama, h100 = catalog.model("meta-llama/Llama-3.1-8B"), NodeSlice(catalog.gpu("H100"), 1)
     slo = Slo(500.0, 20.0)
     found = capacity(llama, h100, slo, lengths, 0.99, Phase.DECODE)
@@ -231,7 +230,7 @@ def test_refused_arguments_are_named() -> None:
 
 
 def test_the_declared_percentile_of_a_service_reaches_its_instances() -> None:
-    """It was the same capacity for 0.5 and 0.999."""
+    """Capacity depends on the declared percentile."""
     rates = [
         evaluate_instance(
             service("mini", MINI.name, MINI_SLO, percentile=percentile),

@@ -36,10 +36,10 @@ class _Request:
 
 
 def _simulated(bound: Roofline, isl: int, osl: int, load: int) -> tuple[float, float]:
-    """Mean TTFT and TPOT of a closed loop, one prompt per iteration beside all decodes.
+    """Mean TTFT and TPOT of a closed loop, one prompt per iteration together with all decodes.
 
-    Output lengths go round between 0.8 and 1.2 of the mean, so requests do not run in step. The
-    first rounds, while the loop is not steady, are not counted.
+    Output lengths cycle between 0.8 and 1.2 of the mean, so requests do not run in step. The first
+    rounds, before the loop is steady, are not counted.
     """
     served = 0
 

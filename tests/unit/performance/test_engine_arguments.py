@@ -14,32 +14,32 @@ LLAMA = catalog.model("meta-llama/Llama-3.1-8B-Instruct")
 L4 = catalog.gpu("L4")
 
 
-def held(*args: str, spec: ModelSpec = LLAMA) -> ModelSpec:
+def loaded(*args: str, spec: ModelSpec = LLAMA) -> ModelSpec:
     return engine_memory(args).apply_to(spec)
 
 
 def test_the_share_of_memory_counts() -> None:
-    assert kv_capacity_tokens(held("--gpu-memory-utilization=0.6"), L4, 1) == 0.0
-    more = held("--gpu_memory_utilization", "0.95")
+    assert kv_capacity_tokens(loaded("--gpu-memory-utilization=0.6"), L4, 1) == 0.0
+    more = loaded("--gpu_memory_utilization", "0.95")
     assert usable_gb(more, L4, 1) - usable_gb(LLAMA, L4, 1) == pytest.approx(0.05 * L4.mem_gb)
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3", "fp8_e5m2"])
 def test_a_kv_cache_in_fp8_holds_twice_the_tokens(dtype: str) -> None:
-    found = held("--kv-cache-dtype", dtype)
+    found = loaded("--kv-cache-dtype", dtype)
     assert found.kv_bytes_per_token == LLAMA.kv_bytes_per_token / 2
     assert kv_capacity_tokens(found, L4, 1) == pytest.approx(2 * kv_capacity_tokens(LLAMA, L4, 1))
 
 
 def test_weights_that_are_quantised_while_loading_count_so() -> None:
-    assert held("-q", "fp8").weight_dtype == "fp8"
-    assert held("--quantization=bitsandbytes").weight_bytes < 0.45 * LLAMA.weight_bytes
+    assert loaded("-q", "fp8").weight_dtype == "fp8"
+    assert loaded("--quantization=bitsandbytes").weight_bytes < 0.45 * LLAMA.weight_bytes
 
 
 def test_expert_parallelism_keeps_experts_whole() -> None:
     blocks = catalog.model("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")
     assert blocks.split_refusal(8)
-    assert not held("--enable-expert-parallel", spec=blocks).split_refusal(8)
+    assert not loaded("--enable-expert-parallel", spec=blocks).split_refusal(8)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_what_is_not_counted_is_refused_by_name(args: tuple[str, ...], named: st
 
 def test_a_quantisation_that_the_checkpoint_does_not_have_is_refused() -> None:
     awq = catalog.model("Qwen/Qwen2.5-32B-Instruct-AWQ")
-    assert held("--quantization=awq_marlin", spec=awq) == awq
+    assert loaded("--quantization=awq_marlin", spec=awq) == awq
     for args, spec in ((("-q", "fp8"), awq), (("-q", "awq"), LLAMA)):
         with pytest.raises(InvalidValue, match="--quantization"):
-            held(*args, spec=spec)
+            loaded(*args, spec=spec)
 
 
 def test_other_arguments_change_nothing() -> None:
     args = ("--trust-remote-code", "--enforce-eager", "--enable-lora", "--max-num-batched-tokens=1")
-    assert held(*args) == LLAMA
+    assert loaded(*args) == LLAMA

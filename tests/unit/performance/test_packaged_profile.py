@@ -1,6 +1,7 @@
-"""The packaged profile against samples of what was measured, so that a change that makes it worse
-is noticed. The samples are among what it was fitted to; `shoal profile evaluate --leave-one-out`
-gives the figures for models left out, and the documentation states them.
+"""The packaged profile against samples of measurements, to notice changes that make it worse.
+
+The samples belong to the points that it was fitted to; `shoal profile evaluate --leave-one-out`
+gives the errors for held-out models, and the documentation states them.
 """
 
 from __future__ import annotations

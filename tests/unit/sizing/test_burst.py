@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.sizing.burst_headroom import mean_and_burst, propose
-from tests.unit.estimate.test_dispersion import blocks_of, gamma_counts
+from tests.unit.estimate.test_overdispersion import blocks_of, gamma_counts
 from tests.unit.sizing.target_views import stats, view
 
 

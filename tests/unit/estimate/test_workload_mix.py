@@ -22,7 +22,7 @@ TYPES = (
 PLANNED = declared_mix(TYPES)
 
 
-def seen(long: int, chat: int) -> WindowLengths:
+def window_lengths(long: int, chat: int) -> WindowLengths:
     return WindowLengths(shapes={shape_of(4100, 75): long, shape_of(280, 300): chat})
 
 
@@ -33,25 +33,27 @@ def estimate(local: WindowLengths, long: WindowLengths) -> dict[str, float]:
 
 @pytest.mark.parametrize("counts", [(0, 0), (3, 2), (6, 4), (31, 69), (340, 660), (250, 750)])
 def test_chance_and_trifles_change_nothing(counts: tuple[int, int]) -> None:
-    assert estimate(seen(*counts), seen(*counts)) == dict(PLANNED)
+    assert estimate(window_lengths(*counts), window_lengths(*counts)) == dict(PLANNED)
 
 
 def test_a_shift_that_is_beyond_chance_is_planned_for() -> None:
     """Within a window, however much of the past the long one still holds."""
-    found = estimate(seen(120, 80), seen(400, 900))
+    found = estimate(window_lengths(120, 80), window_lengths(400, 900))
     assert found["long"] == pytest.approx(0.6, abs=0.03)
     assert sum(found.values()) == pytest.approx(1.0)
 
 
 def test_a_type_that_stopped_is_not_ruled_out() -> None:
-    found = estimate(seen(0, 300), seen(0, 300))
+    found = estimate(window_lengths(0, 300), window_lengths(0, 300))
     assert 0.0 < found["long"] < 0.05
 
 
 def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> None:
-    assert estimate(seen(9, 11), seen(900, 1100))["long"] == pytest.approx(0.45, abs=0.01)
+    assert estimate(window_lengths(9, 11), window_lengths(900, 1100))["long"] == pytest.approx(
+        0.45, abs=0.01
+    )
     # Half an hour ago it was so; the last two minutes are as planned.
-    assert estimate(seen(240, 560), seen(900, 1100)) == dict(PLANNED)
+    assert estimate(window_lengths(240, 560), window_lengths(900, 1100)) == dict(PLANNED)
 
 
 def test_apart_counts_the_requests_that_are_of_other_kinds() -> None:

@@ -26,7 +26,7 @@ ASK = "from outer import outer; print(outer(3), sum(outer.stats.cache_hits.value
 
 
 def answer(folder: Path) -> tuple[int, int]:
-    """What a fresh process computes, and how many kernels it loaded from disk."""
+    """The result of a fresh process, and the number of kernels that it loaded from disk."""
     paths = os.pathsep.join([str(folder), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", ASK],

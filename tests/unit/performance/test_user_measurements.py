@@ -1,4 +1,4 @@
-"""A user's own measurements: what brings the model to what was measured."""
+"""A user's own measurements correct the model's estimates."""
 
 from __future__ import annotations
 

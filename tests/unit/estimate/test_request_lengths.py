@@ -46,16 +46,16 @@ def means(inputs: float, outputs: float, requests: int) -> WindowLengths:
     return WindowLengths({}, {}, inputs, outputs, requests, requests)
 
 
-def seen(local: WindowLengths, long: WindowLengths, covered_s: int = 1800) -> ModelDemand:
+def demand_of(local: WindowLengths, long: WindowLengths, covered_s: int = 1800) -> ModelDemand:
     stats = Stats(covered_s, 0, long.arrivals, 0, 0, 0, 0, 1.0, None, None, None, None)
     return ModelDemand(long=stats, blocks=((10, 1),) * 180, local_lengths=local, long_lengths=long)
 
 
 def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
-    """The finding: after 53 requests a mean snapped down by a third. It stays where it was."""
+    """A few shorter requests do not change the estimate."""
     window = means(667.0, 133.0, 53)
-    assert estimate_lengths(DECLARED, DECLARED, seen(window, window, covered_s=60)) is DECLARED
-    assert estimate_lengths(DECLARED, DECLARED, seen(window, window)) is DECLARED
+    assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window, covered_s=60)) is DECLARED
+    assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window)) is DECLARED
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_longer_requests_are_believed_as_evidence_grows(
 ) -> None:
     """Twice as long: planned for as ever more of it, though the long window is of before."""
     before = means(1000.0, 200.0, 2000)
-    found = estimate_lengths(DECLARED, DECLARED, seen(means(2000.0, 200.0, requests), before))
+    found = estimate_lengths(DECLARED, DECLARED, demand_of(means(2000.0, 200.0, requests), before))
     assert least <= found.input_tokens / 1000.0 <= most
     assert found.output_tokens == 200.0 and found.outputs == DECLARED.outputs
 
@@ -76,45 +76,48 @@ def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
     """Two thirds as long: nothing on few requests or little time, near the mean on enough."""
     short = means(667.0, 133.0, 4000)
     few = means(667.0, 133.0, SHORTER_MIN_REQUESTS - 1)
-    assert estimate_lengths(DECLARED, DECLARED, seen(short, few)) is DECLARED
-    assert estimate_lengths(DECLARED, DECLARED, seen(short, short, SHORTER_MIN_S - 1)) is DECLARED
-    found = estimate_lengths(DECLARED, DECLARED, seen(short, short, SHORTER_MIN_S))
+    assert estimate_lengths(DECLARED, DECLARED, demand_of(short, few)) is DECLARED
+    assert (
+        estimate_lengths(DECLARED, DECLARED, demand_of(short, short, SHORTER_MIN_S - 1)) is DECLARED
+    )
+    found = estimate_lengths(DECLARED, DECLARED, demand_of(short, short, SHORTER_MIN_S))
     assert 667.0 <= found.input_tokens < 667.0 * 1.08
     assert found.inputs[-1] / found.input_tokens == pytest.approx(DECLARED.inputs[-1] / 1000.0)
 
 
 def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> None:
-    """AIBrix's trace at the declared lengths of the example: for eight minutes instances were
-    bought for requests four times as long as any that came."""
+    """Requests much shorter than declared lower the estimate in part after a minute."""
     quarter, few = means(250.0, 50.0, 400), means(250.0, 50.0, MIN_REQUESTS - 1)
-    found = estimate_lengths(DECLARED, DECLARED, seen(quarter, quarter, EARLY_S))
+    found = estimate_lengths(DECLARED, DECLARED, demand_of(quarter, quarter, EARLY_S))
     assert 250.0 * EARLY_FACTOR <= found.input_tokens < 250.0 * EARLY_FACTOR * 1.25
-    assert estimate_lengths(DECLARED, DECLARED, seen(quarter, quarter, EARLY_S - 1)) is DECLARED
-    assert estimate_lengths(DECLARED, DECLARED, seen(quarter, few, EARLY_S)) is DECLARED
+    assert (
+        estimate_lengths(DECLARED, DECLARED, demand_of(quarter, quarter, EARLY_S - 1)) is DECLARED
+    )
+    assert estimate_lengths(DECLARED, DECLARED, demand_of(quarter, few, EARLY_S)) is DECLARED
     nearer = means(240.0, 48.0, 400)
     assert (
-        estimate_lengths(found, DECLARED, seen(nearer, nearer, EARLY_S + 10)) is found
+        estimate_lengths(found, DECLARED, demand_of(nearer, nearer, EARLY_S + 10)) is found
     )  # not worth it
 
 
 def test_answers_that_ended_first_are_not_taken_for_all_of_them() -> None:
     """A minute after traffic began the long answers are under way: those that ended are short."""
     ended = replace(means(250.0, 50.0, 400), completions=350)
-    found = estimate_lengths(DECLARED, DECLARED, seen(ended, ended, EARLY_S))
+    found = estimate_lengths(DECLARED, DECLARED, demand_of(ended, ended, EARLY_S))
     assert found.input_tokens < 500.0
     assert found.output_tokens == DECLARED.output_tokens
 
 
 def test_idle_minutes_are_no_time_in_which_requests_were_seen() -> None:
     quarter = means(250.0, 50.0, 400)
-    demand = seen(quarter, quarter)
+    demand = demand_of(quarter, quarter)
     idle = replace(demand, blocks=((10, 0),) * 175 + ((10, 80),) * 5)
     assert estimate_lengths(DECLARED, DECLARED, idle) is DECLARED
 
 
 def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
     """After a step up the long window still says short: the estimate must not go back and forth."""
-    demand = seen(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))
+    demand = demand_of(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))
     raised = estimate_lengths(DECLARED, DECLARED, demand)
     assert raised.input_tokens > 1500.0
     assert estimate_lengths(raised, DECLARED, demand) is raised
@@ -123,14 +126,14 @@ def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None
 def test_the_declared_lengths_hold_back_a_handful_of_requests() -> None:
     """Five requests of five times the length are not yet a workload."""
     window = means(5000.0, 1000.0, 5)
-    assert estimate_lengths(DECLARED, DECLARED, seen(window, window)) is DECLARED
+    assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window)) is DECLARED
 
 
 def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
     """Whatever is measured, the estimate is declared x 1.03^k, so that caches hit."""
     for factor in (0.4, 0.71, 1.3, 2.2):
         window = means(1000.0 * factor, 200.0, 5000)
-        found = estimate_lengths(DECLARED, DECLARED, seen(window, window))
+        found = estimate_lengths(DECLARED, DECLARED, demand_of(window, window))
         steps = math.log(found.input_tokens / 1000.0) / math.log(STEP)
         assert steps == pytest.approx(round(steps), abs=1e-6)
         assert abs(steps) > 1
@@ -140,7 +143,7 @@ def test_nothing_known_changes_nothing() -> None:
     """No telemetry, no requests: what is planned at stays, and is the same object."""
     other = Lengths(700.0, 50.0)
     assert estimate_lengths(other, DECLARED, UNKNOWN_DEMAND) is other
-    assert estimate_lengths(other, DECLARED, seen(WindowLengths(), WindowLengths())) is other
+    assert estimate_lengths(other, DECLARED, demand_of(WindowLengths(), WindowLengths())) is other
 
 
 @pytest.mark.parametrize("rate", [0.5, 2.0])
@@ -160,7 +163,7 @@ def test_noise_moves_the_estimate_by_no_more_than_a_step(rate: float, seed: int)
             continue
         local = lengths_of(inputs[ends[0] : end], outputs[ends[0] : end])
         long = lengths_of(inputs[ends[1] : end], outputs[ends[1] : end])
-        current = estimate_lengths(current, DECLARED, seen(local, long, min(now, 1800)))
+        current = estimate_lengths(current, DECLARED, demand_of(local, long, min(now, 1800)))
         found.append((current.input_tokens, current.output_tokens))
     for values in zip(*found, strict=True):
         assert max(values) / min(values) <= STEP**2 * 1.001
@@ -176,11 +179,11 @@ def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
     outputs = np.full(6000, 200.0)
     window = lengths_of(inputs, outputs)
     fixed = Lengths(2000.0, 200.0)
-    found = estimate_lengths(fixed, fixed, seen(window, window))
+    found = estimate_lengths(fixed, fixed, demand_of(window, window))
     assert found.outputs == ()
     for level, tokens in zip(LEVELS[:-1], found.inputs[:-1], strict=True):
         assert tokens == pytest.approx(float(np.quantile(inputs, level)), rel=0.12)
-    assert estimate_lengths(found, fixed, seen(window, window)) is found
+    assert estimate_lengths(found, fixed, demand_of(window, window)) is found
 
 
 def test_a_spread_as_declared_is_left_alone() -> None:
@@ -189,7 +192,7 @@ def test_a_spread_as_declared_is_left_alone() -> None:
     for _ in range(20):
         inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, 500) + 1.0
         window = lengths_of(inputs, inputs / 5.0)
-        found = estimate_lengths(DECLARED, DECLARED, seen(replace(window), window))
+        found = estimate_lengths(DECLARED, DECLARED, demand_of(replace(window), window))
         share = [p / found.input_tokens for p in found.inputs]
         assert share == pytest.approx([p / 1000.0 for p in DECLARED.inputs])
 
@@ -207,15 +210,17 @@ def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)
     long = lengths_of(before, outputs)
-    base = estimate_lengths(declared, declared, seen(long, long))
+    base = estimate_lengths(declared, declared, demand_of(long, long))
     more = cut_prompts(0.20, 250, 2)
-    found = estimate_lengths(base, declared, seen(lengths_of(more, outputs[:250]), long))
+    found = estimate_lengths(base, declared, demand_of(lengths_of(more, outputs[:250]), long))
     assert found.input_tokens > 1.1 * base.input_tokens
     assert found.inputs[-2] < 4000.0 * 1.03 and found.inputs[-1] < before.max() * 1.03
     shares = sum(w * x for w, x in zip(WEIGHTS, found.inputs, strict=True))
     assert shares == pytest.approx(found.input_tokens)
-    assert estimate_lengths(found, declared, seen(lengths_of(more, outputs[:250]), long)) is found
-    back = estimate_lengths(found, declared, seen(long, long))
+    assert (
+        estimate_lengths(found, declared, demand_of(lengths_of(more, outputs[:250]), long)) is found
+    )
+    back = estimate_lengths(found, declared, demand_of(long, long))
     assert back.input_tokens < 1.1 * base.input_tokens
     for level, tokens in zip(LEVELS, back.inputs, strict=True):
         low, high = np.quantile(before, [max(0.0, level - 0.04), min(1.0, level + 0.04)])
@@ -228,9 +233,9 @@ def test_prompts_that_are_all_longer_take_the_longest_with_them() -> None:
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)
     long = lengths_of(before, outputs)
-    base = estimate_lengths(declared, declared, seen(long, long))
+    base = estimate_lengths(declared, declared, demand_of(long, long))
     local = lengths_of(1.5 * cut_prompts(0.06, 600, 3), outputs[:600])
-    found = estimate_lengths(base, declared, seen(local, long))
+    found = estimate_lengths(base, declared, demand_of(local, long))
     factor = found.input_tokens / base.input_tokens
     assert factor > 1.2
     assert found.inputs[-3] > 1.1 * base.inputs[-3]

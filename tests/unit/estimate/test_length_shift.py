@@ -1,4 +1,4 @@
-"""Requests that turn from long prompts to long answers: what was before is of other requests."""
+"""A shift from long prompts to long answers: the time before it describes other requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DECLARED = Lengths.expected(*BEFORE, 0.7)
 RATE = 14.0
 
 
-def asked(seconds: dict[tuple[float, float], float], rate: float = RATE) -> TokenSums:
-    """Requests of those mean lengths for so many seconds each."""
+def token_sums(seconds: dict[tuple[float, float], float], rate: float = RATE) -> TokenSums:
+    """Token sums of requests with these mean lengths for these numbers of seconds."""
     count = {kind: round(rate * span_s) for kind, span_s in seconds.items()}
     total = sum(count.values())
     inputs = round(sum(kind[0] * n for kind, n in count.items()))
@@ -34,12 +34,14 @@ def means(tokens: TokenSums) -> WindowLengths:
     )  # fmt: skip
 
 
-def seen(since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE) -> ModelDemand:
-    """Other requests for `since_s` now, after an hour of the same."""
+def demand_after_shift(
+    since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE
+) -> ModelDemand:
+    """Other requests for `since_s` seconds, after an hour of the same ones."""
 
     def window(span_s: float) -> TokenSums:
         new_s = min(since_s, span_s)
-        return asked({BEFORE: span_s - new_s, after: new_s}, rate)
+        return token_sums({BEFORE: span_s - new_s, after: new_s}, rate)
 
     long = means(window(1800.0))
     stats = Stats(1800, 0, long.arrivals, 0, 0, 0, 0, 1.0, None, None, None, None)
@@ -54,42 +56,48 @@ def seen(since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE)
 
 @pytest.mark.parametrize("since_s", [20.0, 50.0, 90.0, 130.0, 600.0])
 def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> None:
-    """Prompts too, which are shorter now: means over both sides of the turn are of nobody."""
+    """Also the prompts, which are shorter now: means over both sides of the shift describe no
+    request."""
     current = DECLARED
     for at_s in np.arange(10.0, since_s + 1.0, 10.0):
-        current = estimate_lengths(current, DECLARED, seen(float(at_s)), short=True)
+        current = estimate_lengths(
+            current, DECLARED, demand_after_shift(float(at_s)), capacity_exhausted=True
+        )
     assert AFTER[0] <= current.input_tokens < 1.35 * AFTER[0]
     assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
 
 
 def test_while_the_planner_can_add_shorter_requests_only_save_money() -> None:
-    """They are believed late, as ever; longer ones are not held back by what was before."""
+    """Shorter means are accepted late, as usual; older requests do not hold back longer means."""
     current = DECLARED
     for at_s in range(10, 61, 10):
-        current = estimate_lengths(current, DECLARED, seen(float(at_s)))
+        current = estimate_lengths(current, DECLARED, demand_after_shift(float(at_s)))
     assert current.input_tokens == DECLARED.input_tokens
     assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
 
 
 def test_what_was_believed_in_need_is_not_taken_back_because_the_need_is_over() -> None:
-    short = estimate_lengths(DECLARED, DECLARED, seen(60.0), short=True)
+    short = estimate_lengths(DECLARED, DECLARED, demand_after_shift(60.0), capacity_exhausted=True)
     assert short.input_tokens < 0.5 * DECLARED.input_tokens
-    assert estimate_lengths(short, DECLARED, seen(70.0)).input_tokens == short.input_tokens
+    assert (
+        estimate_lengths(short, DECLARED, demand_after_shift(70.0)).input_tokens
+        == short.input_tokens
+    )
 
 
 def test_requests_that_turn_back_are_believed_as_soon() -> None:
     raised = Lengths.expected(*AFTER, 0.7)
-    back = seen(20.0, after=BEFORE)
+    back = demand_after_shift(20.0, after=BEFORE)
     turned = ModelDemand(
         long=back.long,
         blocks=back.blocks,
-        long_lengths=means(asked({AFTER: 1780.0, BEFORE: 20.0})),
-        local_lengths=means(asked({AFTER: 100.0, BEFORE: 20.0})),
+        long_lengths=means(token_sums({AFTER: 1780.0, BEFORE: 20.0})),
+        local_lengths=means(token_sums({AFTER: 100.0, BEFORE: 20.0})),
         recent_tokens=tuple(
-            asked({AFTER: span_s - 20.0, BEFORE: 20.0}) for span_s in SHIFT_SPANS_S
+            token_sums({AFTER: span_s - 20.0, BEFORE: 20.0}) for span_s in SHIFT_SPANS_S
         ),
     )
-    found = estimate_lengths(raised, raised, turned, short=True)
+    found = estimate_lengths(raised, raised, turned, capacity_exhausted=True)
     assert found.input_tokens > 0.8 * BEFORE[0]
     assert found.output_tokens < 1.25 * BEFORE[1]
 
@@ -98,21 +106,21 @@ def test_requests_that_turn_back_are_believed_as_soon() -> None:
 def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float]) -> None:
     """They ask for more or less of the same, which is believed as ever."""
     for since_s in (20.0, 60.0, 130.0):
-        assert lengths_since_shift(seen(since_s, after), 0.7, 0.7) is None
+        assert lengths_since_shift(demand_after_shift(since_s, after), 0.7, 0.7) is None
 
 
 def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
     """However sure: of a recorded trace some minutes are always a fifth longer than others."""
-    assert lengths_since_shift(seen(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
+    assert lengths_since_shift(demand_after_shift(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
     clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
-    turned = seen(20.0, (4000.0, 215.0))
+    turned = demand_after_shift(20.0, (4000.0, 215.0))
     assert lengths_since_shift(turned, 0.7, 0.7) is not None
     assert lengths_since_shift(replace(turned, blocks=clumps), 0.7, 0.7) is None
 
 
 def test_few_requests_are_no_turn() -> None:
-    assert lengths_since_shift(seen(60.0, rate=0.8), 0.7, 0.7) is None
-    assert lengths_since_shift(seen(60.0), 0.7, 0.7) is not None
+    assert lengths_since_shift(demand_after_shift(60.0, rate=0.8), 0.7, 0.7) is None
+    assert lengths_since_shift(demand_after_shift(60.0), 0.7, 0.7) is not None
     assert lengths_since_shift(ModelDemand(), 0.7, 0.7) is None
 
 

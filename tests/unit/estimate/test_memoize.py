@@ -1,4 +1,4 @@
-"""What was worked out of a value is remembered for that very object."""
+"""Results are kept by the identity of the arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> N
 
 
 def test_equal_numbers_beside_an_object_are_the_same_question() -> None:
-    """Whole numbers worked out anew are other objects each time."""
+    """Equal ints may be different objects."""
     asked: list[int] = []
 
     @memoize(8)

@@ -1,4 +1,4 @@
-"""Not knowing is a value: what forbids scale-in, and what does not."""
+"""Missing evidence and SLO pressure forbid a scale-in; other gaps do not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDe
 
 
 def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
-    """The finding: one of two fell silent and 5 instances became 3 at full load."""
+    """The traffic of a silent gateway is missing from the rate."""
     silent = missing_evidence(two_gateways(150, leaving=False), POLICY, 7)
     assert silent == Reason(ReasonCode.GATEWAY_SILENT, "", ("b",), (50.0,))
     assert list(scale_in_paused(silent).codes()) == [
@@ -69,7 +69,7 @@ def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None
 
 
 def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
-    """What carried no traffic hides none."""
+    """A gateway without traffic hides no demand."""
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
@@ -141,8 +141,8 @@ def test_misses_and_rising_latency_forbid_removals(
 
 
 def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
-    """A false zero does not wait for the window to be empty: its mean falls from the first second
-    on (seed 79). Once nothing is in flight, demand has fallen."""
+    """A false zero lowers the window's mean from its first second on. Once no request is in flight,
+    demand has fallen."""
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         arrivals = 8 if second <= 185 else 0
