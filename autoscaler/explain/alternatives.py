@@ -1,9 +1,9 @@
-"""Planning again with something changed: the best rejected alternative, and what would relieve.
+"""Plans changed problems: the best rejected alternative, and the reliefs of limits.
 
-Owns the changed problems. Penalties are left out of them (all K are 0), what may not leave yet is
-planned afresh too, and models that are not asked about stand as planned. What a change brings is
-the difference to the same problem without it: the plan itself may cost more only because it keeps
-what runs. Every question has a time of its own; where that ends a search there is no answer.
+The changed problems have no transition costs (all K are 0) and no scale-in lock, and other models
+stay as planned. The effect of a change is the difference to the same problem without it, because
+the plan itself may cost more only to keep running instances. Every search has its own time limit;
+if the limit ends it, there is no result.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _KEEP = 16
 def best_alternative(
     problem: PlanningProblem, plan: Plan, model: str, strategy: Strategy
 ) -> Rejected | None:
-    """The cheapest plan of `model` on other pools than the combo it got most capacity from.
+    """The cheapest plan of `model` on other pools than those of its largest combo.
 
-    None where it got nothing, and where that is not found in time.
+    None if the model has no instances, and if the search does not end in time.
     """
     chosen = max(plan.targets_of(model), key=lambda t: t.count * t.combo.req_per_s, default=None)
     if chosen is None or not chosen.count:
@@ -77,13 +77,13 @@ def best_alternative(
 
 
 def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | None:
-    """Why not one less of the kind that `model` got most of."""
+    """The reason against one instance less of the combo that serves most of `model`."""
     targets = [target for target in plan.targets_of(model) if target.count]
     if not targets or model in plan.shortfall_req_per_s:
         return None
     most = max(targets, key=lambda t: t.count * t.combo.req_per_s)
     if most.count == 1 and len(targets) == 1:
-        return None  # nobody asks why not none at all
+        return None  # no instance at all is no alternative
     left = plan.capacity_req_per_s[model] - most.combo.req_per_s
     name = short_name(most.combo, problem.pools())
     needed = problem.needed_req_per_s(model)
@@ -99,7 +99,8 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
 def slo_reliefs(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile, strategy: Strategy
 ) -> tuple[Relief, ...]:
-    """What a looser TPOT or TTFT, or more spot, of `model` would save or serve."""
+    """The savings or additional service from a looser TPOT or TTFT, or from more spot, of
+    `model`."""
     service = problem.cluster.service(model)
     if service.graph is not None:
         return ()  # its rates were measured, at whatever latency was accepted
@@ -142,7 +143,8 @@ def slo_reliefs(
 
 
 def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
-    """What further nodes of the pools that bind would save or serve, all models planned anew."""
+    """The savings or additional service from further nodes of full pools, with all models
+    replanned."""
     found = []
     models = problem.planned_models()
     pools = [problem.cluster.pool(b.subject) for b in plan.binding if b.code in POOLS]
@@ -165,7 +167,7 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
 
 
 def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
-    """What the rest of the demand and of the promises would cost without the budget that binds."""
+    """The cost of the unserved demand and violated constraints without the binding budget."""
     budget = problem.cluster.policy.budget_usd_per_h
     if not any(binding.code is ReasonCode.BUDGET for binding in plan.binding):
         return ()
@@ -191,9 +193,9 @@ def changed(
     cluster: Cluster | None = None,
     obtainable: Mapping[str, int] | None = None,
 ) -> PlanningProblem:
-    """`problem` with `models` planned afresh and everything else standing as planned.
+    """`problem` with `models` planned again and all other models fixed as planned.
 
-    obtainable: nodes that can be had beyond what the problem allows, per pool.
+    obtainable: nodes available in addition to those of the problem, per pool.
     """
     base = cluster or problem.cluster
     free = replace(base.policy, k_start=0.0, k_load=0.0, k_switch=0.0)
@@ -290,7 +292,7 @@ def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked about `models` of `plan`. now: they planned afresh, with no change."""
+    """A relief question about `models` of `plan`. now: their new plan without a change."""
 
     problem: PlanningProblem
     plan: Plan
@@ -298,8 +300,8 @@ class _Question:
     now: Plan
 
     def serves(self, other: Plan) -> float:
-        """Requests/s that `other` serves more than `now`, of those that `plan` lacks; 0 where that
-        is next to nothing."""
+        """Requests/s of the shortfall of `plan` that `other` serves in addition to `now`; 0 if
+        negligible."""
         lacks, before = self.plan.shortfall_req_per_s, self.now.shortfall_req_per_s
         after = other.shortfall_req_per_s
         more = sum(
@@ -310,7 +312,7 @@ class _Question:
 
 
 def _relief(kind: str, subject: str, what: str, question: _Question, other: Plan) -> Relief | None:
-    """The relief that `other` shows; None when it is worth nothing."""
+    """The relief that `other` shows; None if it has no benefit."""
     if not is_answer(question.now, other):
         return None
     serves = question.serves(other)

@@ -1,4 +1,5 @@
-"""Sentences for what makes up a change: its cause, its cost, and when it takes effect."""
+"""Sentences for the parts of a change: its cause, its cost, and the time at which it takes
+effect."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Combos as people read them: with their GPUs, or from their names alone.
-
-Owns the words. Knows no rates and no prices.
-"""
+"""Labels of combos for people: with their GPUs, or from their ids alone."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
 
 
 def _cell(members: Iterable[Member | ComboMember], where: Callable[[str], str]) -> str:
-    """What a cell runs, pool by pool. where: a pool in words, by its id."""
+    """The deployments of a cell, pool by pool. where: the label of a pool, by its id."""
     runs: dict[str, list[str]] = {}
     for member in members:
         times = f"{member.count} " if member.count > 1 else ""

@@ -1,4 +1,4 @@
-"""Sentences for what operators said, and for what was noticed of the fleet and its feeds."""
+"""Sentences for operator actions, and for events of the fleet and its feeds."""
 
 from __future__ import annotations
 

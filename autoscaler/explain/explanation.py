@@ -1,7 +1,4 @@
-"""Reasons as values: what binds, what was rejected, what would help, what a loss would do.
-
-Owns these values. Knows nothing of how they are found or printed.
-"""
+"""The reasons of a plan as values: binding limits, rejected alternatives, reliefs and risks."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An alternative that was not chosen. usd_per_h: what it would cost more (0 = impossible)."""
+    """An alternative that was not chosen. usd_per_h: its additional cost (0 = impossible)."""
 
     what: str
     why: str
@@ -35,8 +32,10 @@ class Relief:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """What measuring a model on GPUs of type `gpu` would bring if they prove as fast as predicted,
-    where the plan counts on less: off the bill, and of demand that goes unserved."""
+    """The benefit of measuring a model on GPUs of type `gpu` if they prove as fast as predicted.
+
+    The plan counts on less there. Benefits: a lower cost, and less unserved demand.
+    """
 
     gpu: str
     saves_usd_per_h: float
@@ -45,9 +44,10 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True)
 class SpotLoss:
-    """If all spot nodes were lost at once: the share of demand still served, and for how long.
+    """The share of demand still served if all spot nodes were lost at once, and the time to
+    recover.
 
-    recovery_s: predicted start of what would replace them.
+    recovery_s: predicted start time of the replacement.
     """
 
     model: str
@@ -57,11 +57,11 @@ class SpotLoss:
 
 @dataclass(frozen=True, slots=True)
 class ModelReasons:
-    """Why a model's targets are what they are.
+    """The reasons for a model's targets.
 
-    demand_req_per_s: arrivals. capacity_req_per_s: raw, before utilization.
-    load: demand / capacity. bound_by: the limits that set the rate of one combo, in words.
-    uncertain: some capacity was estimated, not measured. measuring: GPUs on which it would pay.
+    demand_req_per_s: arrivals. capacity_req_per_s: raw, before utilization. load: demand /
+    capacity. bound_by: the limits that set the rate of one combo, as text. uncertain: some capacity
+    was estimated, not measured. measuring: GPUs on which a measurement would pay.
     """
 
     model: str
@@ -83,9 +83,10 @@ class ModelReasons:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A part of the difference between the bill now and the bill planned (negative: saved).
+    """A part of the difference between the current and the planned cost (negative: saved).
 
-    what: "sizing" (the plan without any spot, against now) or "spot" (what spot takes off that).
+    what: "sizing" (the plan without any spot, against the current cost) or "spot" (the further
+    reduction by spot).
     """
 
     what: str
@@ -94,9 +95,9 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All reasons of one plan, by model, with what would relieve the whole or a loss do.
+    """All reasons of one plan, by model, with the reliefs and risks of the whole.
 
-    savings: empty where no spot is used, or where not as much can be had without it.
+    savings: empty if the plan uses no spot, or if no plan without spot serves as much.
     """
 
     models: tuple[ModelReasons, ...]

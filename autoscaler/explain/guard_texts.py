@@ -1,4 +1,4 @@
-"""Sentences for what holds a change back, or a part of it."""
+"""Sentences for guards that delay a change or a part of it."""
 
 from __future__ import annotations
 

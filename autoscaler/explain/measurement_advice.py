@@ -1,6 +1,6 @@
-"""What measuring a model on a GPU would bring, where plans rest on less than the prediction.
+"""Measurement advice: the benefit of measuring a model on a GPU, if plans are cautious there.
 
-Owns that question, asked by planning again as if the prediction had been measured there.
+It plans again as if a measurement had confirmed the prediction.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _CENT = 0.005
 def measuring(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile, strategy: Strategy
 ) -> tuple[Measuring, ...]:
-    """Of each GPU type that `model` got: what its plan would cost less, and serve more, if engines
-    there proved as fast as predicted. Largest first; where nothing is gained there is no value.
+    """The benefit for each GPU type that `model` uses, if engines there prove as fast as predicted.
 
-    Both plans leave the other models as planned and count no transitions.
+    Largest first; GPU types without a benefit are omitted. Both plans keep the other models as
+    planned and ignore transition costs.
     """
     gpus = {
         gpu

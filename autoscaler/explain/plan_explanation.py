@@ -1,7 +1,6 @@
-"""Explain a plan: the reasons of every model in one value.
+"""Explains a plan: the reasons of every model in one value.
 
-Owns which questions are asked, and how many: each relief is a plan of its own, so large problems
-are asked fewer. Knows nothing of how reasons are printed.
+Each relief needs a plan of its own, so large problems get fewer of them.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def explain(
 ) -> Explanation:
     """Reasons of `plan`, which `strategy` made of `problem`.
 
-    Alternatives and reliefs are found by planning again, for the models that cost most or go
-    short, eight at most.
+    Alternatives and reliefs need further plans, so they are limited to the eight models that cost
+    most or are underserved.
     """
     if plan.status is PlanStatus.FAILED:
         return Explanation((), (), spot_losses(problem, plan))
@@ -70,8 +69,10 @@ def explain(
 
 
 def _of_budget(problem: PlanningProblem, plan: Plan, model: str) -> ModelReasons:
-    """Where the most is made of a budget: the limits without which more could be done, found by
-    taking each away. Less cost is not asked for, so nothing is said of it."""
+    """Reasons in budget mode: the limits without which the plan could do more.
+
+    Budget mode does not minimise cost, so there are no cheaper alternatives.
+    """
     return ModelReasons(
         model=model,
         demand_req_per_s=problem.demands[model].req_per_s,
@@ -116,7 +117,8 @@ def _of_model(
 def _bound_by(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile
 ) -> tuple[str, ...]:
-    """What sets the rate of its combos' slower phase, then utilization and limits of the plan."""
+    """The limit of the rate of the combos' slower phase, then utilization and limits of the
+    plan."""
     service = problem.cluster.service(model)
     if not any(target.count for target in plan.targets_of(model)) and (
         model in problem.unattainable_slos or not problem.can_be_served(model)
@@ -162,7 +164,7 @@ def _memory(service: Service, node: NodeSlice) -> str:
 
 
 def _holds(binding: Reason, problem: PlanningProblem, model: str) -> bool:
-    """Whether `binding`, of the budget or a pool, can be what keeps `model` short."""
+    """Whether `binding`, of the budget or a pool, can be the cause of the shortfall of `model`."""
     if binding.code is ReasonCode.BUDGET:
         return True
     pools = {pool for combo in problem.candidates.get(model, ()) for pool in combo.gpus_by_pool()}

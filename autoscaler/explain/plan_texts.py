@@ -1,4 +1,4 @@
-"""Sentences for what holds a plan where it is, and for what it does not keep."""
+"""Sentences for the limits and violated constraints of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Text = Callable[[Reason], str]
 
 
 def promise(reason: Reason) -> str:
-    """A promise as people write it: "spot <= 25%"."""
+    """A constraint in short form: "spot <= 25%"."""
     if reason.code is Code.PROMISED_SURVIVAL:
         return f"survive {reason.names[0]}"
     promised = reason.quantities[0]

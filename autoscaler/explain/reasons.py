@@ -1,4 +1,4 @@
-"""Phrases that sentences for people are made of, with units."""
+"""Phrases for the sentences of reasons, with units."""
 
 from __future__ import annotations
 

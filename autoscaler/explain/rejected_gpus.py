@@ -1,6 +1,6 @@
-"""Why a kind of GPU was no candidate at all: memory, the SLO, the markets.
+"""Reasons why a GPU type is not a candidate: memory, the SLO, the markets.
 
-Owns these reasons. Knows no costs: candidates that lost on price are for `alternatives`.
+Candidates that lose on price are in `alternatives`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autoscaler.templates.engine_filter import VLLM
 def impossible_pools(
     problem: PlanningProblem, service: Service, profile: Profile
 ) -> tuple[Rejected, ...]:
-    """Pools that `service` may use and on which no slice of one node can serve it, with why."""
+    """Pools that `service` may use but where no slice of one node can serve it, with the reason."""
     found: dict[str, Rejected] = {}
     if service.graph is not None:
         return _without_deployments(service.graph, usable_pools(problem.cluster, service))

@@ -1,4 +1,4 @@
-"""What spot does for a plan: what it saves, and what its loss would leave. Owns these questions."""
+"""Effects of spot on a plan: its savings, and the capacity that remains after its loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 
 def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
-    """Per model with combos on spot: what the rest could serve at full load, until replaced."""
+    """Per model with combos on spot: the demand that the rest serves at full load until
+    replacement."""
     losses = []
     for model in problem.demands:
         targets = [target for target in plan.targets_of(model) if target.count]
@@ -26,9 +27,9 @@ def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
 
 
 def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Saving, ...]:
-    """The difference to the bill now, split into sizing and spot, by planning without spot.
+    """The difference to the current cost, split into sizing and spot by planning without spot.
 
-    Empty where that is not possible: what runs on spot stays, or nothing else can serve as much.
+    Empty if that is impossible: instances on spot are fixed, or no other capacity serves as much.
     """
     if not _on_spot(plan) or plan.shortfall_req_per_s:
         return ()

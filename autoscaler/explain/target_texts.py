@@ -1,4 +1,4 @@
-"""Sentences for the demand that is planned for."""
+"""Sentences for the planned demand."""
 
 from __future__ import annotations
 

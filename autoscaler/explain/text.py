@@ -1,4 +1,4 @@
-"""The sentence of each reason. No other module makes one, and no program reads one."""
+"""The sentence of each reason. Only this module composes them, and no program parses them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TEXTS: Family = {code: own for family in FAMILIES.values() for code, own in fami
 
 
 def text(reason: Reason) -> str:
-    """The sentence of `reason`, with units; of its subject only where the sentence needs it.
+    """The sentence of `reason`, with units; with its subject only if the sentence needs it.
 
-    The meaning of its code where ids or figures are missing: no decision fails for its sentence.
+    If ids or figures are missing, it is the meaning of the code, so that no decision fails.
     """
     try:
         return TEXTS[reason.code](reason, text)
@@ -53,6 +53,6 @@ def texts(reasons: Iterable[Reason]) -> tuple[str, ...]:
 
 
 def joined(reasons: Iterable[Reason]) -> str:
-    """All sentences in one line, cut where a decision record ends."""
+    """All sentences in one line, truncated to the length of a decision record."""
     line = "; ".join(map(text, reasons))
     return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."

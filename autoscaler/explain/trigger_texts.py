@@ -1,4 +1,4 @@
-"""Sentences for what calls for a full plan."""
+"""Sentences for the triggers of a full plan."""
 
 from __future__ import annotations
 
