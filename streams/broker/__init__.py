@@ -1,1 +1,1 @@
-"""The brokers: the embedded one (a process of its own) and what a real Kafka needs."""
+"""Brokers: the embedded one (its own process) and the set-up of a real Kafka."""

@@ -1,7 +1,7 @@
-"""`python -m streams.broker`: the embedded broker as a process of its own.
+"""Run the embedded broker as its own process: `python -m streams.broker`.
 
 Prints one JSON line with its address when it is ready; ends on SIGTERM, SIGINT or with its
-supervisor. Everything in it is lost then.
+supervisor. Its data is lost at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topics.topic_table import PREFIX, TABLE
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until told to end; the exit code: 0, or 1 if the broker cannot start."""
+    """Run until a signal. Exit code 0, or 1 if the broker cannot start."""
     parser = argparse.ArgumentParser(prog="python -m streams.broker", description=__doc__)
     parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
     arguments = parser.parse_args(argv)

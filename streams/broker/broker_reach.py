@@ -1,7 +1,7 @@
-"""Reaching a broker: its address, one connection as far as its metadata, and why that failed.
+"""Check that a broker is reachable: parse its address, read its metadata, explain a failure.
 
-Owns the words for an address that cannot be used. Early and quiet: a Kafka client logs several
-lines for a connection that is refused, and hides why.
+A check before the first Kafka client starts, because a client logs several lines for a refused
+connection and hides the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streams.broker.kafka_clients import FilesUnreadable, options, security
 
 
 class BrokerUnreachable(ConnectionError):
-    """No broker answers at `address`, or none that lets us in."""
+    """No broker answers at `address`, or it refuses access."""
 
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"Kafka at {address} cannot be used: {why}")
@@ -42,10 +42,11 @@ def parse_address(text: str) -> str:
 
 
 async def greet(bootstrap: str, timeout_s: float) -> None:
-    """One of the servers answers with its metadata, over TLS and after a login where these are set.
+    """Return once one of the servers answers with its metadata, over TLS and after a login if
+    configured.
 
-    timeout_s: real seconds for each server. BrokerUnreachable says why none does, files that cannot
-    be read included. InvalidValue: settings of TLS and SASL that cannot be used.
+    timeout_s: real seconds for each server. BrokerUnreachable gives the reason, including
+    unreadable files. InvalidValue: invalid TLS or SASL settings.
     """
     settings = security()
     try:

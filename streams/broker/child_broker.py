@@ -1,6 +1,6 @@
-"""An embedded broker of a process's own, as its child: for whoever has no Kafka.
+"""Embedded broker as a child process, for processes without a Kafka.
 
-Owns its start and its end: it ends with this process, however that ends.
+The child ends with its parent, even if the parent crashes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _START_S = 30.0
 
 @contextlib.asynccontextmanager
 async def own_broker(prefix: str) -> AsyncIterator[str]:
-    """Its address, "host:port". EmbeddedBrokerFailed: it did not start."""
+    """Address of the broker, "host:port". EmbeddedBrokerFailed: it did not start."""
     theirs, ours = os.pipe()
     process = None
     try:
@@ -38,7 +38,7 @@ async def own_broker(prefix: str) -> AsyncIterator[str]:
         yield str(json.loads(said)["bootstrap"])
     finally:
         os.close(theirs)
-        os.close(ours)  # it notices, and goes
+        os.close(ours)  # the child sees end of file and ends
         if process is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):

@@ -1,8 +1,7 @@
-"""How far a consumer is behind the ends of what it reads: in records, and in time.
+"""Lag of a consumer behind the ends of its topics: in records, and in time.
 
 A moment counts as read once the consumer's position has passed the end that each partition had
-then. Nobody's clock but the consumer's own is needed for that: producers and brokers may have
-wrong ones.
+then. This uses only the consumer's own clock, because producers and brokers may have wrong ones.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from aiokafka import AIOKafkaConsumer
 from topics.topic_table import short_name
 
 _EVERY_S = 0.25
-_MOST_ENDS = 1000  # of a partition: about four minutes; then every second one is dropped
+_MOST_ENDS = 1000  # per partition, about four minutes; then every second one is dropped
 BEHIND_S, CAUGHT_UP_S = 3.0, 2.0
 """Real seconds: a reader counts as behind from the first of them until it is below the second."""
 
 
 class ConsumerLag:
-    """records: that the broker has and the consumer has not read, by short topic name, as of the
-    last `look` that was due. now_s, wall_s: clocks, replaced in tests; the second one is that by
-    which aiokafka dates answers of the broker."""
+    """records: unread records in the broker by short topic name, as of the last `update` that was
+    due. now_s, wall_s: clocks, replaced in tests; aiokafka dates answers of the broker by the
+    second one."""
 
     def __init__(
         self,
@@ -43,8 +42,8 @@ class ConsumerLag:
         self.records: Mapping[str, int] = {}
 
     async def update(self, consumer: AIOKafkaConsumer) -> None:
-        """Called after each read; looks four times a second. Asks nobody: the ends came with what
-        was fetched last."""
+        """Call after each read; updates four times a second. Sends no request: the ends arrived
+        with the last fetch."""
         now_s = self._now_s()
         if now_s < self._due_s:
             return
@@ -56,7 +55,7 @@ class ConsumerLag:
             end = consumer.highwater(part)
             if end is None:
                 continue
-            # A position passes what transactions leave behind; what was counted would not.
+            # The position also passes transaction markers, which a record count would miss.
             position = await consumer.position(part)
             found[short_name(part.topic, self._prefix)] += max(0, end - position)
             told_ms = consumer.last_poll_timestamp(part)
@@ -66,14 +65,14 @@ class ConsumerLag:
                 ends.append((told_s, end))
             while ends and position >= ends[0][1]:
                 self._read_until_s[part], _ = ends.popleft()
-            if len(ends) > _MOST_ENDS:  # the coarser ends make it look later, never earlier
+            if len(ends) > _MOST_ENDS:  # coarser ends can only overstate the lag
                 self._ends[part] = deque(list(ends)[1::2])
         self._forget(parts)
         self.records = found
 
     def late_s(self) -> dict[str, float]:
-        """Real seconds since the last moment up to which everything was read, of topics on which
-        the consumer is behind. It grows while the broker answers nothing."""
+        """Real seconds since the last moment up to which everything was read, by topic with a lag.
+        It grows while the broker does not answer."""
         now_s = self._now_s()
         ages: dict[str, float] = {}
         for part, until_s in self._read_until_s.items():

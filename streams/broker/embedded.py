@@ -1,9 +1,8 @@
-"""The embedded broker: librdkafka's mock cluster, which speaks the Kafka protocol on loopback.
+"""Embedded broker: librdkafka's mock cluster, which speaks the Kafka protocol on loopback.
 
-Owns the ctypes binding and the life of the cluster. Knows nothing of who connects. The wheel of
-confluent-kafka carries the library. What it is not: it has no CreateTopics, no compaction, about
-5 MB or 100,000 batches per partition, no durability, and its transactions fence nobody. It is for
-one machine and for fast tests.
+Binds the library in the wheel of confluent-kafka through ctypes. Limits: no CreateTopics, no
+compaction, about 5 MB or 100,000 batches per partition, no durability, and its transactions do not
+fence. It is for one machine and for fast tests.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _TEXT = 512
 
 
 class EmbeddedBrokerFailed(RuntimeError):
-    """The mock cluster could not be started; the message says which call failed and how."""
+    """The mock cluster could not start; the message names the failed call and the reason."""
 
 
 def _load() -> ctypes.CDLL:
@@ -52,7 +51,7 @@ def _bind(library: ctypes.CDLL) -> ctypes.CDLL:
 def embedded_broker(partitions: Mapping[str, int]) -> Iterator[str]:
     """A running broker with these topics (name on the wire -> partitions); yields "host:port".
 
-    EmbeddedBrokerFailed if the library is missing or refuses. Everything in it is lost at the end.
+    EmbeddedBrokerFailed if the library is missing or reports an error. All data is lost at the end.
     """
     library = _bind(_load())
     message = ctypes.create_string_buffer(_TEXT)

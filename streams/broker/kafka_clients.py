@@ -1,7 +1,4 @@
-"""Every Kafka client of the control plane is made here, so that TLS and SASL reach all of them.
-
-Owns the options that all share. Knows nothing of topics or records.
-"""
+"""Factory for all Kafka clients of the control plane, so that TLS and SASL apply to each."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from topics.connection import KafkaSecurity
 
 
 def security() -> KafkaSecurity:
-    """The settings of this process; InvalidValue names what is wrong with them."""
+    """TLS and SASL settings of this process; InvalidValue names the fault."""
     try:
         return KafkaSecurity.from_environment(os.environ)
     except InvalidRecord as error:
@@ -27,12 +24,13 @@ def security() -> KafkaSecurity:
 
 
 class FilesUnreadable(OSError):
-    """A certificate, a key or a password cannot be read now. It may be while files are renewed (one
-    is missing, or a certificate and its key do not match yet), so whoever runs tries again."""
+    """A certificate, key or password cannot be read now. This may be temporary while files are
+    renewed (one is missing, or a certificate and its key do not match yet), so the caller retries.
+    """
 
 
 def options(settings: KafkaSecurity) -> dict[str, Any]:
-    """`settings` as aiokafka takes them. FilesUnreadable: see there."""
+    """`settings` as arguments of aiokafka. Raises FilesUnreadable."""
     try:
         return settings.client_options(lambda path: Path(path).read_text(), create_ssl_context)
     except OSError as error:
@@ -42,7 +40,8 @@ def options(settings: KafkaSecurity) -> dict[str, Any]:
 
 
 def consumer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaConsumer:
-    """A consumer that commits nothing and begins at the earliest record unless told otherwise."""
+    """Consumer that commits nothing and begins at the earliest record unless configured
+    otherwise."""
     defaults = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
     shared = options(security())
     return AIOKafkaConsumer(

@@ -1,7 +1,8 @@
-"""Topics exist before any worker starts: created on a real Kafka, checked on the embedded one.
+"""Ensure that topics exist before any worker starts: create them on a real Kafka, check them on the
+embedded one.
 
-Owns the creation of topics; settings of topics that exist are for `settings`. Knows nothing of what
-is written to them. Creation is idempotent: several processes may do it at once.
+`topic_settings` handles settings of existing topics. Creation is idempotent, so several processes
+may do it at once.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from topics.topic_table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"
 _MAX_REPLICAS = 3
-_TIMEOUT_S = 5.0  # of connecting; creating may take twice as long
+_TIMEOUT_S = 5.0  # to connect; creation may take twice as long
 _PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class EnsuredTopics:
-    """What `ensure_topics` found. created, changed: names on the wire of the topics that it made,
-    and of those whose settings it put right. partitions: how many each topic has, by short name."""
+    """Result of `ensure_topics`. created, changed: names on the wire of new topics, and of those
+    with updated settings. partitions: partition count of each topic, by short name."""
 
     embedded: bool
     created: tuple[str, ...]
@@ -45,14 +46,14 @@ async def ensure_topics(
     prefix: str = PREFIX,
     table: Sequence[Topic] = TABLE,
 ) -> EnsuredTopics:
-    """Every topic of `table` exists with its settings when this returns.
+    """Return once every topic of `table` exists with its settings.
 
-    BrokerUnreachable: nobody answers, or not as a Kafka broker. TopicsUnusable: see there.
+    Raises BrokerUnreachable if no Kafka broker answers, and TopicsUnusable.
     """
     await greet(bootstrap, _TIMEOUT_S)
     try:
         admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(_TIMEOUT_S * 1e3))
-    except FilesUnreadable as error:  # since a moment ago
+    except FilesUnreadable as error:  # became unreadable just now
         raise BrokerUnreachable(bootstrap, str(error)) from None
     try:
         try:
@@ -80,8 +81,8 @@ async def ensure_topics(
 async def ensure_patiently(
     admin: Any, cluster: dict[str, Any], prefix: str, table: Sequence[Topic]
 ) -> EnsuredTopics:
-    """As `_ensure`, again and again while the cluster says that it will pass (an election, a
-    connection that was closed). The caller bounds the time."""
+    """As `_ensure`, with retries while the cluster reports a temporary error (an election, a closed
+    connection). The caller bounds the time."""
     trying = AsyncRetrying(retry=retry_if_exception(_passes), wait=wait_fixed(_PAUSE_S))
     return await trying(_ensure, admin, cluster, prefix, table)
 
@@ -125,7 +126,7 @@ async def _create(
     for name, code, *rest in answer.topic_errors:
         if code == 0:
             created.append(name)
-        elif for_code(code) is not TopicAlreadyExistsError:  # another process was faster
+        elif for_code(code) is not TopicAlreadyExistsError:  # another process created it first
             if for_code(code).retriable:
                 raise for_code(code)(name)
             why = (rest[0] if rest else "") or for_code(code).__name__

@@ -1,7 +1,7 @@
-"""Settings of topics that exist already: put right where that loses nothing, refused otherwise.
+"""Settings of existing topics: update them if no record is lost by that, refuse them otherwise.
 
-Owns which settings may be changed. Partitions are left alone: more of them would send keys
-elsewhere, and readers take their number from the cluster.
+Partition counts stay as they are: a change would move keys, and readers take the count from the
+cluster.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from aiokafka.errors import for_code
 
 from topics.topic_table import Topic
 
-_SET_ON_TOPIC = 1  # Kafka's number for a setting of the topic itself, not a default of the broker
+_SET_ON_TOPIC = 1  # Kafka's code for a setting of the topic itself, not a default of the broker
 _FOR_EVER = -1
 
 
 class TopicsUnusable(RuntimeError):
-    """A topic is missing and cannot be made, or it exists with settings that lose records."""
+    """A topic is missing and cannot be created, or it has settings that lose records."""
 
 
 async def update_settings(admin: Any, existing: Mapping[str, Topic]) -> tuple[str, ...]:
-    """Give topics that exist the settings of the table; the names of those that were changed.
+    """Give existing topics the settings of the table; returns the names of changed topics.
 
-    existing: by name on the wire. Another clean-up policy is refused (TopicsUnusable): such a
-    topic is somebody else's. A longer retention is an operator's choice and stays, and so does
-    what the table does not name.
+    existing: by name on the wire. Another clean-up policy is refused (TopicsUnusable), because such
+    a topic belongs to another application. A longer retention is an operator's choice and stays, as
+    do settings that the table does not name.
     """
     if not existing:
         return ()
@@ -40,7 +40,7 @@ async def update_settings(admin: Any, existing: Mapping[str, Topic]) -> tuple[st
             _refuse_another_policy(name, found, wanted)
             change = {k: v for k, v in wanted.items() if _differs(k, found.get(k), v)}
             if change:
-                # Kafka replaces all settings of the topic by those that are sent.
+                # Kafka replaces all settings of the topic with the sent ones.
                 own = {entry[0]: entry[1] for entry in entries if entry[3] == _SET_ON_TOPIC}
                 kind = ConfigResourceType.TOPIC
                 changes.append(ConfigResource(kind, name, {**own, **change}))

@@ -1,1 +1,1 @@
-"""The controller's own health and what it takes in over HTTP: metrics, status, alerts."""
+"""HTTP endpoint of the controller: metrics, status and alerts."""

@@ -1,10 +1,9 @@
-"""The alert webhook: a bearer token, a limit on size and rate, then the topic `alerts`.
+"""Alert webhook: check a bearer token, size and rate, then publish to the topic `alerts`.
 
-Holds refusals (401, 408, 413, 429, 400) and duplicates. Of several alerts those that cannot be
-read, and those of models that are not declared, are left out and named in the answer, which is 200
-even so: Alertmanager does not send a refused notification again. Answers once the broker has the
-records: what follows from an alert is for the next ticks. A broker that does not answer is a 503,
-which makes Alertmanager send it again.
+Refuses requests with 401, 408, 413, 429 or 400, and drops duplicates. Invalid alerts, and those of
+undeclared models, are skipped and named in the answer, which is still 200 because Alertmanager does
+not resend a refused notification. It answers once the broker has acknowledged the records; later
+ticks act on them. If the broker does not answer, the answer is 503, and Alertmanager resends.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ Publish = Callable[[Alert], Awaitable[None]]
 
 
 class Webhook:
-    """token: without one every alert is refused. declared: the cluster of this moment. body_s: real
+    """token: if empty, every alert is refused. declared: the current declared cluster. body_s: real
     seconds for a body to arrive. Counts by result: accepted, duplicate, unknown_model (alerts of
-    models that are not declared), refused (alerts that cannot be read, and whole requests)."""
+    undeclared models), refused (invalid alerts, and whole requests)."""
 
     def __init__(
         self,
@@ -68,21 +67,21 @@ class Webhook:
             alerts, refused = alerts_of(body)
         except TimeoutError:
             self.counts["refused"] += 1
-            return _said(408, f"the body did not arrive within {self._body_s:g} s")
+            return _answer(408, f"the body did not arrive within {self._body_s:g} s")
         except web.HTTPRequestEntityTooLarge:
             self.counts["refused"] += 1
-            return _said(413, f"at most {MOST_BYTES} bytes")
+            return _answer(413, f"at most {MOST_BYTES} bytes")
         except web.RequestPayloadError:
             self.counts["refused"] += 1
-            return _said(400, "body: cannot be decompressed as its Content-Encoding says")
+            return _answer(400, "body: cannot be decompressed as its Content-Encoding says")
         except InvalidRecord as error:
             self.counts["refused"] += 1
-            return _said(400, str(error))
+            return _answer(400, str(error))
         self.counts["refused"] += len(refused)
         for left_out in refused:
             log.warning("alerts: %s", left_out)
         if refused and not alerts:
-            return _said(400, str(refused[0]))
+            return _answer(400, str(refused[0]))
         found, unknown = self._of_declared(alerts)
         fresh = {_identity(alert): alert for alert in found}
         fresh = {key: alert for key, alert in fresh.items() if key not in self._known}
@@ -93,7 +92,7 @@ class Webhook:
                     await self._publish(alert)
         except Exception as error:
             log.warning("alerts: cannot publish: %s", error or type(error).__name__)
-            return _said(503, "the broker does not answer; send it again")
+            return _answer(503, "the broker does not answer; send it again")
         for key in fresh:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:
@@ -101,10 +100,10 @@ class Webhook:
         self.counts["accepted"] += len(fresh)
         unread = f", {len(refused)} not read: {refused[0]}" if refused else ""
         stray = f", no declared model: {', '.join(unknown[:_SHOWN])}" if unknown else ""
-        return _said(200, f"{len(fresh)} new of {len(alerts)}{stray}{unread}")
+        return _answer(200, f"{len(fresh)} new of {len(alerts)}{stray}{unread}")
 
     def _of_declared(self, alerts: list[Alert]) -> tuple[list[Alert], list[str]]:
-        """The alerts that concern declared models, for these alone, and all other names."""
+        """The alerts of declared models, restricted to these models, and all other names."""
         names = known_names(self._declared())
         found: list[Alert] = []
         unknown: dict[str, None] = {}
@@ -121,13 +120,13 @@ class Webhook:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if not self._token.allows(request.headers.get("Authorization", "")):
-            return _said(401, "a bearer token is needed")
+            return _answer(401, "a bearer token is needed")
         if (request.content_length or 0) > MOST_BYTES:
-            return _said(413, f"at most {MOST_BYTES} bytes")
+            return _answer(413, f"at most {MOST_BYTES} bytes")
         now_s = self._now_s()
         self._times = [at for at in self._times if now_s - at < 60.0]
         if len(self._times) >= _MOST_PER_MINUTE:
-            return _said(429, f"at most {_MOST_PER_MINUTE} requests a minute")
+            return _answer(429, f"at most {_MOST_PER_MINUTE} requests a minute")
         self._times.append(now_s)
         return None
 
@@ -136,5 +135,5 @@ def _identity(alert: Alert) -> tuple[str, int, str]:
     return alert.fingerprint, alert.starts_ms, alert.state
 
 
-def _said(status: int, words: str) -> web.Response:
+def _answer(status: int, words: str) -> web.Response:
     return web.json_response({"said": words}, status=status)

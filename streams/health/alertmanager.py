@@ -1,8 +1,7 @@
-"""Alertmanager's webhook payload, read into alert records.
+"""Read Alertmanager's webhook payload into alert records.
 
-Holds what is taken from it and what is refused. Unknown fields are ignored; models are the values
-of the label `model` (several with commas), or of vLLM's own label `model_name` where `model` is
-absent. Knows nothing of HTTP.
+Unknown fields are ignored. Models are the values of the label `model` (several with commas), or of
+vLLM's own label `model_name` if `model` is absent.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ MOST_ALERTS = 1000
 
 
 def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
-    """The alerts of a payload, and why others in it cannot be read. InvalidRecord: it is none."""
+    """The alerts of a payload, and the reasons why others in it are invalid. InvalidRecord: the
+    payload is invalid."""
     try:
         payload: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -41,8 +41,9 @@ def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
 
 
 def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    """The declared models by every name that an alert may use: a model's own name, the Hugging
-    Face name (several models may share it), and the name of a service that stands for several."""
+    """Declared models by every name that an alert may use: a model's own name, its Hugging Face
+    name (several models may share it), and the name of a service that routes over several models.
+    """
     found = {route.name: tuple(route.models) for route in cluster.routes}
     for service in cluster.services:
         if service.hugging_face_name:
@@ -56,8 +57,8 @@ def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
 def declared_only(
     alert: Alert, names: Mapping[str, Sequence[str]]
 ) -> tuple[Alert | None, list[str]]:
-    """`alert` for declared models by their own names, None where it names others alone; and the
-    names that are not declared. names: see `known_names`."""
+    """`alert` for declared models by their own names, or None if it names none; and the undeclared
+    names. names: see `known_names`."""
     unknown = [name for name in alert.models if name not in names]
     models = dict.fromkeys(model for name in alert.models for model in names.get(name, ()))
     if unknown and not models:

@@ -1,7 +1,7 @@
-"""What a controller can say of itself at any moment, and of one model.
+"""State of a controller and of its models for status answers.
 
-Owns the JSON names of `/v1/status` and `/v1/explain/MODEL`, which stay: other programs read them.
-Keeps what the last ticks were; works things out only when it is asked.
+Defines the JSON names of `/v1/status` and `/v1/explain/MODEL`, which are stable because other
+programs read them. Stores the last ticks and computes answers on request.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this controller is. broker: bootstrap servers; embedded: a broker of its own.
-    records_signed: it believes only records with a signature. open: where it takes any."""
+    """Identity of this controller. broker: bootstrap servers; embedded: an embedded broker.
+    records_signed: it accepts only signed records. open: interfaces without authentication."""
 
     controller: str
     broker: str
@@ -53,9 +53,9 @@ class Identity:
 
 @dataclass(slots=True)
 class Facts:
-    """Watch a loop with `tick`. leader: (leads now, token of the highest claim, its controller).
-    refused: records without a good signature, by topic and reason.
-    writes: assignments and routes, which is all by which a controller changes anything."""
+    """Observes a loop through `tick`. leader: (leads now, token of the highest claim, its
+    controller). refused: records without a valid signature, by topic and reason. writes:
+    assignments and routes, the only records through which a controller changes anything."""
 
     identity: Identity
     loop: Loop
@@ -77,7 +77,7 @@ class Facts:
         self.began_s = self.loop.clock.now_s()
 
     def tick(self, done: TickResult) -> None:
-        """A tick was made."""
+        """Record one tick."""
         self.last, self.last_at_s = done, self.loop.clock.now_s()
         for effect in done.effects:
             if isinstance(effect, PublishDecision):
@@ -96,14 +96,14 @@ class Facts:
         self.plans.append((done.now_ms, request, reasons))
 
     def tick_age_s(self) -> float:
-        """Real seconds since the last tick; where none was made since it came to lead, or since
-        the start, since then."""
+        """Real seconds since the last tick; without one in this term, since it began to lead or
+        since the start."""
         last_s = self.last_at_s if self.last else self.began_s
         return self.loop.clock.now_s() - max(last_s, self.loop.seated_s)
 
     def leading(self) -> TickResult | None:
-        """The last tick of this term; None before the first, and while this controller stands by:
-        another one goes on, or has gone on, from what it decided last."""
+        """The last tick of this term; None before the first, and while this controller is a
+        standby, because another one has since continued from it."""
         leads, token, _ = self.leader()
         if self.last is None or not leads or self.last.after.leader_token != token:
             return None
@@ -120,7 +120,7 @@ class Facts:
         return self._cached[1]
 
     def supply_age_s(self) -> dict[str, dict[str, float]]:
-        """Seconds since a feed observed it, by kind and pool."""
+        """Seconds since the last observation of a feed, by kind and pool."""
         done = self.leading()
         if done is None:
             return {"prices": {}, "availability": {}}
@@ -131,7 +131,7 @@ class Facts:
         }
 
     def status(self) -> dict[str, Any]:
-        """Everything of `shoal status`."""
+        """The content of `shoal status`."""
         leads, token, leader = self.leader()
         now = self.standing()
         done = self.leading()
@@ -180,8 +180,8 @@ class Facts:
         return found
 
     def explain(self, model: str) -> dict[str, Any] | None:
-        """Everything that `shoal explain` needs of `model`; None where it is not declared, and
-        while this controller stands by."""
+        """The content of `shoal explain` for `model`; None if it is not declared, and while this
+        controller is a standby."""
         done, now = self.leading(), self.standing()
         if done is not None:
             for route in done.cluster.routes:
@@ -204,7 +204,8 @@ class Facts:
         }
 
     def _explain_route(self, route: QualityRoute, done: TickResult) -> dict[str, Any]:
-        """Of a service that stands for several models: thresholds, shares, and what binds."""
+        """Thresholds, shares and the binding constraint of a service that routes over several
+        models."""
         return {
             "now_ms": done.now_ms,
             "route": service_facts(route, done),
@@ -216,7 +217,7 @@ class Facts:
 
 
 def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
-    """What holds changes of the model back now, in words."""
+    """Active restrictions on changes of the model, as text."""
     state, now_ms = done.after, done.now_ms
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)

@@ -1,10 +1,9 @@
-"""The controller's metrics in Prometheus' text form, worked out when they are scraped.
+"""Controller metrics in Prometheus' text form, computed at each scrape.
 
-Owns how facts become samples. Names are those of `names`, and no others. Desired replicas are
-what scalers act upon: a series that was there once stays, with 0 where nothing is wanted any more
-or its model is not declared any more, and keeps its last value while its model is paused or
-released, or was removed from the declaration but goes on running. A controller that stands by has
-none: two would give scalers two counts.
+Names come from the table of `metric_names` only. Scalers act on desired replicas. A series that
+existed once remains, with 0 if no replica is desired any more or its model is no longer declared.
+It keeps its last value while its model is paused or released, or was removed from the declaration
+but keeps running. A standby exports none, because scalers would otherwise see two counts.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 class Metrics(Collector):
-    """Watch a loop with `tick`; `text` is a scrape. lost: ticks missing from the decision log.
-    alerts: counts by result. behind: records not read yet, by topic."""
+    """Observes a loop through `tick`; `text` is a scrape. lost: ticks missing from the decision
+    log. alerts: counts by result. behind: unread records, by topic."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Metrics(Collector):
         """Count one tick."""
         self._within[next((k for k, s in enumerate(_BUCKETS_S) if done.cpu_s <= s), -1)] += 1
         self._cpu_s += done.cpu_s
-        if done.after.leader_token != self._token:  # others may have planned since the term before
+        if done.after.leader_token != self._token:  # other leaders may have planned since
             self._token = done.after.leader_token
             self._desired.clear()
 
@@ -63,11 +62,11 @@ class Metrics(Collector):
         return bytes(generate_latest(self._registry))
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: all samples are made at the scrape."""
+        """Returns nothing: all samples are computed at the scrape."""
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """Every family that has samples now."""
+        """All families that have samples now."""
         for name, samples in self._samples():
             metric = BY_NAME[name]
             kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
@@ -188,7 +187,8 @@ class Metrics(Collector):
 
 
 def _is_left_alone(model: str, held: Mapping[str, Reason]) -> bool:
-    """Whether what runs of a model that is not declared any more goes on. held: as in the state."""
+    """Whether instances of a model that is no longer declared keep running. held: as in the
+    state."""
     return f"{model}/undeclared" in held or any(
         f"{scope}/{kind}" in held for scope in (model, ALL_MODELS) for kind in ("pause", "release")
     )

@@ -1,6 +1,6 @@
-"""Where a controller takes the word of strangers: open points, as codes with words for people.
+"""Unauthenticated interfaces of a controller, as codes with texts for people.
 
-Owns the codes, which stay: other programs read them.
+The codes are stable because other programs read them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ class OpenPoint:
 
 
 def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[OpenPoint, ...]:
-    """What is open in a controller with these keys, whose broker is at `bootstrap`."""
+    """Unauthenticated interfaces of a controller with these keys, whose broker is at
+    `bootstrap`."""
     found = []
     if not keys.cluster:
         found.append(
             OpenPoint(
                 "records_unsigned",
-                "records are not signed: whoever can write to Kafka can redirect prompts, take "
+                "records are not signed: anyone who can write to Kafka can redirect prompts, take "
                 "API keys and change the fleet",
                 f"make keys with `shoal keys new` and set {CLUSTER_KEY}_FILE (docs/executor.md)",
             )

@@ -1,8 +1,8 @@
 """Limits of the controller's HTTP endpoint: time, number of connections, host names, origins.
 
-aiohttp closes a connection that waits for a head, or between requests, after `idle_s`. The rest is
-bounded here: how long one request may take with its body and its answer, and how many connections
-there are. A client that opens many of them and sends nothing loses its own oldest ones.
+aiohttp closes a connection that waits for a request head, or between requests, after `idle_s`. This
+module bounds the duration of one request with its body and answer, and the number of connections. A
+client that opens many idle connections loses its own oldest ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _READS = ("GET", "HEAD")
 class HttpLimits:
     """Real seconds. idle_s: until the head of a request is complete, from the start of the
     connection or the end of the last answer. request_s: for one request, from its head to the last
-    byte of its answer. linger_s: for the rest of a body that is not wanted. connections: at the
-    same time."""
+    byte of its answer. linger_s: to drain the rest of a refused body. connections: maximum number
+    at a time."""
 
     idle_s: float = 30.0
     request_s: float = 30.0
@@ -40,8 +40,8 @@ DEFAULT_LIMITS = HttpLimits()
 
 
 class Guard:
-    """rule: the host names that are answered. `middleware` belongs to the application,
-    `connection` to the listening socket, once `server` is set."""
+    """rule: accepted host names. Use `middleware` in the application and `connection` at the
+    listening socket, after `server` is set."""
 
     def __init__(self, rule: HostRule, limits: HttpLimits) -> None:
         self._rule = rule
@@ -51,13 +51,13 @@ class Guard:
         self.server: web.Server | None = None
 
     def connection(self) -> asyncio.Protocol:
-        """The protocol of a new connection. At the limit the oldest one without a request makes
-        room; where all have one, the new connection is closed."""
+        """Protocol of a new connection. At the limit, the oldest connection without a request is
+        closed; if all have one, the new connection is closed."""
         server = self.server
         assert server is not None  # noqa: S101  set before the socket listens
         now_s = asyncio.get_running_loop().time()
         known = server.connections
-        # Several are accepted in one turn of the loop before the first is connected.
+        # The event loop may accept several connections before the first one is connected.
         self._accepted = {
             each: at_s
             for each, at_s in self._accepted.items()
@@ -75,7 +75,7 @@ class Guard:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what must not be answered; end what takes too long."""
+        """Refuse invalid requests; end requests over the time limit."""
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
@@ -84,7 +84,7 @@ class Guard:
         try:
             async with asyncio.timeout(self._limits.request_s):
                 answer = await handler(request)
-                # Sent here, so that a client who does not read is within the time limit, too.
+                # Send here, so that the time limit also covers a client that does not read.
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
@@ -112,17 +112,17 @@ class Guard:
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:
-    """The answer to a header `Expect`, where the request may not go on. aiohttp's own repeats the
-    header in its answer, and fails at bytes that are no text."""
+    """Answer to an `Expect` header if the request must not continue. aiohttp's own answer repeats
+    the header, and fails for bytes that are not text."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         return web.Response(status=417, text="Expect: only 100-continue is known\n")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # these bytes are no part of the answer's head
+    request.writer.output_size = 0  # these bytes do not belong to the answer's head
     return None
 
 
 class _Closed(asyncio.Protocol):
-    """A connection that is closed at once."""
+    """A connection that closes at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  of a TCP socket

@@ -1,6 +1,6 @@
-"""An address to listen on, as --http takes it.
+"""Parse the listen address of --http.
 
-Owns its form. Free of the HTTP server, so that a command line can be checked without it.
+Does not import the HTTP server, so that a command line can be checked without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every metric of the controller: its name, kind, labels and meaning, in one table.
+"""Table of all controller metrics: name, kind, labels and meaning.
 
 docs/operations.md shows this table; a test compares them.
 """
@@ -78,7 +78,7 @@ METRICS: tuple[Metric, ...] = (
         "shoal_undeclared_records_total",
         "counter",
         ("topic",),
-        "records left out: of models, nodes or pools that nobody declared",
+        "dropped records of undeclared models, nodes or pools",
     ),
     Metric(
         "shoal_refused_declarations",
@@ -103,7 +103,7 @@ METRICS: tuple[Metric, ...] = (
         "shoal_capacity_requests_per_second",
         "gauge",
         ("model", "state"),
-        "of what is wanted, ready",
+        "capacity of desired and of ready combos",
     ),
     Metric("shoal_slo_attained_ratio", "gauge", ("model",), "requests that met it, long window"),
     Metric("shoal_combos", "gauge", ("model", "state"), "combos wanted, ready"),

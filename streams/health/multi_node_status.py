@@ -1,6 +1,6 @@
-"""Where the ranks of instances over several nodes are, and how each is.
+"""Status of the ranks of multi-node instances.
 
-Owns the JSON names of a gang in `/v1/status`, which stay: other programs read them.
+Defines the JSON names of a gang in `/v1/status`, which are stable because other programs read them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from topics.fleet import ObservedInstance, Status
 def gang_facts(
     groups: Iterable[ServingGroup], statuses: Mapping[str, Status]
 ) -> list[dict[str, Any]]:
-    """Every gang with its ranks in their order. state: as its executor last reported it, "" where
-    none did."""
+    """Every gang with its ranks in order. state: as last reported by the executor, "" if none
+    did."""
     seen = fleet_view(statuses).instances
     found = []
     for group in groups:

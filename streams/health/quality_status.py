@@ -1,7 +1,7 @@
-"""What a controller can say of a service that stands for several models.
+"""Status of a service that routes over several models.
 
-Owns the JSON names of a service in `/v1/status` and `/v1/explain/NAME`, which stay: other programs
-read them.
+Defines the JSON names of a service in `/v1/status` and `/v1/explain/NAME`, which are stable because
+other programs read them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from topics.scoring import ALL_REQUESTS, FALLBACK
 
 
 def service_facts(route: QualityRoute, done: TickResult) -> dict[str, Any]:
-    """Thresholds, shares and quality, as planned and by the scores that come now; what binds.
+    """Thresholds, shares and quality, as planned and for the current scores; and the binding
+    constraint.
 
-    requests: whose scores `shares` and `quality` are of, 0 where they are of the declared sample.
-    served, fallbacks: requests of the local window, and those of them that another model answered
-    because the one for their score had no room.
+    requests: number of requests behind `shares` and `quality`, 0 if they come from the declared
+    sample. served, fallbacks: requests of the local window, and those of them that another model
+    answered because the model for their score was full.
     """
     known = done.after.splits.get(route.name, SplitState())
     demand = done.observation.demand.get(route.name, UNKNOWN_DEMAND)

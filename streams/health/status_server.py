@@ -1,8 +1,9 @@
-"""The controller's HTTP side: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL, /alerts.
+"""HTTP server of the controller: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL,
+/alerts.
 
-Holds the addresses and when the controller calls itself healthy and ready. Binds loopback unless an
-address is named. Everything but /alerts only reads. With a token for reads, all paths but /healthz,
-/readyz and /alerts (which has its own) ask for it.
+Defines when the controller is healthy and ready. Binds loopback unless an address is given.
+Everything except /alerts only reads. With a read token, all paths except /healthz, /readyz and
+/alerts (which has its own) require it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _SHUTDOWN_S = 2.0
 
 
 class HealthServer:
-    """address: "HOST:PORT"; port 0: any. read_token: an empty one asks for nothing. names: host
-    names that are answered besides addresses (`HostRule`). `url` is where it listens, after
-    `start`."""
+    """address: "HOST:PORT"; port 0: any free port. read_token: if empty, reads need none. names:
+    accepted host names, in addition to addresses (`HostRule`). `url` is the address after `start`.
+    """
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class HealthServer:
         self.url = ""
 
     async def start(self) -> None:
-        """Listen. UserError: the address cannot be had."""
+        """Listen. UserError: the address is not available."""
         host, port = parse_listen(self._address)
         guard = Guard(HostRule(host, self._names), self._limits)
         runner = self._runner = web.AppRunner(
@@ -109,7 +110,7 @@ class HealthServer:
         return app
 
     def _read(self, handler: Handler) -> Handler:
-        """`handler`, for those who have the token for reads, where there is one."""
+        """`handler` behind the check of the read token, if there is one."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             header = request.headers.get("Authorization", "")
@@ -120,7 +121,7 @@ class HealthServer:
         return answer
 
     def unhealthy(self) -> str:
-        """Why this controller is not well; "" if it is."""
+        """Reason why this controller is unhealthy; "" if it is healthy."""
         leads, _, _ = self._facts.leader()
         age_s = self._facts.tick_age_s()
         if leads and age_s > MOST_TICK_AGE_S:
@@ -138,7 +139,7 @@ class HealthServer:
         return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
 
     async def _get_ready(self, _: web.Request) -> web.Response:
-        why = self.unhealthy() or ("" if self._ready() else "nobody is known to lead yet")
+        why = self.unhealthy() or ("" if self._ready() else "no leader is known yet")
         identity = self._facts.identity
         open_points = [dataclasses.asdict(point) for point in identity.open]
         return _json({"ready": not why, "why": why, "open": open_points}, 503 if why else 200)
@@ -158,7 +159,8 @@ class HealthServer:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether what aiohttp logs is no fault of the client's, who is answered with what it is."""
+    """Whether a log record of aiohttp reports an error of the server, not of the client, who
+    receives an error answer."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (web.RequestPayloadError, HttpProcessingError))
 

@@ -1,5 +1,8 @@
-"""Bearer tokens of the controller's HTTP endpoint: from a file or the environment, never from a
-command line, which every user of the machine can read."""
+"""Bearer tokens of the controller's HTTP endpoint.
+
+They come from a file or the environment, never from a command line, which every user of the machine
+can read.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _LEAST_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """path: a file that is read at every request, so the token may rotate. text: the token itself,
-    where there is no file."""
+    """path: a file that is read for every request, so the token may rotate. text: the token itself,
+    if there is no file."""
 
     path: Path | None = None
     text: str = field(default="", repr=False)
@@ -30,7 +33,7 @@ class BearerToken:
         return self.path is not None or bool(self.text)
 
     def read(self) -> str:
-        """The token of this moment; "" where its file cannot be read, which is logged."""
+        """The current token; "" if its file cannot be read, which is logged."""
         if self.path is None:
             return self.text
         try:
@@ -40,7 +43,8 @@ class BearerToken:
             return ""
 
     def allows(self, authorization: str) -> bool:
-        """Whether the header `authorization` holds the token. Without a token nothing does."""
+        """Whether the header `authorization` holds the token. Without a token, nothing is
+        allowed."""
         token = self.read()
         given = authorization.encode("utf-8", "surrogateescape")
         return bool(token) and hmac.compare_digest(given, f"Bearer {token}".encode())
@@ -50,8 +54,8 @@ NO_TOKEN = BearerToken()
 
 
 def read_token(environ: Mapping[str, str]) -> BearerToken:
-    """The token for reads that the environment gives or points to; an empty one where it names
-    none. UserError: a file that cannot be read, or a token that is too short."""
+    """Token for reads from the environment, directly or through a file; empty if neither is set.
+    UserError: a file that cannot be read, or a token that is too short."""
     path, text = environ.get(f"{READ_TOKEN}_FILE", ""), environ.get(READ_TOKEN, "").strip()
     variable = f"{READ_TOKEN}_FILE" if path else READ_TOKEN
     if path:

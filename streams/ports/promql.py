@@ -57,9 +57,8 @@ class _TokenFile(AuthBase):
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         token = self._file.read_text().strip()
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError(
-                f"{self._file} holds no token"
-            )  # the client's own error would show the token
+            # The client's own error would show the token.
+            raise ValueError(f"{self._file} holds no token")
         request.headers["Authorization"] = f"Bearer {token}"
         return request
 
