@@ -112,7 +112,7 @@ def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPat
         limits.append(asked[-1])  # type: ignore[arg-type]
         return no_plan_answer(URGENT, Reason(ReasonCode.NO_PLAN))
 
-    monkeypatch.setattr(solver_client, "answer", looked)
+    monkeypatch.setattr(solver_client, "answer_request", looked)
     plan_here(URGENT, CLUSTER)
     assert 0.0 < limits[0].left_s() < solver_client.URGENT_LIMIT_S
 
