@@ -1,7 +1,7 @@
-"""The one place where the control plane reads clocks, and the way from broker time to domain time.
+"""Clocks of the control plane, and the conversion from broker time to domain time.
 
-Owns this machine's monotonic clock, from which domain time comes through the shared time base. The
-broker's time is `topics.broker_clock`'s.
+All clock reads are here. Domain time derives from this machine's monotonic clock through the shared
+time base; `topics.broker_clock` estimates the broker's time.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ EventsMs: TypeAlias = Callable[[Times, Times], Times]
 
 
 def wall_ms() -> int:
-    """This machine's wall clock: what stands for the broker's until that was heard."""
+    """This machine's wall clock; stands in for the broker's until its time is known."""
     return time.time_ns() // 1_000_000
 
 
 def real_time() -> TimeBase:
-    """Domain time is this machine's wall time, at speed 1."""
+    """Time base in which domain time is this machine's wall time, at speed 1."""
     return TimeBase(1.0, wall_ms(), time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Domain time. mono_ns: the reading, replaced in tests. broker_ms: the broker's time now."""
+    """Domain time. mono_ns: reads the monotonic clock, replaced in tests. broker_ms: the broker's
+    current time."""
 
     time_base: TimeBase
     mono_ns: Callable[[], int] = time.monotonic_ns
@@ -48,7 +49,7 @@ class Clock:
         return self.mono_ns() / 1e9
 
     def real_s_until(self, domain_ms: int) -> float:
-        """Real seconds until domain time is `domain_ms`; 0 if it was already."""
+        """Real seconds until domain time is `domain_ms`; 0 if that is past."""
         return max(0.0, (self.time_base.mono_ns_at(domain_ms) - self.mono_ns()) / 1e9)
 
     def real_age_s(self, append_ms: int) -> float:

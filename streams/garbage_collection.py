@@ -15,6 +15,6 @@ def collect_rarely() -> None:
 def freeze_objects() -> None:
     """Exempt all existing objects from collection, because the arrivals of a simulation never
     change. Later objects are collected as in `collect_rarely`."""
-    gc.collect()  # what is garbage by now would be kept for ever
+    gc.collect()  # otherwise existing garbage would never be freed
     gc.freeze()
     collect_rarely()

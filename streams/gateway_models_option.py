@@ -1,5 +1,5 @@
-"""The options that tell a gateway what is declared: models, before any of them has routes, and the
-hosts from which engines fetch media."""
+"""Gateway options for the declared models, before they have routes, and for the hosts from which
+engines fetch media."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from topics.engine_args import media_domains
 
 
 def declared_options(cluster: Cluster) -> list[str]:
-    """One option per name that requests may be for, with the other name of a model; each by itself,
-    as a single argument must not be longer than 128 KiB."""
+    """One option per requestable name, with the other name of a model; separate options, because a
+    single argument must not exceed 128 KiB."""
     found = [f"--declared={route.name}" for route in cluster.routes]
     for service in cluster.services:
         other = service.hugging_face_name
@@ -20,7 +20,7 @@ def declared_options(cluster: Cluster) -> list[str]:
 
 
 def media_options(engine_args: Iterable[Sequence[str]]) -> list[str]:
-    """The option with the hosts that any engine's arguments allow, where there are some. Each
-    engine still refuses what its own arguments do not allow."""
+    """The option with the hosts that any engine's arguments allow, if there are some. Each engine
+    still refuses hosts that its own arguments do not allow."""
     domains = sorted(frozenset[str]().union(*map(media_domains, engine_args)))
     return [f"--media-domains={','.join(domains)}"] if domains else []

@@ -1,4 +1,4 @@
-"""The one place where text goes into a page."""
+"""Escape text for HTML pages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from topics.printable import printable
 
 
 def escaped(text: str) -> str:
-    """`text` as HTML shows it, and nothing else: no tags, no control characters, no marks that turn
-    the direction of what follows."""
+    """`text` as literal HTML text: without tags, control characters and marks that change the text
+    direction."""
     return escape(printable(text))

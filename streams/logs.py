@@ -1,7 +1,6 @@
-"""Logs of control-plane processes: to stderr, in the form that all parts share, without floods.
+"""Set up logs of control-plane processes: to stderr, in one common form, with repeats limited.
 
-Owns the set-up. Clients of a broker that is away say so ten times a second; a person needs it once
-in a while.
+Kafka clients repeat an outage many times a second; one message now and then is enough.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MOST_KNOWN = 500
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a message (by logger and its text before arguments) pass once in `again_s` seconds."""
+    """Passes a message (by logger and its text before arguments) once in `again_s` seconds."""
 
     def __init__(
         self, again_s: float = AGAIN_S, monotonic_s: Callable[[], float] = time.monotonic
@@ -35,7 +34,7 @@ class RepeatFilter(logging.Filter):
         self._last_s: dict[tuple[str, object], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` is news."""
+        """Whether `record` passes."""
         key, now_s = (record.name, record.msg), self._monotonic_s()
         last_s = self._last_s.get(key)
         if last_s is not None and now_s - last_s < self._again_s:
@@ -57,7 +56,7 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """One line a message, whoever's words it holds; of tracebacks the lines stay."""
+    """One printable line per message; tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a method of logging
         """The line without a traceback."""
@@ -85,7 +84,7 @@ class JsonLines(PrintableFormatter):
 
 
 def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
-    """Set up this process: our messages from `level` on, libraries from warning on. form: of
+    """Set up this process: our messages from `level`, those of libraries from warning. form: one of
     FORMS."""
     formatter = JsonLines() if form == "json" else PrintableFormatter(FORMAT)
     formatter.converter = time.gmtime

@@ -1,4 +1,4 @@
-"""Words that depend on a number, and lines that must fit."""
+"""Text that depends on a number, and lines of limited width."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _FIGURE = re.compile(r"(?:[(~+-]*\d[\d.,/]*|of|to|at|)\Z")
 
 
 def clipped(line: str, width: int) -> str:
-    """`line` in `width` columns, its end left out between words, with no figure without what it is
-    of: a figure in two halves is another figure."""
+    """`line` in `width` columns, cut between words. A figure is never separated from its unit or
+    cut in half."""
     if len(line) <= width:
         return line
     words = line[: width - 2].split(" ")[:-1]

@@ -1,7 +1,7 @@
-"""Folders and files that hold state and logs: for the user of this process alone (0700, 0600).
+"""Folders and files for state and logs, readable by the user of this process alone (0700, 0600).
 
-They hold prompts' lengths, addresses, keys of a run and whatever engines print. A folder that was
-there before and that others may read is named in a warning: it may be shared on purpose.
+They hold prompt lengths, addresses, keys of a run and engine output. An existing folder that others
+may read is named in a warning, because it may be shared on purpose.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: Path) -> None:
-    """Make `path` where it is missing; OSError."""
+    """Create `path` if it is missing; OSError."""
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
     _warn_if_open(path)
 
 
 def open_private(path: Path, mode: str) -> BinaryIO:
-    """Open a file to write; `mode` as of `open`, binary. One of ours that others could read is
-    closed to them. OSError."""
+    """Open a file to write; `mode` as of `open`, binary. Restricts the permissions of an own file
+    that others could read. OSError."""
     return cast(BinaryIO, open(path, mode, opener=_opener))
 
 

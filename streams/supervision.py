@@ -1,8 +1,7 @@
-"""How a process of the control plane ends: on SIGTERM, SIGINT, or when its supervisor is gone.
+"""End a control-plane process on SIGTERM, SIGINT, or the end of its supervisor.
 
-Owns the wait for the end. Knows nothing of what the process does meanwhile. The supervisor keeps
-the write end of a pipe and names the read end in SHOAL_SUPERVISION_FD; end of file on it means that
-the supervisor died, however it died, and a process on the supervision pipe goes too.
+The supervisor keeps the write end of a pipe and names the read end in SHOAL_SUPERVISION_FD. End of
+file on it means that the supervisor ended, even by a crash, so the process ends too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def supervision_fd() -> int | None:
-    """The read end of the supervisor's pipe, None for a process that was started by hand."""
+    """Read end of the supervisor's pipe; None for a process started by hand."""
     text = os.environ.get(VARIABLE, "")
     if not text.isdigit():
         return None
@@ -32,10 +31,10 @@ def supervision_fd() -> int | None:
 
 
 def prepare_end() -> Callable[[], None]:
-    """Take over the signals; the result blocks until the process should end.
+    """Install the signal handlers; the result blocks until the process should end.
 
-    For a main thread without an event loop. Two steps, so that a signal that comes between
-    "ready" and the wait still ends the process cleanly.
+    For a main thread without an event loop. Two steps, so that a signal between "ready" and the
+    wait still ends the process cleanly.
     """
     woken, waker = socket.socketpair()
     waker.setblocking(False)
@@ -73,8 +72,8 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 async def insist(end: asyncio.Event, within_s: float) -> None:
     """Once `end` is set, end this process after `within_s` real s if it has not ended by then.
 
-    For a process whose clean-up may wait for somebody who is gone: when the supervisor dies the
-    broker ends too, and a Kafka client can wait for it without a limit.
+    For a process whose clean-up may wait for an ended process: the broker ends with the supervisor,
+    and a Kafka client can wait for it without a limit.
     """
     await end.wait()
     timer = threading.Timer(within_s, os._exit, (0,))
@@ -83,7 +82,7 @@ async def insist(end: asyncio.Event, within_s: float) -> None:
 
 
 def end_with_supervisor() -> None:
-    """End this process at once when the supervisor is gone; for one that blocks in long work."""
+    """End this process at once when the supervisor ends; for a process that blocks in long work."""
     fd = supervision_fd()
     if fd is None:
         return

@@ -1,7 +1,7 @@
-"""The one place where text goes to a terminal: nothing in it reaches the terminal as a command.
+"""Write text to a terminal so that no part of it acts as a terminal command.
 
-`guarded_output` covers whatever is printed, `streams.terminal_console` what is laid out by rich.
-JSON keeps its meaning: see `show_json_bytes`.
+`guarded_output` covers printed text, `streams.terminal_console` text that rich lays out. JSON stays
+valid: see `show_json_bytes`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from topics.printable import printable_json, printable_lines
 
 
 class PrintableStream:
-    """A text stream that replaces what is not printable in what is written. raw: the stream below,
-    for those whose control sequences are their own."""
+    """Text stream that replaces unprintable characters. raw: the underlying stream, for callers
+    that write their own control sequences."""
 
     def __init__(self, raw: IO[str]) -> None:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """As of the stream below; its length counts as written."""
+        """Write `text` to the underlying stream; returns its full length."""
         self.raw.write(printable_lines(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """One after the other."""
+        """Write the lines in order."""
         for line in lines:
             self.write(line)
 
@@ -36,13 +36,13 @@ class PrintableStream:
 
 
 def raw_stream(stream: IO[str]) -> IO[str]:
-    """The stream itself, where `stream` guards one."""
+    """The underlying stream if `stream` is guarded, else `stream`."""
     return stream.raw if isinstance(stream, PrintableStream) else stream
 
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """While inside, standard output and standard error take printable text only."""
+    """Context in which standard output and standard error take printable text only."""
     before = sys.stdout, sys.stderr
     if not isinstance(sys.stdout, PrintableStream):
         sys.stdout, sys.stderr = PrintableStream(before[0]), PrintableStream(before[1])

@@ -1,4 +1,4 @@
-"""Consoles of rich whose texts are printable; styles and movements are no part of a text."""
+"""Consoles of rich with printable text; styles and cursor movements stay possible."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from topics.printable import printable_lines
 
 
 class SafeConsole(Console):
-    """A console whose texts hold no control characters, whoever wrote them. Writes to standard
-    output, or with `stderr=True` to standard error."""
+    """Console whose texts hold no control characters. Writes to standard output, or with
+    `stderr=True` to standard error."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of `renderable`."""
+        """Segments of `renderable`, printable."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 segment = Segment(printable_lines(segment.text), segment.style)
@@ -27,7 +27,7 @@ class SafeConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where it writes: below the guard of what is printed."""
+        """The underlying stream, below the guard of printed text."""
         return raw_stream(super().file)
 
     @file.setter

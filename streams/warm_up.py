@@ -1,8 +1,8 @@
-"""Compiled code made ready before anything waits for it.
+"""Compile the hot code before any caller waits for it.
 
-Where nothing is kept on disk yet, compiling takes seconds, in which a process that was about to
-lead would say nothing, and its first plan would wait. Owns what is run once for that: what reads
-telemetry and looks at it each second, and what values the instances that plans choose from.
+Without a cache on disk, compilation takes seconds. Without this step, a process that is about to
+lead would be silent meanwhile, and its first plan would wait. Covers the code that reads telemetry
+and evaluates it each second, and the code that values instances for plans.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LONG_S = 2.0
 
 
 async def warmed(pipelines: bool) -> None:
-    """Both of the below, beside what else runs. Says so where it takes long. Nothing depends on it:
-    where it fails, whatever comes first is slower."""
+    """Run both functions below, concurrently with the caller's other work. Logs if it takes long. A
+    failure only makes the first use slower."""
     work = asyncio.gather(
         asyncio.to_thread(warm_up), asyncio.to_thread(warm_plans, pipelines), return_exceptions=True
     )
@@ -51,7 +51,7 @@ async def warmed(pipelines: bool) -> None:
 
 
 def warm_up() -> None:
-    """Compile it, or load it from disk. May run in a thread."""
+    """Compile telemetry code, or load it from disk. May run in a thread."""
     record = Telemetry(
         "model", "gateway", "boot", 1, _NOW_MS, 1000, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
         ttft_ms={1: 1},
@@ -72,7 +72,7 @@ def warm_up() -> None:
 
 
 def warm_plans(pipelines: bool) -> None:
-    """The same for plans; with `pipelines` also for instances over several nodes."""
+    """The same for plan code; with `pipelines` also for multi-node instances."""
     model = catalog.model("meta-llama/Llama-3.1-8B-Instruct")
     service = Service("model", model, Slo(2000.0, 80.0), pipelines="same-slice")
     node, lengths = NodeSlice(catalog.gpu("L40S"), 1), Lengths.expected(500.0, 100.0)

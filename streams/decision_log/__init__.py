@@ -1,1 +1,1 @@
-"""What the controller saw and decided, kept on disk so that a span of it can be run again."""
+"""Decision log: observations and decisions of the controller on disk, for replay."""

@@ -1,7 +1,7 @@
-"""The difference between two JSON values, small where little changed.
+"""Difference between two JSON values, small if little changed.
 
-Owns the form: None for no difference, {"+": {key: difference}, "-": [gone keys]} between two
-objects, [value] for anything that was replaced. Knows nothing of what the values mean.
+Form: None for no difference, {"+": {key: difference}, "-": [removed keys]} between two objects,
+[value] for a replaced value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ABSENT: Any = object()
 
 
 def difference(old: Any, new: Any) -> Any:
-    """What turns `old` into `new`; None where they are equal. `old` may be ABSENT."""
+    """The patch from `old` to `new`; None if they are equal. `old` may be ABSENT."""
     if old is ABSENT:
         return [new]
     if isinstance(old, dict) and isinstance(new, dict):
@@ -32,7 +32,8 @@ def difference(old: Any, new: Any) -> Any:
 
 
 def patched(old: Any, patch: Any) -> Any:
-    """`old` with `patch` applied; `old` itself is not changed. ValueError: they do not fit."""
+    """`old` with `patch` applied; `old` itself is not changed. ValueError: the patch does not
+    fit."""
     if patch is None:
         return old
     if isinstance(patch, list) and len(patch) == 1:

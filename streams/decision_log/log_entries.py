@@ -1,10 +1,10 @@
-"""The lines of a decision log: what each says, and how effects are named.
+"""Lines of a decision log, and the digest of effects.
 
-Owns the keys. A segment of the log is a file of lines, the first a start, all others ticks:
+A segment of the log is a file of lines, the first a start, all others ticks:
 
     start  form, version, controller, at_ms, cluster, state
-    tick   now_ms, seen (differences, see `observations`), cluster where it changed,
-           effects (a digest, absent where there were none), decisions, billed and short
+    tick   now_ms, seen (differences, see `observations`), cluster if it changed,
+           effects (a digest, absent if there were none), decisions, billed and short
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORM = 2
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a segment begins: the state before its first tick. version: of Shoal."""
+    """Start of a segment: the state before its first tick. version: of Shoal."""
 
     version: str
     controller: str
@@ -37,7 +37,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick as it was. digest: of its effects, "" for none."""
+    """One recorded tick. digest: of its effects, "" for none."""
 
     now_ms: int
     observation: Observation
@@ -47,7 +47,7 @@ class Tick:
 
 
 def digest(effects: Iterable[Effect]) -> str:
-    """A name for `effects`, the same only where they are the same byte for byte; "" for none."""
+    """Digest of `effects`, equal only if they are equal byte for byte; "" for none."""
     said = hashlib.blake2b(digest_size=12)
     some = False
     for effect in effects:

@@ -1,4 +1,4 @@
-"""Where decision logs are kept on this machine if nobody says otherwise."""
+"""Default folder of decision logs on this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads decision logs back: which segments there are, and what one of them holds.
+"""Read decision logs: the segments, and the content of each.
 
-Owns tolerance for how a controller ends: a segment that stops in the middle of a line is read up to
-there. What is damaged in any other way is refused with the file and the line.
+A segment whose last line is incomplete is read up to that line, because a controller may be killed.
+Any other damage is refused with file and line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Segment:
 
     @property
     def controller(self) -> str:
-        """Who wrote it, from its name."""
+        """The controller that wrote it, from its name."""
         return unquote(self.path.name.removesuffix(SUFFIX).split("-", 1)[-1])
 
     def read(self) -> tuple[Start, Iterator[Tick]]:
@@ -110,7 +110,7 @@ def _start(line: dict[str, Any]) -> Start:
 
 @contextmanager
 def _named(path: Path, number: int) -> Iterator[None]:
-    """Errors of what stands in a line become a UserError that names it."""
+    """Convert errors of a line's content to a UserError with its position."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:

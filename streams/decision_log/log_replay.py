@@ -1,7 +1,7 @@
-"""A recorded span decided again as it was: are the decisions the same, byte for byte?
+"""Replay a recorded span and compare the decisions byte for byte.
 
-Owns the comparison. Every segment starts from the state that was recorded with it, so a difference
-in one of them says nothing about the next.
+Every segment starts from its recorded state, so a difference in one segment does not affect the
+next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class TickDifference:
-    """A tick whose effects differ. then, now: its decisions; equal where only records differ."""
+    """A tick with different effects. then, now: its decisions; equal if only records differ."""
 
     now_ms: int
     then: tuple[Decision, ...]
@@ -26,8 +26,8 @@ class TickDifference:
 
 @dataclass(slots=True)
 class Rerun:
-    """What came of it. first_ms, last_ms: of the ticks compared. differs: at most one a segment,
-    the first: what follows from it differs too. versions: that recorded the span."""
+    """Result of a replay. first_ms, last_ms: of the compared ticks. differs: at most one per
+    segment, the first, because later ones follow from it. versions: that recorded the span."""
 
     ticks: int = 0
     first_ms: int = 0
@@ -39,7 +39,7 @@ class Rerun:
 
     @property
     def same(self) -> bool:
-        """Whether every tick had the effects that it had."""
+        """Whether every tick has its recorded effects."""
         return not self.differs
 
 

@@ -1,8 +1,8 @@
-"""Writes the decision log: in a thread, in segments, within a bounded size.
+"""Write the decision log: in a thread, in segments, within a bounded size.
 
-Owns files and faults. A tick hands over values and goes on at once; what cannot be written is
-counted and said, and deciding goes on. Every segment begins with the whole state, so that a span
-can be run again from any of them; after a fault a new segment begins.
+A tick hands over values and continues at once. Ticks that cannot be written are counted and logged;
+the controller continues. Every segment begins with the whole state, so that a replay can begin at
+any of them; after an error a new segment begins.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SUFFIX = ".jsonl.gz"
 SEGMENT_S = 600
 _MOST_WAITING = 120
 _RETRY_S = 30.0
-_PLAIN = ":@+"  # what ids may hold and file names too; a "/" is quoted
+_PLAIN = ":@+"  # allowed in ids and in file names; a "/" is quoted
 
 
 class DecisionLog:
     """A log in `folder`, of at most `most_bytes` over all of its segments.
 
-    `lost` counts ticks that were not written. `start` opens nothing but the thread; the folder is
-    made with the first tick, and each segment holds `segment_s` domain seconds.
+    `lost` counts ticks that were not written. `start` only starts the thread; the first tick
+    creates the folder. Each segment holds `segment_s` domain seconds.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class DecisionLog:
         self.lost = 0
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer thread."""
         self._thread.start()
 
     def tick(self, done: TickResult) -> None:
-        """Hand one tick over."""
+        """Queue one tick."""
         try:
             self._waiting.put_nowait(done)
         except queue.Full:
@@ -81,7 +81,7 @@ class DecisionLog:
             self._broken.set()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Write what waits, if that takes no longer than `within_s` real seconds."""
+        """Write pending ticks, for at most `within_s` real seconds."""
         try:
             self._waiting.put(None, timeout=within_s)
         except queue.Full:
@@ -92,7 +92,7 @@ class DecisionLog:
         while (done := self._waiting.get()) is not None:
             try:
                 self._write(done)
-            except Exception as error:  # of a disk, or of a value without a JSON form
+            except Exception as error:  # a disk error, or a value without a JSON form
                 self.lost += 1
                 self._broken.set()
                 self._retry_at_s = self._monotonic_s() + _RETRY_S
@@ -110,7 +110,7 @@ class DecisionLog:
                 return
             self._broken.clear()
             self._drop_segment()
-        elsewhere = done.before is not self._after  # this controller began to lead, say
+        elsewhere = done.before is not self._after  # for example, this controller began to lead
         if self._file is not None and (elsewhere or now_ms - self._began_ms >= self._segment_ms):
             self._end_segment()
         self._after = done.after
@@ -152,7 +152,7 @@ class DecisionLog:
         )
 
     def _put(self, line: dict[str, Any]) -> None:
-        # Flushed with every line: what a killed controller saw last is what one wants to know.
+        # Flush every line: the last observation of a killed controller matters most.
         assert self._file is not None  # noqa: S101  a segment was begun
         data = self._packer.compress(write_value(line) + b"\n")
         self._file.write(data + self._packer.flush(zlib.Z_SYNC_FLUSH))
@@ -165,7 +165,7 @@ class DecisionLog:
                 file.write(self._packer.flush(zlib.Z_FINISH))
 
     def _drop_segment(self) -> None:
-        """Leave a segment that could not be written as it is."""
+        """Abandon a segment that could not be written, as it is."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -177,7 +177,7 @@ class DecisionLog:
         """Remove the oldest segments until the rest is within the limit."""
         sizes: dict[Path, int] = {}
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=started_ms):
-            with contextlib.suppress(FileNotFoundError):  # another controller makes room here, too
+            with contextlib.suppress(FileNotFoundError):  # another controller removes, too
                 sizes[path] = path.stat().st_size
         total = sum(sizes.values())
         for path, size in sizes.items():

@@ -1,8 +1,7 @@
-"""Observations as differences from tick to tick, and back.
+"""Encode observations as differences from tick to tick, and decode them.
 
-Owns which parts of an observation are written: of mappings the entries that changed, everything
-else whole and only where it is not empty. The fields are those of `Observation`, whatever they
-are. Writer and reader each remember the last observation.
+Of mappings, the changed entries are written; other fields are written whole if they are not empty.
+The fields are those of `Observation`. Writer and reader each keep the last observation.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
 
 
 class ObservationWriter:
-    """`write` gives what changed since the last call; the first call gives everything."""
+    """`write` returns the changes since the last call; the first call returns everything."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, tuple[object, Any]]] = {}
 
     def write(self, observation: Observation) -> dict[str, Any]:
-        """A JSON object from which a reader that read all before makes `observation`."""
+        """JSON object from which a reader of all earlier ones rebuilds `observation`."""
         written: dict[str, Any] = {}
         for name in _FIELDS:
             value = getattr(observation, name)
@@ -47,7 +46,7 @@ class ObservationWriter:
         for key, item in value.items():
             known, tree = last.get(key, (None, ABSENT))
             if known is item:
-                continue  # the very same value: most statuses, most of the time
+                continue  # the same object: most statuses, most of the time
             new = orjson.loads(write_value(item))
             last[key] = item, new
             found = difference(tree, new)
@@ -65,7 +64,7 @@ class ObservationWriter:
 
 
 class ObservationReader:
-    """`read` takes what a writer wrote, in its order, and gives the observations back."""
+    """`read` takes the objects of a writer in order and returns the observations."""
 
     def __init__(self) -> None:
         hints = typing.get_type_hints(Observation)
@@ -74,7 +73,7 @@ class ObservationReader:
         self._values: dict[str, dict[str, Any]] = {}
 
     def read(self, written: Mapping[str, Any]) -> Observation:
-        """The next observation. ValueError (InvalidRecord is one): it makes no sense."""
+        """The next observation. ValueError (InvalidRecord is one): the object is invalid."""
         found: dict[str, Any] = {}
         for name, hint in self._hints.items():
             if typing.get_origin(hint) is not Mapping:

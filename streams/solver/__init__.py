@@ -1,1 +1,1 @@
-"""Where plans are made: urgent ones in a thread, full ones in a process that can be killed."""
+"""Planner execution: urgent plans in a thread, full plans in a process that can be killed."""

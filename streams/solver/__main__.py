@@ -1,6 +1,6 @@
-"""`python -m streams.solver`: answers plan requests on stdin with lines on stdout.
+"""Solver process: `python -m streams.solver` answers plan requests on stdin with lines on stdout.
 
-Owns the loop only. It may be killed at any moment; whoever asked starts another.
+It may be killed at any moment; the controller starts another.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ started, or on a loaded machine."""
 
 
 class Stopwatch:
-    """Seconds since it was made. The search is the first to ask; what came before it counts for
-    `ANSWER_S - _SEARCH_S` at most."""
+    """Seconds since creation. The search calls it first; the time before that call counts for at
+    most `ANSWER_S - _SEARCH_S`."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -49,12 +49,12 @@ class Stopwatch:
 
 
 def main() -> int:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     end_with_supervisor()
     _end_with_parent()
-    # Serving comes first on a shared machine: what is solved here can wait a little.
+    # Serving has priority on a shared machine, so the solver runs at low priority.
     os.nice(5)
-    # Solvers print; answers get a descriptor that nobody else writes to.
+    # Solver libraries print to stdout, so answers use a descriptor of their own.
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)
         for line in sys.stdin.buffer:
@@ -65,7 +65,7 @@ def main() -> int:
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)
                 found = answer_request(request, cluster, profile, planner, options)
             except Exception as error:
-                # Any failure is an answer: the last good plan stands, and the reason is said.
+                # Report any failure as an answer: the last valid plan stays in force.
                 named = f"{type(error).__name__}: {error}"
                 found = no_plan_answer(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
             out.write(encode_answer(found))
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    """Nobody reads an answer once the controller is gone, however it went."""
+    """End with the controller, because then no process reads an answer."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

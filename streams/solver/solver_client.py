@@ -1,9 +1,8 @@
-"""The controller's end of the planner: requests go out, answers come into a later observation.
+"""Planner client of the controller: sends requests; answers appear in a later observation.
 
-Owns where plans are made. Urgent requests are small: they are answered by a thread of this process,
-so neither a long full solve nor a solver process that starts anew holds them up. Full requests go
-to a process of their own, one at a time, with a limit on each; it is killed and started again when
-it does not answer.
+Urgent requests are small. A thread of this process answers them, so neither a long full solve nor a
+restarting solver process delays them. Full requests go to a separate process, one at a time, each
+with a time limit; a process that does not answer is killed and restarted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FULL_LIMIT_S = 60.0
 URGENT_LIMIT_S = 10.0
 """Real seconds for one answer; of a full one, the start of the process included."""
 
-_URGENT_S = 8.0  # of them for the search, valuing what may be had included
+_URGENT_S = 8.0  # of these for the search, including the evaluation of candidate instances
 _MOST_LINE_BYTES = 64 * 1024 * 1024
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
@@ -56,7 +55,7 @@ def solver_argv() -> list[str]:
 
 
 def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-    """Plan in this process. What is urgent comes in time, with the best that was found by then."""
+    """Plan in this process. An urgent request returns in time, with the best plan found by then."""
     options, began_s = OPTIONS, time.monotonic()
     if request.urgency is Urgency.URGENT:
         elapsed_s = partial(_since_s, began_s)
@@ -71,11 +70,11 @@ def _since_s(began_s: float) -> float:
 
 
 class Solver:
-    """argv: how to start the process. Run `run` beside the ticks.
+    """argv: command of the process. Run `run` concurrently with the ticks.
 
-    news is set when a plan has come in. It is not set for a failure, which waits for the next tick:
-    asked again at once, it would fail again at once. killed: how often the process or the thread
-    was given up.
+    news is set when a plan arrives. It is not set for a failure, which waits for the next tick,
+    because an immediate retry would fail too. killed: how often the process or the thread was
+    abandoned.
     """
 
     def __init__(
@@ -97,9 +96,9 @@ class Solver:
         self.killed = 0
 
     def ask(self, request: PlanRequest, cluster: Cluster) -> None:
-        """Ask; returns at once. A request of the same urgency that still waits is given up.
+        """Send a request; returns at once. Replaces a pending request of the same urgency.
 
-        cluster: as declared; prices ride in the request.
+        cluster: as declared; the request holds current prices.
         """
         given_up = self._waiting.pop(request.urgency, None)
         if given_up is not None:
@@ -108,17 +107,17 @@ class Solver:
         self._asked[request.urgency].set()
 
     def take(self) -> tuple[PlanAnswer, ...]:
-        """Answers that came since the last call, each once."""
+        """Answers since the last call, each once."""
         found, self._answers = tuple(self._answers), []
         self.news.clear()
         return found
 
     async def run(self) -> None:
-        """Have what waits answered, until cancelled; the process ends then."""
+        """Have pending requests answered until cancelled; then end the process."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lane(Urgency.URGENT, self._in_thread))
-                # The process imports for a while: have it ready for the first request.
+                # Imports take a while, so start the process before the first request.
                 await self._running()
                 tasks.create_task(self._lane(Urgency.FULL, self._in_process))
         finally:
@@ -152,7 +151,7 @@ class Solver:
             named = str(error) or type(error).__name__
             why = Reason(ReasonCode.SOLVER_GONE, quoted=named)
         except (InvalidRecord, ValueError, KeyError, TypeError) as error:
-            # Not JSON, a line too long, a field that is missing: whatever it is, it is no solver.
+            # Invalid JSON, a line too long or a missing field: the process is not usable.
             why = Reason(ReasonCode.SOLVER_GARBLED, quoted=str(error))
         log.warning("%s plan: %s", urgency, text(why))
         await self._start_over(urgency)
@@ -162,7 +161,7 @@ class Solver:
         self.killed += 1
         if urgency is Urgency.FULL:
             await self._kill()
-        else:  # a thread cannot be killed: leave it behind
+        else:  # a thread cannot be killed: abandon it
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = _threads()
 
@@ -172,7 +171,7 @@ class Solver:
         try:
             return await planning
         except Exception as error:
-            # As in the process: any failure is an answer, and what runs stays.
+            # As in the process: any failure is an answer, and instances stay unchanged.
             log.exception("urgent plan: unhandled error")
             named = f"{type(error).__name__}: {error}"
             return no_plan_answer(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))

@@ -1,7 +1,7 @@
-"""What goes over the pipe between the controller and its solver: one JSON object per line.
+"""Wire format between the controller and its solver: one JSON object per line.
 
-Owns the form of questions and answers. Both ends are the same version of Shoal on one machine,
-so there are no versions here; what does not fit is an error of ours.
+Both ends are the same version of Shoal on one machine, so there are no versions; a malformed line
+is a bug.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from topics.codec import read_value, write_value
 
 
 def encode_request(request: PlanRequest, cluster: Cluster) -> bytes:
-    """A line that asks for a plan of `cluster`, as it is declared now."""
+    """The line that requests a plan of `cluster`, as declared now."""
     return write_value({"request": request, "cluster": cluster}) + b"\n"
 
 
 def decode_request(line: bytes) -> tuple[PlanRequest, Cluster]:
-    """What `ask` put into the line."""
+    """Decode a line of `encode_request`."""
     said = orjson.loads(line)
     request: PlanRequest = read_value(PlanRequest, said["request"])
     cluster: Cluster = read_value(Cluster, said["cluster"])
@@ -27,11 +27,11 @@ def decode_request(line: bytes) -> tuple[PlanRequest, Cluster]:
 
 
 def decode_answer(line: bytes) -> PlanAnswer:
-    """What `reply` put into the line."""
+    """Decode a line of `encode_answer`."""
     found: PlanAnswer = read_value(PlanAnswer, orjson.loads(line))
     return found
 
 
 def encode_answer(found: PlanAnswer) -> bytes:
-    """A line that answers."""
+    """The line that holds an answer."""
     return write_value(found) + b"\n"

@@ -1,1 +1,1 @@
-"""Window workers: telemetry of all gateways merged per model and second, beyond one machine."""
+"""Window workers: merge the telemetry of all gateways per model and second, on several machines."""

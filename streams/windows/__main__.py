@@ -1,7 +1,8 @@
-"""`python -m streams.windows`: one window worker. It prints a JSON line with the number of its
-partitions each time that Kafka gives it some. Start as many as there are machines to share the
-load; they may join, leave and die at any time. Controllers read what they merge with
-`--demand merged`.
+"""Run one window worker: `python -m streams.windows`.
+
+It prints a JSON line with its partition count at each assignment from Kafka. Start one per machine
+that shares the load; workers may join, leave and crash at any time. Controllers read the merged
+demand with `--demand merged`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from topics.topic_table import PREFIX
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until told to end; 2 for a broker that is not there or not usable."""
+    """Run until a signal; returns 2 if the broker is unreachable or unusable."""
     parser = argparse.ArgumentParser(prog="python -m streams.windows", description=__doc__)
     parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
     parser.add_argument("--prefix", default=PREFIX, help="of topic names")

@@ -1,8 +1,8 @@
-"""The workers as a Faust application: an agent on `telemetry`, whose partitions Kafka spreads over
-all workers of the group; what it merges goes to `demand`.
+"""Window worker as a Faust application: an agent on `telemetry` writes merged records to `demand`.
 
-Owns when a second is closed and when its records are acknowledged: only once what was merged is
-with the broker, so a worker that is killed leaves everything that is not to the next one.
+Kafka distributes the partitions over all workers of the group. A second's records are acknowledged
+only after the broker has its merged record, so the successor of a killed worker reads the rest
+again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ Ends = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
 
 @dataclass(slots=True)
 class _Second:
-    """What one partition got in the second `appended_s`; last_s: monotonic s of the last record."""
+    """Records of one partition in the second `appended_s`; last_s: monotonic s of the last
+    record."""
 
     appended_s: int
     last_s: float = 0.0
@@ -50,9 +51,8 @@ class _Second:
 
 
 class Worker:
-    """The seconds not closed yet of the partitions that this worker has now. ends: asks the broker
-    for the offsets that the next records of partitions will get. keys: telemetry is checked with
-    them, and what is merged is signed."""
+    """Open seconds of the partitions of this worker. ends: queries the broker for the next offsets
+    of partitions. keys: verify telemetry and sign merged records."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Worker:
     ) -> None:
         self._verifier = Verifier(keys)
         self._told = 0
-        # What it merges was appended a moment ago, by the clock that will date the result too.
+        # The broker appended these records a moment ago and will date the result by the same clock.
         self._appended_ms = 0
         self._signer = Signer(keys, lambda: self._appended_ms)
         self._demand = demand
@@ -72,7 +72,7 @@ class Worker:
         self._open: dict[int, _Second] = {}
 
     async def take(self, event: Any) -> None:
-        """A record; the first of a later second closes the one before."""
+        """Add a record; the first record of a later second closes the previous one."""
         message = event.message
         appended_s = _append_ms(event) // 1000
         known = self._open.get(message.partition)
@@ -85,8 +85,8 @@ class Worker:
         known.last_s = self._monotonic_s()
 
     async def close_idle(self) -> None:
-        """Close seconds after which nothing came, and of which nothing is left with the broker: it
-        may be this worker that stood still, and a second that is merged twice is counted once."""
+        """Close seconds without further records, if the broker holds no more of them. This worker
+        itself may have been stopped. A second that is merged twice is counted once."""
         idle = {partition for partition in self._open if self._is_idle(partition)}
         if not idle:
             return
@@ -104,12 +104,12 @@ class Worker:
                     await self._close(partition)
 
     def _is_idle(self, partition: int) -> bool:
-        """Whether an open second has got nothing for a while."""
+        """Whether an open second has received no record for a while."""
         second = self._open.get(partition)
         return second is not None and self._monotonic_s() - second.last_s > _IDLE_S
 
     def forget(self, partitions: set[int]) -> None:
-        """These go to other workers, who read again what is not acknowledged."""
+        """Drop revoked partitions; their new workers read the unacknowledged records again."""
         for partition in partitions:
             self._open.pop(partition, None)
 
@@ -144,7 +144,7 @@ class Worker:
 
 
 def _pairs(headers: Any) -> Any:
-    """The headers of a record as Faust gives them, in pairs."""
+    """Headers of a record of Faust, as pairs."""
     return tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers or ())
 
 
@@ -197,7 +197,7 @@ def make_app(bootstrap: str, prefix: str, keys: Keys = _NO_KEYS) -> faust.App:
 
 
 def _credentials() -> Any:
-    """The settings of this process as Faust takes them; None for plaintext."""
+    """TLS and SASL settings of this process for Faust; None for plaintext."""
     settings = security()
     found = options(settings)
     context = found.get("ssl_context")

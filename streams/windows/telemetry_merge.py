@@ -1,8 +1,8 @@
-"""Merging the records of a partition of `telemetry`, second by second of the broker's clock.
+"""Merge the records of a partition of `telemetry`, per second of the broker's clock.
 
-Owns what belongs together: records that the broker appended to one partition within one second. It
-follows from the log alone, so whoever merges them makes the same record, and nothing is counted
-twice when a worker is replaced. Knows nothing of Kafka clients.
+A group is the records that the broker appended to one partition within one second. The log alone
+determines it, so every worker computes the same merged record, and a replaced worker causes no
+double count.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from topics.telemetry_columns import (
 def merged(
     partition: int, appended_s: int, records: TelemetryBatch, appended_ms: NDArray[np.int64]
 ) -> list[Demand]:
-    """One record per model, of all `records` (appended at `appended_ms`) that `partition` got in
-    the second `appended_s`. Sums end at what a record may say, so no gateway makes one that nobody
-    takes."""
+    """One record per model from all `records` (appended at `appended_ms`) of `partition` in the
+    second `appended_s`. Sums are capped at the valid maximum of a record, so no gateway can make
+    the merged record invalid."""
     ends_ms = np.maximum(0, appended_ms - records.numbers[:, AGE_MS])
     words: dict[str, dict[str, GatewayState]] = {}
     rows = zip(records.names, records.numbers.tolist(), ends_ms.tolist(), strict=True)
@@ -80,8 +80,8 @@ def merged(
 
 
 def _supersedes(known: GatewayState, boot: str, end_ms: int, leaving: bool) -> bool:
-    """Whether these are later words than `known`: a sign-off is the last of its boot, though
-    others may be dated a little later."""
+    """Whether this record is later than `known`. A sign-off is the last of its boot, even if others
+    are dated a little later."""
     if boot == known.boot and leaving != known.leaving:
         return leaving
     return end_ms >= known.end_ms
