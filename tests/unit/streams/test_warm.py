@@ -17,7 +17,7 @@ import gc
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from autoscaler.decide import ControllerState, Observation, decide
-from autoscaler.estimate.model_demand import observe
+from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.queue_model import overload
 from loadtests.large_estate import Estate
 from streams.ports.telemetry_wire import read_reported
@@ -53,7 +53,7 @@ for second in range(15):
     ends_ms = np.full(4, now_ms)
     assert merged(0, now_ms // 1000, records, ends_ms)
     estate.windows.add_all(records, ends_ms)
-    demand = observe(estate.windows, models, cluster.policy, now_ms)
+    demand = observe_demand(estate.windows, models, cluster.policy, now_ms)
     seen = Observation(demand=demand, statuses=estate.statuses(now_ms))
     state, _ = decide(state, seen, cluster, now_ms)
 assert len(before) >= 6, before
