@@ -18,7 +18,6 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import observe_demand
-from autoscaler.estimate.queue_model import overload
 from loadtests.large_estate import Estate
 from streams.ports.telemetry_wire import read_reported
 from streams.warm_up import warm_up
