@@ -57,7 +57,7 @@ def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
     good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
     if len(good) > _MAX_SPLITS:
         good = [good[round(i * (len(good) - 1) / (_MAX_SPLITS - 1))] for i in range(_MAX_SPLITS)]
-    # The lowest two splits below the minimum quality show the price of the quality.
+    # The lowest split and the one just below the minimum show the price of the quality.
     worse = [s for s in found if s.quality < route.at_least - 1e-9]
     below = worse[:1] + worse[-1:]
     wanted = {s.cuts: s for s in (*below, *good)}
