@@ -16,11 +16,16 @@ from autoscaler.optimizer.arrays import Floats, Ints
 from autoscaler.optimizer.check import checked
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group, fitting, units_of
 from autoscaler.optimizer.decomposition.incumbent import Incumbent
-from autoscaler.optimizer.decomposition.search import solve_decomposed
+from autoscaler.optimizer.decomposition.knapsack import UNITS
+from autoscaler.optimizer.decomposition.search import Outcome, solve_decomposed
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits
 from autoscaler.optimizer.problem import AllocationProblem, check_numbers
-from autoscaler.optimizer.result import AllocationResult, SolveOptions
+from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status
+from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.solve import solve
+
+_MOST_COLUMNS = 2_000_000
+"""More columns are not written out at once: they would take seconds and hundreds of MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +94,69 @@ def solve_templates(
     if got.plan is not None:
         rows = _rows(got.plan, len(problem.price_usd_per_h))
         return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
-    return _by_columns(problem, options, None)
+    return _by_columns(problem, options, None, (form, got))
 
 
 def _by_columns(
-    problem: TemplateProblem, options: SolveOptions, running: Ints | None
+    problem: TemplateProblem,
+    options: SolveOptions,
+    running: Ints | None,
+    searched: tuple[Decomposed, Outcome] | None = None,
 ) -> TemplatePlan:
-    made, keys = columns_of(problem, running)
+    """The plan over columns that are written out; where there are too many, over those that the
+    search before, which found no plan, prices lowest."""
+    whole = problem.columns <= _MOST_COLUMNS or searched is None
+    if whole or searched is None:
+        made, keys = columns_of(problem, running)
+    else:
+        keys = _lowest(*searched, _MOST_COLUMNS)
+        made = _columns(problem, keys, 0, np.full(len(keys), np.inf))
+    rows = np.arange(len(made.demand_req_per_s))
     start = None
+    if not whole:
+        nothing = np.zeros(made.columns, dtype=np.int64)
+        start = filled(made, nothing, rows, np.ones(len(rows)))
     if running is not None:
         start = np.zeros(made.columns, dtype=np.int64)
         start[: len(running)] = running[:, 3]
     result = solve(made, options, start)
+    if not whole and searched is not None:
+        result = _with_bound_of_all(result, searched[1].bound)
     used = np.flatnonzero(result.counts)
     counts = result.counts[used]
-    rows, same = np.unique(keys[used], axis=0, return_inverse=True)
-    total = np.bincount(same.ravel(), counts, minlength=len(rows)).astype(np.int64)
-    rows = np.column_stack([rows, total]).reshape(-1, 4)
-    nothing = np.zeros(problem.price_usd_per_h.shape)
-    return TemplatePlan(rows, replace(result, counts=total), nothing)
+    found, same = np.unique(keys[used], axis=0, return_inverse=True)
+    total = np.bincount(same.ravel(), counts, minlength=len(found)).astype(np.int64)
+    found = np.column_stack([found, total]).reshape(-1, 4)
+    no_prices = np.zeros(problem.price_usd_per_h.shape)
+    return TemplatePlan(found, replace(result, counts=total), no_prices)
+
+
+def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
+    """(group, region, template) of the `most` pairs that cost least beyond what they cover, at the
+    prices of the search."""
+    weight = form.weight(got.mu)
+    regions = form.money.shape[1]
+    keys, excess = [], []
+    for k, group in enumerate(form.groups):
+        least, _ = group.cheapest(weight)
+        codes, price = group.near(weight, least, np.inf)
+        item, region = np.divmod(codes, regions)
+        keys.append(np.column_stack([np.full(len(codes), k), region, group.ids[item]]))
+        excess.append(price + least[UNITS - group.units[item]] - least[UNITS])
+    order = np.sort(np.argsort(np.concatenate(excess), kind="stable")[:most])
+    return np.concatenate(keys)[order].astype(np.int64)
+
+
+def _with_bound_of_all(result: AllocationResult, bound: float) -> AllocationResult:
+    """A result over some columns with the bounds that hold for all of them: `bound` in USD/h for
+    a plan that serves everything, nothing for another one."""
+    served = bool((result.served_target >= 1.0).all()) and np.isfinite(bound)
+    lower = min(max(0.0, bound), result.cost_usd_per_h) if served else 0.0
+    status = Status.LIMIT if result.status in (Status.OPTIMAL, Status.WITHIN_GAP) else result.status
+    unknown = np.ones(len(result.served_fraction_bound))
+    return replace(
+        result, status=status, lower_bound_usd_per_h=lower, served_fraction_bound=unknown
+    )
 
 
 def check_running(problem: TemplateProblem, running: Ints) -> None:

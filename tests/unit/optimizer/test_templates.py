@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.optimizer import templates
 from autoscaler.optimizer.arrays import Floats
 from autoscaler.optimizer.milp import minimise_cost
 from autoscaler.optimizer.result import SolveOptions, Status, Step
@@ -120,6 +121,21 @@ def test_a_demand_beyond_all_nodes_cannot_be_served() -> None:
     problem = made(3, 0.4)
     assert not can_be_served(problem)
     assert can_be_served(replace(problem, demand_req_per_s=0.1 * problem.demand_req_per_s))
+
+
+def test_with_too_many_columns_the_lowest_priced_ones_are_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A best effort over some of the columns; its bounds hold for all of them."""
+    problem = made(3, 0.4)
+    all_ = solve_templates(problem, SolveOptions(gap=0.01))
+    monkeypatch.setattr(templates, "_MOST_COLUMNS", 300)
+    some = solve_templates(problem, SolveOptions(gap=0.01))
+    assert_sound(problem, some)
+    assert some.result.status is Status.BEST_EFFORT
+    assert some.result.lower_bound_usd_per_h == 0.0
+    assert 0.5 * all_.result.served_target.min() < some.result.served_target.min()
+    assert some.result.served_fraction_bound.min() >= all_.result.served_target.min()
 
 
 def looks() -> Callable[[], float]:
