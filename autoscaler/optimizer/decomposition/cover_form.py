@@ -17,6 +17,8 @@ from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.problem import AllocationProblem
 
 _ROOM = 1e-9
+_COMPARED = 300_000
+"""More columns are not compared with each other: to price them all is quicker."""
 
 
 def has_cover_form(problem: AllocationProblem) -> bool:
@@ -68,7 +70,8 @@ def cover_form(problem: AllocationProblem, target: Floats) -> CoverForm:
     token[bounded] = resources + np.arange(len(bounded))
     capacity = np.concatenate([problem.capacity, np.floor(problem.upper[bounded] + _ROOM)])
     order = np.argsort(row, kind="stable") if (np.diff(row) < 0).any() else np.arange(len(row))
-    order = order[~_dominated(problem, row, token < 0)[order]]
+    if problem.columns <= _COMPARED:
+        order = order[~_dominated(problem, row, token < 0)[order]]
     ends = np.searchsorted(row[order], np.arange(len(target) + 1))
     groups = []
     for k in rows:

@@ -35,15 +35,21 @@ def dominated(
 
 def _marks(row: Ints, indptr: Ints, resource: Ints, amount: Floats) -> Ints:
     """A number for each column (n,): equal where the row and the use are, and else by chance of
-    about one in 2**64 only."""
-    generator = np.random.default_rng(1)
-    most = max(int(resource.max(initial=0)), int(row.max(initial=0))) + 1
-    marks = generator.integers(-(2**62), 2**62, (2, most), dtype=np.int64) | 1
-    with np.errstate(over="ignore"):
-        bits = np.ascontiguousarray(amount, dtype=np.float64).view(np.int64)
-        total = np.concatenate([[0], np.cumsum(bits * marks[0, resource])])
-        found: Ints = total[indptr[1:]] - total[indptr[:-1]] + marks[1, row]
+    about one in 2**64 only. The sum over the entries does not depend on their order."""
+    bits = np.ascontiguousarray(amount, dtype=np.float64).view(np.uint64)
+    each = _mixed(bits + _mixed(resource.astype(np.uint64)))
+    total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(each, dtype=np.uint64)])
+    found: Ints = total[indptr[1:]] - total[indptr[:-1]] + _mixed(~row.astype(np.uint64))
     return found
+
+
+def _mixed(values: Ints) -> Ints:
+    """The finalizer of splitmix64: every bit of a value changes half of the bits of the result."""
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    last: Ints = mixed ^ (mixed >> np.uint64(31))
+    return last
 
 
 def _repeated(key: Ints, ids: Ints) -> Ints:

@@ -48,3 +48,25 @@ def test_the_order_of_resources_in_a_column_does_not_matter() -> None:
 
 def test_columns_that_use_nothing_are_compared_too() -> None:
     assert found([0, 0], [{}, {}], [2.0, 1.0], [1.0, 1.0]) == [True, False]
+
+
+def test_of_many_columns_with_small_whole_amounts_only_truly_dominated_ones_go() -> None:
+    """Thousands of columns that differ in one amount or resource, compared pair by pair."""
+    rng = np.random.default_rng(1)
+    use = [
+        {int(r): float(rng.integers(1, 4)) for r in rng.choice(6, rng.integers(1, 4), False)}
+        for _ in range(2000)
+    ]
+    rows = rng.integers(0, 3, len(use)).tolist()
+    cost, rate = rng.integers(1, 9, len(use)).tolist(), rng.integers(1, 9, len(use)).tolist()
+    out = found(rows, use, [float(c) for c in cost], [float(r) for r in rate])
+    same: dict[object, list[int]] = {}
+    for n, one in enumerate(use):
+        same.setdefault((rows[n], frozenset(one.items())), []).append(n)
+    for members in same.values():
+        pairs = {(cost[n], -rate[n]) for n in members}
+        best = {
+            p for p in pairs if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in pairs)
+        }
+        stays = [(cost[n], -rate[n]) for n in members if not out[n]]
+        assert sorted(stays) == sorted(best)
