@@ -1,7 +1,7 @@
-"""`shoal apply`: declare the models of a file to a controller that runs.
+"""`shoal apply`: declare the models of a file to a running controller.
 
-The records of `services` stand over the controller's own file. What changed is judged by meaning,
-not by text; a model that was declared this way before and is not in the file is withdrawn. Pools,
+The records of `services` override the controller's own file. Declarations are compared by meaning,
+not by text. A model that was declared this way before and is not in the file is withdrawn. Pools,
 engines, defaults and policy are not declared this way: they stay those of the controller's file.
 """
 
@@ -40,7 +40,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Apply it; UserError for bad input, a broker that does not answer, or topics not usable."""
+    """Declare the models. UserError: bad input, a broker that does not answer, or unusable
+    topics."""
     config = load_config(args.config)
     wanted = declared_texts(Path(args.config))
     changes = _apply(config, wanted, Broker.of(args, config.kafka))
@@ -52,8 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def declared_texts(path: Path) -> dict[str, str]:
-    """Each model's section of a valid file, as YAML text. Services that stand for several models
-    are not declared this way: their scores are a file of the controller's host."""
+    """Each model's section of a valid file, as YAML text.
+
+    Services that stand for several models are left out, because their scores are a file on the
+    controller's host.
+    """
     root, _ = read(path)
     models = root.section("models", required=True)
     if models is None:
@@ -64,10 +68,10 @@ def declared_texts(path: Path) -> dict[str, str]:
 def changes_of(
     config: Config, wanted: Mapping[str, str], known: Mapping[str, str]
 ) -> dict[str, str]:
-    """What becomes of each model: added, changed, unchanged or withdrawn.
+    """The change of each model: added, changed, unchanged or withdrawn.
 
-    wanted, known: texts by model, of the file and of the topic (a record there that was not
-    understood has the text "").
+    wanted, known: texts by model, of the file and of the topic (the text of an unreadable record is
+    "").
     """
     found = {}
     for model, text in wanted.items():

@@ -1,7 +1,7 @@
-"""`shoal backtest`: what policies would have cost on a recorded trace, and how well they served.
+"""`shoal backtest`: cost and service quality of policies on a recorded trace.
 
-Owns the command line, the progress bar and the order of work: tune, run, sweep for the curves,
-report. Knows no policy and no form of trace.
+The command tunes the policies, runs them, sweeps their knobs for the curves and writes the report.
+This module has the command line, the progress bar and that order.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Everything; UserError and InvalidValue become one line and exit code 2."""
+    """Run the backtest. UserError and InvalidValue become one line and exit code 2."""
     names = (_FLOWS if args.fluid else DEFAULT) if args.policies is None else tuple(
         name.strip() for name in args.policies.split(",") if name.strip()
     )  # fmt: skip
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_idle(args: argparse.Namespace) -> None:
-    """UserError for an option that would change nothing, and for a trace that counts twice."""
+    """UserError for an option without effect, and for a trace that is named twice."""
     if args.since is not None and not args.prometheus:
         raise UserError("--since: only with --prometheus; --from and --to cut a trace")
     for text in args.trace or ():
@@ -125,7 +125,7 @@ def _refuse_idle(args: argparse.Namespace) -> None:
 
 
 def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
-    """A trace from a Prometheus; what is said of it is printed."""
+    """Rebuild a trace from a Prometheus and print its notes. Returns the trace's path."""
     since_s = _seconds("--since", args.since, 7 * 86_400.0)
     finite("--since", since_s, 120.0, 31 * 86_400.0)
     config = load_config(args.config or DEFAULT_CONFIG)
@@ -177,7 +177,7 @@ def _write(path: Path, content: bytes | str) -> None:
 
 
 def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Demand) -> Backtest:
-    """All runs that were asked for, put together."""
+    """Run everything and return the results in one object."""
     seeds = tuple(range(args.seed, args.seed + args.seeds))
     workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
     judged = (demand, *(replace(demand, traces=(trace,)) for trace in args.also))
@@ -239,7 +239,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
 
 
 def _same_models(workload: Workload, other: Workload, trace: str) -> None:
-    """UserError where `other`, of `trace`, asks for other models: no means could be taken."""
+    """UserError if `other`, the workload of `trace`, has other models: no means exist then."""
     names, found = (
         sorted(service.model for service in one.scenario.cluster.services)
         for one in (workload, other)
@@ -250,7 +250,7 @@ def _same_models(workload: Workload, other: Workload, trace: str) -> None:
 
 
 def _row(policy: str, knob: float, outcomes: Sequence[Outcome]) -> Row:
-    """What `policy` scored at `knob`, over all traces and seeds."""
+    """The scores of `policy` at `knob`, over all traces and seeds."""
     mine = (o.score for o in outcomes if (o.run.policy, o.run.knob) == (policy, knob))
     return Row(policy, knob, tuple(score for score in mine if score is not None))
 

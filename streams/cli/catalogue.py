@@ -1,6 +1,6 @@
-"""`shoal models` and `shoal gpus`: what is known, and where each fact is from.
+"""`shoal models` and `shoal gpus`: list the known models and GPUs with the source of each fact.
 
-Owns the two commands and their words. The facts are in `autoscaler.performance.catalog`.
+The facts are in `autoscaler.performance.catalog`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _models(args: argparse.Namespace) -> int:
 
 
 def _words(row: dict[str, Any]) -> dict[str, str]:
-    """What is printed of a model, by column."""
+    """The cells of a model, by column."""
     sparse = row["active_params"] != row["params"]
     return {
         "params B": f"{row['params'] / 1e9:.3g}",
@@ -189,7 +189,7 @@ def _table(*names: str, least: int) -> Table:
 
 
 def _note(notes: dict[str, int], source: str) -> str:
-    """The number of `source` among those that are printed below the table."""
+    """The number of `source` in the list of notes below the table."""
     return str(notes.setdefault(source, len(notes) + 1))
 
 

@@ -1,4 +1,4 @@
-"""`shoal completion SHELL`: the few lines that make a shell complete `shoal`."""
+"""`shoal completion SHELL`: print the few lines with which a shell completes `shoal`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the lines."""
     print(shellcode(["shoal"], shell=args.shell))
     return 0

@@ -1,7 +1,7 @@
-"""How commands ask a running controller, over HTTP.
+"""Queries to a running controller over HTTP.
 
-Holds the address (--url, the environment, the default), the token for reads (the environment), and
-the words for a controller that does not answer.
+The address comes from --url, the environment or the default; the token for reads comes from the
+environment. Every failure becomes a UserError of one line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(url: str, path: str) -> dict[str, Any]:
-    """The JSON object at `path`. UserError: nobody answers there, or no controller does."""
+    """The JSON object at `path`. UserError: no server answers there, or it is not a controller."""
     if not url.startswith(("http://", "https://")):
         raise UserError(f"--url {without_login(url)}: not http://HOST:PORT")
     if without_login(url) != url:
@@ -69,7 +69,7 @@ def ask(url: str, path: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """`value` with texts that are one printable line each, whatever answered."""
+    """`value` with every text as one printable line, because any server may have answered."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

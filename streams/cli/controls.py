@@ -1,7 +1,7 @@
-"""What an operator says to a running controller: pause, resume, release, adopt, approve, reject.
+"""Commands of an operator to a running controller: pause, resume, release, adopt, approve, reject.
 
-Owns the commands' arguments and the records they write to `controls`. Who says it and why is always
-recorded; the controller acts on it in its next tick.
+Each command writes a record to `controls`, always with the operator's name and reason. The
+controller acts on it in its next tick.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topics.topic_table import CONTROLS, DECISIONS
 _HELP = {
     "pause": "change nothing of a model, or of any, until it is resumed",
     "resume": "end a pause",
-    "release": "hand a model back: what runs goes on, Shoal changes nothing of it any more",
+    "release": "hand a model back: its instances go on, Shoal changes nothing of it any more",
     "adopt": "take a released model over again, as it is declared",
     "approve": "carry out a proposal of mode approve",
     "reject": "drop a proposal of mode approve",
@@ -52,14 +52,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def needs_why(command: str) -> bool:
-    """Whether somebody will ask later why this was done."""
+    """Whether the command must state a reason."""
     return command in ("pause", "release", "reject")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it; UserError for a wrong model, a proposal that is not open, or no broker."""
+    """Write the record. UserError: a wrong model, a proposal that is not open, or no broker."""
     if needs_why(args.command) and not args.why.strip():
-        raise UserError("--why: '' is not allowed; allowed: the reason, in words")
+        raise UserError("--why: '' is not allowed; allowed: the reason as text")
     broker = Broker.of(args)
     if args.command in ("approve", "reject"):
         record, said = _verdict(args, broker)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _number(text: str) -> int:
-    """A proposal's number, also as it is shown: `#12`."""
+    """The number of a proposal, with or without the `#` with which it is displayed (`#12`)."""
     digits = text.removeprefix("#")
     if not digits.isascii() or not digits.isdigit() or int(digits) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a number from 1")
@@ -105,7 +105,7 @@ def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     words = {
         "pause": "paused; nothing is changed from the next tick on",
         "resume": "resumed",
-        "release": "released; what runs goes on, Shoal leaves it alone",
+        "release": "released; its instances go on, Shoal leaves them alone",
         "adopt": "managed again as declared",
     }[args.command]
     lasting = f", for {age_words((until_ms - broker.now_ms) / 1000.0)}" if until_ms else ""
@@ -118,7 +118,7 @@ def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     name = f"#{args.proposal}"
     told = {
         (c.leader_token, c.proposal): c for c in broker.last(CONTROLS) if c.kind == "verdict"
-    }  # numbers begin again with each leader
+    }  # each leader numbers its proposals from 1
     if found is None or not found.expires_ms:
         waiting = (d for d in decisions if d.expires_ms > broker.now_ms)
         open_ = [str(d.number) for d in waiting if (d.leader_token, d.number) not in told][-5:]

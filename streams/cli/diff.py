@@ -1,6 +1,6 @@
-"""`shoal diff`: what would change from the fleet that runs to the plan, for a person to review.
+"""`shoal diff`: show the changes from the running fleet to the plan, for review.
 
-Owns the command and its words. Plans like `shoal plan`; changes nothing.
+The command plans like `shoal plan` and changes nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--fleet", type=Path, help="YAML or JSON of what runs now, combo: count")
+    source.add_argument(
+        "--fleet", type=Path, help="YAML or JSON of the current fleet, combo: count"
+    )
     source.add_argument(
         "--broker",
         metavar="HOST:PORT",
-        help="read what runs from here (default: kafka in the file)",
+        help="read the current fleet from here (default: kafka in the file)",
     )
     parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
     parser.add_argument(
@@ -65,7 +67,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print: 0, or 3 where the plan leaves demand unserved."""
+    """Compare and print. Exit code 0, or 3 if the plan leaves demand unserved."""
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config)
@@ -90,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json_bytes(_json(made, strangers))
     else:
-        print(f"from what runs to the plan for {whence}")
+        print(f"from the current fleet to the plan for {whence}")
         for line in lines(problem, made, strangers):
             print(line)
     return UNSERVED if made.shortfall_req_per_s else 0
 
 
 def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ()) -> Iterator[str]:
-    """One block per model that changes, then nodes and the bill."""
+    """One block per model that changes, then the nodes and their cost."""
     pools = problem.pools()
     before, after = _bills(problem, plan)
     same = []
@@ -171,7 +173,7 @@ def _json(plan: Plan, strangers: tuple[str, ...]) -> bytes:
 
 
 def _bills(problem: PlanningProblem, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:
-    """Each model's share of the nodes that are paid for now, and of those of the plan."""
+    """Each model's cost in USD/h: its share of the nodes rented now, and of the planned nodes."""
     now = {
         pool.id: problem.rented_nodes.get(pool.id, 0) * pool.price_usd_per_h
         for pool in problem.cluster.pools

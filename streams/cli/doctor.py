@@ -1,6 +1,6 @@
-"""`shoal doctor`: what is missing, where, and how to mend it.
+"""`shoal doctor`: report faults of the installation, each with its place and its remedy.
 
-Owns the checks and their words. A check looks at one thing and gives a finding; nothing is changed.
+Each check examines one thing and returns a finding. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _LATE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """ok: nothing to do. what: the thing; said: how it is; mend: what to do about it."""
+    """The result of one check. ok: no action is needed.
+
+    what: the checked thing. said: its state. mend: the remedy.
+    """
 
     ok: bool
     what: str
@@ -56,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: nothing to mend; 1: something is; 2: bad input."""
+    """Exit code 0: no fault; 1: a fault; 2: bad input."""
     found = [*(of_file(args.config) if args.config else ()), *of_controller(args.url)]
     if args.json:
         show_json([asdict(one) for one in found])
@@ -69,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def of_file(path: Path) -> Iterator[Finding]:
-    """The file, its broker and its Prometheus servers."""
+    """Check the file, its broker and its Prometheus servers."""
     from streams.controller.demand_sources import prometheus_queries  # a compiler, not for --help
 
     config = load_config(path)
@@ -117,7 +120,7 @@ def _broker(config: Config) -> Finding:
 
 
 def of_controller(url: str) -> Iterator[Finding]:
-    """A running controller, its data and its models."""
+    """Check a running controller, its data and its models."""
     try:
         found = status(url)
     except UserError as error:
@@ -128,7 +131,7 @@ def of_controller(url: str) -> Iterator[Finding]:
 
 
 def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """What `/v1/status` shows."""
+    """The findings from the contents of `/v1/status`."""
     who = f"controller {found['controller']}"
     for point in found.get("open", ()):
         yield Finding(False, point["code"], point["said"], point["mend"])
@@ -146,7 +149,7 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
         not late,
         who,
         f"leads, decided {age_words(found['tick_age_s'])} ago",
-        "it hangs or is stopped: see its log, restart it; what runs goes on" if late else "",
+        "it hangs or is stopped: see its log, restart it; instances go on" if late else "",
     )
     for name, words in found["held"].items():
         scope, kind = name.rsplit("/", 1)
@@ -162,7 +165,7 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(False, model, said, "mend its section and declare it again: shoal apply")
     for topic, count in found.get("undeclared", {}).items():
         what = several(count, "record")
-        said = f"{what} left out, of names that nobody declared"
+        said = f"{what} left out, of names that are not declared"
         yield Finding(True, topic, said, "is its writer of another fleet, or its name misspelt?")
     for kind, pools in found["supply_age_s"].items():
         for pool, age_s in pools.items():
@@ -178,7 +181,7 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """Topics that the controller reads late. One before this version does not tell."""
+    """Topics that the controller reads late. An older controller does not report them."""
     for topic, lag_ms in found.get("lag_ms", {}).items():
         yield Finding(
             False,
@@ -203,7 +206,7 @@ def _model(model: Mapping[str, Any]) -> Finding:
         number = model["proposal"]
         mend = f"shoal approve {number}, or shoal reject {number} --why ..."
         return Finding(True, name, f"proposal #{number} waits", mend)
-    if model.get("short", False):  # a controller of the version before does not say
+    if model.get("short", False):  # an older controller does not report it
         mend = f"shoal explain {name} names what would help"
         return Finding(False, name, model["word"], mend)
     return Finding(True, name, model["word"])

@@ -1,8 +1,8 @@
-"""The `shoal` console script: what runs before the first import that takes time.
+"""The `shoal` console script: end silently on Ctrl-C during the slow imports.
 
-Ctrl-C while Python still reads our modules ends the process with code 130 and no traceback. Before
-that, while the interpreter itself starts, whoever starts us may hold SIGINT back (`make` does):
-what came then ends us here.
+Ctrl-C while Python still reads our modules ends the process with code 130 and no traceback. While
+the interpreter itself starts, the parent process may block SIGINT (`make` does). A SIGINT from that
+time then ends the process here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from streams.cli import main as command
 
-    # An exception in the middle of an extension module's start would crash the interpreter.
+    # An exception while an extension module initialises would crash the interpreter.
     interrupted = signal.default_int_handler
     return command.main(sys.argv[1:], lambda: signal.signal(signal.SIGINT, interrupted))
 

@@ -1,7 +1,7 @@
-"""`shoal explain MODEL`: the last decision on a model, why, what binds and what would help.
+"""`shoal explain MODEL`: the last decision on a model, its reasons, the limits and their remedies.
 
-Owns the twelve lines. The reasons beyond the decision are found by planning again, here, what the
-controller last asked its planner; the controller does not wait for that.
+The output has at most twelve lines. To find further reasons this process repeats the last planning
+request of the controller, which does not wait for it.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
-    """What the planner says of the question it was last asked; None where it was asked none."""
+    """The planner's reasons for its last request on `model`; None if there was no request."""
     if found["request"] is None:
         return None
-    # Whatever it was asked, why a model has what it has is a question about the whole plan.
+    # The reasons for a model's capacity come from the whole plan, whatever the urgency was.
     request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
     cluster = read_value(Cluster, found["cluster"])
     profile, chosen = cluster_profile(cluster), strategy_for(cluster.policy)
@@ -111,7 +111,7 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     yield f"demand    {_demand(found)}"
     yield f"runs      {_capacity(now)}"
     yield f"latency   {_latency(now)}"
-    if now.get("uncertain"):  # a controller of the version before does not say
+    if now.get("uncertain"):  # an older controller does not report it
         yield f"uncertain {now['uncertain']}"
     if reasons is not None:
         yield "bound by  " + "; ".join(reasons.bound_by)
@@ -133,7 +133,7 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
 
 
 def _codes(decision: Mapping[str, Any]) -> tuple[str, ...]:
-    """Its reason codes; none of a controller of the version before."""
+    """The reason codes of a decision; none from an older controller."""
     return tuple(decision.get("codes", ()))
 
 
@@ -147,7 +147,7 @@ def _show_route(found: Mapping[str, Any], as_json: bool) -> int:
 
 
 def route_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """What there is to say of a service that stands for several models."""
+    """Lines on a service that stands for several models."""
     now, present = found["route"], found["present"]
     if found["decisions"]:
         last = found["decisions"][-1]

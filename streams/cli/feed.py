@@ -1,7 +1,7 @@
-"""`shoal feed prices|availability`: publish what nodes cost, or how many can be had.
+"""`shoal feed prices|availability`: publish prices or the availability of nodes.
 
-Owns reading a file or URL once, or again and again, and what is said about it. A reading that makes
-no sense is refused as a whole: the last good one stands, and its age is seen in `shoal status`.
+A file or URL is read once, or repeatedly with --follow. A reading with an invalid entry is refused
+as a whole. The last good reading then remains in force, and `shoal status` shows its age.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish; with --follow until interrupted, saying what could not be read and going on."""
+    """Publish. With --follow, report each failed reading and go on until interrupted."""
     every_s = units.named_duration_s("--every", args.every)
     while True:
         try:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def said(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]) -> str:
-    """How many pools were published, and which of them are none of the controller's `pools`."""
+    """The number of published pools, and those among them that the controller's `pools` lack."""
     count = len(records)
     words = f"{count} pool{'' if count == 1 else 's'} published"
     unknown = sorted({one.pool for one in records} - set(pools)) if pools else []
@@ -82,7 +82,7 @@ def said(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]
 
 
 def fetch(source: str) -> bytes:
-    """What the file or URL holds. UserError: it cannot be read, or is too large."""
+    """The bytes of the file or URL. UserError: it cannot be read, or is too large."""
     try:
         if source.startswith(("http://", "https://")):
             if without_login(source) != source:
@@ -90,7 +90,7 @@ def fetch(source: str) -> bytes:
             with urllib.request.urlopen(source, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(_MOST_BYTES + 1)
                 if answer.length and len(data) <= _MOST_BYTES:
-                    raise IncompleteRead(data, answer.length)  # read(n) says nothing of it
+                    raise IncompleteRead(data, answer.length)  # read(n) does not raise it
         else:
             with Path(source).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
@@ -102,7 +102,7 @@ def fetch(source: str) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """What went wrong, without what Python puts around it."""
+    """The cause of an error in one line, without Python's wrapping."""
     if isinstance(error, URLError) and not isinstance(error, HTTPError):
         reason = error.reason
         return getattr(reason, "strerror", None) or str(reason)

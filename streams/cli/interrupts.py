@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM with worker processes: they end because we end them.
+"""Ctrl-C and SIGTERM in commands with worker processes: only the parent handles them.
 
 A terminal sends SIGINT to every process of the group, and each worker would print a traceback.
-SIGTERM comes to us alone; ended by it at once, we would leave workers and temporary files behind.
+SIGTERM reaches the parent alone; its default action would leave workers and temporary files behind.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _TERMINATED = 128 + signal.SIGTERM
 
 @contextmanager
 def workers_spared() -> Iterator[None]:
-    """Processes that are started inside never see SIGINT; we get KeyboardInterrupt as always.
+    """Child processes that are started inside never see SIGINT; the parent gets KeyboardInterrupt.
 
-    SIGINT is blocked, which children inherit, and a thread waits for it. In the main thread only.
+    SIGINT is blocked, which children inherit, and a thread waits for it. Only for the main thread.
     """
     over = threading.Event()
 
@@ -42,9 +42,9 @@ def workers_spared() -> Iterator[None]:
 
 @contextmanager
 def sigterm_unwinds() -> Iterator[None]:
-    """SIGTERM raises SystemExit(143) inside, so that what was begun is put away as after Ctrl-C.
+    """SIGTERM raises SystemExit(143) inside, so that clean-up happens as after Ctrl-C.
 
-    In the main thread only.
+    Only for the main thread.
     """
 
     def end(*_: object) -> None:

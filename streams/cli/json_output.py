@@ -1,4 +1,4 @@
-"""How `--json` looks: indented UTF-8 with a line feed at its end."""
+"""The form of `--json` output: indented UTF-8 that ends with a line feed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streams.terminal import show_json_bytes
 
 
 def encoded(value: object) -> bytes:
-    """`value` as it is shown."""
+    """`value` as UTF-8 JSON in that form."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -1,6 +1,6 @@
-"""`shoal keys`: make the cluster's key, derive those of nodes, gateways and operators, rotate.
+"""`shoal keys`: create the cluster's key, derive the keys of nodes, gateways and operators, rotate.
 
-Owns the commands. A key is never an argument and never printed: it goes from file to file.
+A key is never an argument and never printed: it goes from file to file.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _add_cluster_file(parser: argparse.ArgumentParser) -> None:
 
 
 def run_new(args: argparse.Namespace) -> int:
-    """Make it. UserError: the file is there already, or cannot be written."""
+    """Create the cluster's key. UserError: the file exists already, or cannot be written."""
     if args.out.exists():
         raise UserError(f"--out {args.out}: is there already; `shoal keys rotate` changes a key")
     _write(args.out, secrets.token_hex(32))
@@ -89,7 +89,7 @@ def run_new(args: argparse.Namespace) -> int:
 
 
 def run_derive(args: argparse.Namespace) -> int:
-    """Derive one. UserError: no cluster key, or a name that is none."""
+    """Derive one key. UserError: no cluster key, or an invalid name."""
     path, cluster = _cluster(args)
     if args.out.resolve() == path.resolve():
         raise UserError(f"--out {args.out}: is the cluster's key")
@@ -104,7 +104,7 @@ def run_derive(args: argparse.Namespace) -> int:
 
 
 def run_rotate(args: argparse.Namespace) -> int:
-    """One step. UserError: it is not the next one."""
+    """Take one step of a rotation. UserError: it is not the next step."""
     path, cluster = _cluster(args)
     lines = cluster.split("\n")
     if (args.step == "add") != (len(lines) == 1):
@@ -124,7 +124,7 @@ def run_rotate(args: argparse.Namespace) -> int:
 
 
 def run_sign(args: argparse.Namespace) -> int:
-    """Write again, signed, the last value of each key of the operator's topics."""
+    """Write the last value of each key of the operator's topics again, with a signature."""
     broker = Broker.of(args)
     if not broker.keys.principal_keys(Principal.OPERATOR):
         raise UserError("no operator's key: set SHOAL_OPERATOR_KEY_FILE")

@@ -1,7 +1,6 @@
-"""`shoal library build | show`: look at the serving templates that plans are made of.
+"""`shoal library build | show`: build and list the serving templates of plans.
 
-Owns the command's arguments and what it prints. Plans build what they need by themselves;
-nobody has to run this.
+Planning builds the templates it needs by itself. These commands are only for inspection.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the action; UserError and InvalidValue become one line and exit code 2."""
+    """Run the action. UserError and InvalidValue become one line and exit code 2."""
     if args.action == "show" and args.file is not None:
         return _show_file(args.file, args.json)
     profile = default_profile()
@@ -97,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 def _wanted(
     args: argparse.Namespace, profile: Profile
 ) -> tuple[tuple[LibraryRequest, ...], Mapping[str, float]]:
-    """The requests, and the cheapest USD/h of each slice (empty where no prices are known)."""
+    """The library requests, and the lowest USD/h of each slice (empty if no prices are known)."""
     declared = ENGINES[args.engine] if args.engine else None
     if (args.config is None) == (args.model is None):
         raise UserError("library: give either --config FILE or --model NAME")
@@ -136,7 +135,7 @@ def _wanted(
 def _best(
     library: Library, prices: Mapping[str, float], top: int
 ) -> tuple[str, list[tuple[float, Template]]]:
-    """The `top` templates by requests/s per USD/h, or per GPU where prices are not known."""
+    """The `top` templates by requests/s per USD/h, or per GPU if no prices are known."""
     names = [node.name for node in library.configs]
     priced = bool(prices) and all(name in prices for name in names)
     weights = [
@@ -158,7 +157,7 @@ def _lines(library: Library, prices: Mapping[str, float], top: int) -> list[str]
 
 
 def _placement(library: Library, template: Template) -> str:
-    """ "1xL4 + 2xL40S: 24 layers | 1xH100-SXM: 40 layers"."""
+    """The layers of each stage, as "1xL4 + 2xL40S: 24 layers | 1xH100-SXM: 40 layers"."""
     names = [node.name for node in library.configs]
     return " | ".join(
         f"{' + '.join(names[c] for c in stage.nodes)}: {stage.layers} layers"

@@ -1,9 +1,8 @@
-"""The `shoal` command: finds the subcommand, runs it, turns its errors into one line.
+"""The `shoal` command: runs a subcommand and prints its errors as one line.
 
-Owns exit codes: 0 good, 1 our fault, 2 bad input, 3 demand left unserved (`plan`), 130 after
-Ctrl-C, 143 after SIGTERM. Each
-subcommand lives in a module of its own that is imported only when it is asked for, because
-planning imports a compiler and a terminal user should not wait for that to read `--help`.
+Exit codes: 0 success, 1 internal error or failed check, 2 bad input, 3 demand left unserved
+(`plan`), 130 after Ctrl-C, 143 after SIGTERM. The module of a subcommand is imported only when it
+is used, because planning imports a compiler and `--help` should not wait for that.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("streams.cli.controls", "end a pause"),
     "approve": ("streams.cli.controls", "carry out a proposal of mode approve"),
     "reject": ("streams.cli.controls", "drop a proposal of mode approve"),
-    "release": ("streams.cli.controls", "hand a model back; what runs goes on"),
+    "release": ("streams.cli.controls", "hand a model back; its instances go on"),
     "adopt": ("streams.cli.controls", "take a released model over again"),
     "keys": ("streams.cli.keys", "make, derive and rotate the keys of records"),
     "feed": ("streams.cli.feed", "publish node prices or availability from a file or URL"),
@@ -54,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with one line per error: what is wrong, and where help is."""
+    """argparse with one line per error: the fault and the place of the help."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -62,7 +61,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
-    """Run `shoal`; returns the exit code. imported: called when the command's modules are read."""
+    """Run `shoal` and return the exit code. imported: called after the command's modules are
+    imported."""
     with guarded_output():
         return _run(argv, imported)
 
@@ -108,10 +108,10 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
 
 
 def _first_word() -> str:
-    """The command on the line that a shell asks us to complete, "" while there is none."""
+    """The subcommand on the line that a shell wants to complete; "" if it has none yet."""
     try:
         words = shlex.split(os.environ.get("COMP_LINE", ""))
-    except ValueError:  # an open quotation mark
+    except ValueError:  # an unclosed quotation mark
         return ""
     return words[1] if len(words) > 1 else ""
 

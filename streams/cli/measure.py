@@ -1,7 +1,7 @@
 """`shoal profile import` and `measure`: a user's own measurements of one model on a GPU.
 
-Owns their arguments and words. Results are read by `streams.files.benchmark_results`, made by
-`streams.tools.bench`; what they mean is fitted by `autoscaler.performance.user_measurements`.
+`streams.files.benchmark_results` reads results, `streams.tools.bench` makes them, and
+`autoscaler.performance.user_measurements` fits the profile to them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def measuring_words(found: Measuring) -> str:
-    """E.g. "L40S could save 9.00 USD/h"."""
+    """The possible saving by a measurement, e.g. "L40S could save 9.00 USD/h"."""
     worth = [f"serve {found.serves_req_per_s:.3g} req/s more"] if found.serves_req_per_s else []
     worth += [f"save {found.saves_usd_per_h:.2f} USD/h"] if found.saves_usd_per_h > 0.005 else []
     return f"{catalog.short_gpu_name(found.gpu)} could {' and '.join(worth)}"

@@ -1,7 +1,6 @@
-"""`shoal plan`: what the fleet should be for a demand, what it costs, and why.
+"""`shoal plan`: print the best fleet for a demand, its cost and the reasons.
 
-Owns the command's arguments and the order of work. Plans are made by `autoscaler.planning`,
-shown by `plan_view`; nothing is ever changed by this command.
+`autoscaler.planning` makes the plan and `plan_view` prints it. The command changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +52,9 @@ def add_parser(subparsers: Any) -> None:
         "names no rate",
     )
     parser.add_argument(
-        "--fleet", type=Path, help="YAML or JSON of what runs now, combo: count; left out: nothing"
+        "--fleet",
+        type=Path,
+        help="YAML or JSON of the current fleet, combo: count; left out: nothing",
     )
     parser.add_argument("--strategy", default="shoal", choices=list(STRATEGIES))
     parser.add_argument(
@@ -71,8 +72,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print: 0, or 3 where demand is left unserved. UserError and InvalidValue become one
-    line and exit code 2."""
+    """Plan and print. Exit code 0, or 3 if demand is left unserved.
+
+    UserError and InvalidValue become one line and exit code 2.
+    """
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config)
@@ -120,7 +123,7 @@ def planned(
     options: PlanOptions,
     stats: plan_stats.Stats | None = None,
 ) -> tuple[PlanningProblem, Plan]:
-    """The problem and its plan; UserError where none came out."""
+    """The problem and its plan. UserError: the planner found no plan."""
     problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
     if stats is not None:
         stats.problem_made(problem)
@@ -131,7 +134,7 @@ def planned(
 
 
 def default_demand(cluster: Cluster) -> dict[str, Demand]:
-    """The declared workloads; a stated default where one names no rate."""
+    """The declared workloads, with a default rate where a workload declares none."""
     return {
         s.model: Demand(s.model, s.req_per_s or DEFAULT_REQ_PER_S, s.lengths)
         for s in cluster.services

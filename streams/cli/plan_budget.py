@@ -1,6 +1,6 @@
-"""`shoal plan --budget`: what a budget buys, on a terminal and as JSON.
+"""`shoal plan --budget`: the most work for a budget, on a terminal and as JSON.
 
-Owns the words and the names of this mode. The plan is that of the strategy `budget`.
+The strategy `budget` makes the plan.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted(args: argparse.Namespace, cluster: Cluster) -> bool:
-    """Whether the options or the file ask for this mode."""
+    """Whether the options or the file select this mode."""
     return args.budget is not None or cluster.policy.spends_budget
 
 
@@ -102,7 +102,7 @@ def run(
 
 
 def encode(problem: PlanningProblem, plan: Plan, work: BudgetWork, wall_s: float) -> bytes:
-    """One JSON object and a newline; the names stay."""
+    """One JSON object and a newline. Its keys are a stable interface."""
     policy = problem.cluster.policy
     value = {
         "objective": policy.objective,
@@ -155,7 +155,7 @@ def _fleet(problem: PlanningProblem, plan: Plan) -> Table:
 
 
 def _routing(problem: PlanningProblem, work: BudgetWork) -> Table:
-    """Where each type goes, in per cent of its requests."""
+    """The combos for each type, in per cent of its requests."""
     pools = problem.pools()
     made = text_layout.plain_table(
         "requests", "input", "output", "goes to", numbers=["input", "output"]
@@ -177,7 +177,7 @@ def _routing(problem: PlanningProblem, work: BudgetWork) -> Table:
 
 
 def how_far(gap: float | None) -> str:
-    """What is proven of a plan. gap: how much more any other may do, None where nothing is."""
+    """The proof of a plan. gap: the most by which another plan may do better; None: no proof."""
     if gap is None:
         return "nothing is proven of what could be done"
     return "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"

@@ -1,6 +1,6 @@
 """`shoal plan` for models of several components, on a terminal and as JSON.
 
-Owns the words and the names. The plan is made by `autoscaler.planning.component_graph`.
+`autoscaler.planning.component_graph` makes the plan.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from streams.terminal import show_json_bytes
 def run(
     args: argparse.Namespace, graphs: tuple[ComponentGraph, ...], pools: tuple[Pool, ...]
 ) -> int:
-    """Plan the least cost for the declared rates or, with --budget, the most for it; and print."""
+    """Plan and print: the least cost for the declared rates or, with --budget, the most
+    requests/s."""
     started_s = time.monotonic()
     budget = math.inf if args.budget is None else finite("--budget", args.budget, 0.0, 1e9)
     problem = component_problem(graphs, pools, budget)
@@ -48,7 +49,7 @@ def run(
 def encode(
     graphs: tuple[ComponentGraph, ...], plan: ComponentPlan, budget: float | None, wall_s: float
 ) -> bytes:
-    """One JSON object and a newline; the names stay."""
+    """One JSON object and a newline. Its keys are a stable interface."""
     value = {
         "budget_usd_per_h": budget,
         "cost_usd_per_h": plan.usd_per_h,

@@ -1,4 +1,4 @@
-"""A plan as JSON. Owns the names, which stay: other programs read them."""
+"""A plan as JSON. Its keys are a stable interface: other programs read them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def encode(
     profile: Profile,
     steps: list[dict[str, Any]] | None = None,
 ) -> bytes:
-    """One JSON object and a newline. gap -1: nothing was proven. `steps` of the search, if asked
-    for."""
+    """One JSON object and a newline. gap -1: there is no bound. steps: of the search, if
+    requested."""
     shares = usd_per_h_by_model(
         ((target.combo, target.count) for target in plan.targets),
         {node.pool: node.usd_per_h for node in plan.nodes},

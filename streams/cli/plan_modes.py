@@ -1,4 +1,4 @@
-"""Which options of `shoal plan` go with which mode: what would be ignored is refused instead."""
+"""The options of `shoal plan` by mode: an option that the mode would ignore is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BUDGET = "budget mode"
 
 
 def refuse_ignored(args: argparse.Namespace, config: Config) -> None:
-    """UserError names the first option that the file's mode has no use for."""
+    """UserError names the first option that the file's mode would ignore."""
     spends = args.budget is not None or config.cluster.policy.spends_budget
     declared = config.cluster.policy.objective
     makespan = (args.objective or declared) == Objective.MAKESPAN

@@ -15,18 +15,18 @@ _HEADINGS = ("step", "columns", "built", "bound USD/h", "cost USD/h", "gap", "en
 
 @dataclass(slots=True)
 class Stats:
-    """Collects the steps. `elapsed_s`: the clock of the plan."""
+    """Collects the steps. elapsed_s: the plan's clock in seconds."""
 
     elapsed_s: Callable[[], float]
     steps: list[Step] = field(default_factory=list)
 
     def problem_made(self, problem: PlanningProblem) -> None:
-        """Add the step that found the candidates."""
+        """Add the step that generated the candidates."""
         found = sum(len(combos) for combos in problem.candidates.values())
         self.steps.append(Step("candidates", found, 0, 0.0, math.inf, self.elapsed_s()))
 
     def lines(self) -> list[str]:
-        """A table of the steps. A search of several independent parts reports the parts in turn."""
+        """A table of the steps. If the search has independent parts, they follow each other."""
         rows = [_HEADINGS, *map(_cells, self.steps)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
         return [
@@ -53,7 +53,7 @@ def _cells(step: Step) -> Sequence[str]:
 
 
 def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """The steps under stable names; null where no plan was found yet."""
+    """The steps under stable keys; null if there is no plan yet."""
     return [
         {
             "step": step.name,

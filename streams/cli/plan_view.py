@@ -1,4 +1,4 @@
-"""A plan on a terminal, at most 100 columns. Owns its words, shares them with nobody."""
+"""A plan on a terminal, at most 100 columns wide."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ def show(
     mode: Mode,
     profile: Profile,
 ) -> None:
-    """Print the table of models, the total with its proof, and what there is to know."""
+    """Print the table of models, the total with its proof, and the notes."""
     text_layout.show([table(problem, plan)], lines(problem, plan, reasons, mode, profile))
 
 
 def table(problem: PlanningProblem, plan: Plan) -> Table:
-    """One row per model: demand, what runs, what is proposed, load, its share of the bill."""
+    """One row per model: demand, current and planned instances, load, share of the cost in
+    USD/h."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     made.add_column("model", no_wrap=True)
     made.add_column("req/s", justify="right", no_wrap=True)
@@ -75,7 +76,7 @@ def lines(
     mode: Mode,
     profile: Profile,
 ) -> Iterator[str]:
-    """What stands under the table."""
+    """The lines below the table."""
     yield _total(plan, reasons)
     yield from _nodes(problem, plan)
     for model, missing in plan.shortfall_req_per_s.items():
@@ -105,7 +106,7 @@ def lines(
 
 
 def _total(plan: Plan, reasons: Explanation | None) -> str:
-    """Billed nodes now and then, where the difference comes from, and the proof."""
+    """USD/h of rented nodes now and planned, the parts of the difference, and the proof."""
     text = f"total {plan.now_usd_per_h:.2f} -> {plan.cost_usd_per_h:.2f} USD/h of billed nodes"
     if reasons is not None and reasons.savings and plan.now_usd_per_h > 0.0:
         parts = ", ".join(f"{part.what} {part.usd_per_h:+.2f}" for part in reasons.savings)
@@ -134,7 +135,7 @@ def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 
 
 def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
-    """What the plan can serve, with the interval that holds nine times out of ten."""
+    """The capacity of the plan in requests/s, with its 90% interval."""
     said = []
     for model, found in capacities(problem, plan, profile).items():
         one = f"{model} {found.predicted:.3g} req/s, {found.low:.3g}-{found.high:.3g}"
@@ -145,14 +146,14 @@ def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Itera
 
 
 def measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
-    """Models whose chosen GPUs were measured by the user: when, and how well that is met."""
+    """Models with user measurements on the chosen GPUs: the day, and the error of the fit."""
     for model, found in measurements_in(problem, plan, profile):
         gpu = short_gpu_name(found.gpu)
         yield f"{model} on {gpu}: measured {found.day}, error {found.error:.0%}"
 
 
 def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
-    """What measuring would bring, and how to measure."""
+    """The possible savings by measurements, each with its command."""
     found = [(one, model.model) for model in reasons.models for one in model.measuring]
     for one, model in sorted(found, key=lambda f: -f[0].saves_usd_per_h)[:_MOST_LINES]:
         spec = problem.cluster.service(model).architecture
@@ -160,7 +161,7 @@ def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
 
 
 def _facts(problem: PlanningProblem) -> Iterator[str]:
-    """Entries of the catalogue that stand for models of another name."""
+    """Models whose facts come from a catalogue entry of another name."""
     unsure = tuple(uncertain_facts(problem.cluster))
     for model, name, entry in unsure:
         yield f"{model}: {facts_words(name, entry)}"
@@ -170,7 +171,7 @@ def _facts(problem: PlanningProblem) -> Iterator[str]:
 
 
 def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Pools that prefill and decode instances stand apart in, on a network that is assumed."""
+    """Pools in which prefill and decode are separate instances on a network of assumed speed."""
     pools = problem.pools()
     names = [
         name
@@ -209,7 +210,7 @@ def _worth(relief: Relief) -> str:
 
 
 def _served(problem: PlanningProblem, plan: Plan) -> float:
-    """The smallest share of its demand that a model which can be served at all gets."""
+    """The smallest served fraction of demand, among models that the fleet can serve at all."""
     shares = [
         1.0 - missing / problem.demands[model].req_per_s
         for model, missing in plan.shortfall_req_per_s.items()
@@ -232,7 +233,7 @@ def _same(targets: tuple[PlannedCount, ...]) -> bool:
 
 
 def _usd(problem: PlanningProblem, plan: Plan, now: bool) -> dict[str, float]:
-    """Per model its share of the billed nodes, of those now or of those planned."""
+    """Each model's share of the cost of rented nodes in USD/h, now or planned."""
     counted = [(t.combo, t.now if now else t.count) for t in plan.targets]
     bill = {
         pool.id: problem.rented_nodes.get(pool.id, 0) * pool.price_usd_per_h

@@ -1,6 +1,6 @@
-"""`shoal profile`: how good the performance model is, and fitting it to measurements.
+"""`shoal profile`: evaluate the performance model, and fit it to measurements.
 
-Owns the two commands' arguments and output. The model itself is in `autoscaler.performance`.
+The model itself is in `autoscaler.performance`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streams.files.user_errors import UserError
 from streams.terminal import raw_stream
 from streams.terminal_console import SafeConsole
 
-# Model names must not be cut: a pipe is as wide as they need.
+# Model names must not be cut, so a pipe gets the width that they need.
 _PIPE_WIDTH = 140
 
 
@@ -154,7 +154,7 @@ def _fit(args: argparse.Namespace) -> int:
 
 
 def _known(points: Sequence[MeasuredPoint], profile: Profile) -> str:
-    """How much of `points` the profile was fitted to, in words."""
+    """Text on how many of `points` the profile was fitted to."""
     fitted = {(source.model, source.system) for source in profile.sources}
     seen = sum((point.model, point.system) in fitted for point in points)
     return f"{seen} of {len(points)} points are of a model and system that it was fitted to"
@@ -162,7 +162,7 @@ def _known(points: Sequence[MeasuredPoint], profile: Profile) -> str:
 
 def _progress(done: int, groups: int) -> None:
     if sys.stderr.isatty():
-        raw = raw_stream(sys.stderr)  # the return to the start of the line is ours
+        raw = raw_stream(sys.stderr)  # the safe stream would escape \r
         print(f"\rfitting {done + 1} of {groups} ", end="", file=raw, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""How commands write records to topics, and read a small topic to its end.
+"""Write records to topics, and read a small topic to its end.
 
-Owns finding the broker (--broker, the file, or a running controller) and one line per failure.
+The broker comes from --broker, the file, or a running controller. A failure is one line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LAST = 5000
 def add_broker(
     parser: argparse.ArgumentParser, otherwise: str = "that of the controller at --url"
 ) -> None:
-    """The options that say where to write. otherwise: what holds without --broker."""
+    """The options that choose the broker. otherwise: the help text for the default."""
     add_url(parser)
     parser.add_argument("--broker", metavar="HOST:PORT", help=f"default: {otherwise}")
     parser.add_argument("--prefix", default="", help=f"of topic names (default {PREFIX})")
@@ -44,8 +44,11 @@ def add_broker(
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where to write. now_ms: domain time, of the controller if one was asked; models, pools: what
-    it knows of, empty where none was asked. keys: what is written is signed with the operator's."""
+    """The broker and the domain of its records.
+
+    now_ms: domain time, from the controller if it was queried. models, pools: those the controller
+    declares; empty without a query. keys: the operator's keys, which sign written records.
+    """
 
     address: str
     prefix: str
@@ -56,7 +59,8 @@ class Broker:
 
     @classmethod
     def of(cls, args: argparse.Namespace, kafka: str = "") -> Broker:
-        """As the options of `add_broker` say. kafka: what a file names, for want of --broker."""
+        """The broker by the options of `add_broker`. kafka: the file's broker, used without
+        --broker."""
         if args.broker or kafka:
             address = parse_address(args.broker or kafka)
             keys = operator_keys(address, args.prefix or PREFIX)
@@ -75,16 +79,21 @@ class Broker:
         return cls(address, prefix, int(found["now_ms"]), models, pools, keys)
 
     def publish(self, records: Iterable[Any]) -> None:
-        """Write `records` in order; returns when the broker has all of them. UserError."""
+        """Write `records` in order and return when the broker has all of them.
+
+        UserError: the broker does not answer or its topics are unusable.
+        """
         self.write((topic_of(one), key_of(one), encode(one)) for one in records)
 
     def write(self, values: Iterable[tuple[Topic, bytes | None, bytes | None]]) -> None:
-        """The same of (topic, key, value); a value of None takes the key away."""
+        """Write (topic, key, value) as `publish` does. A value of None deletes the key."""
         self._run(self._write(list(values)))
 
     def last(self, topic: Topic, most: int = 5000) -> list[Any]:
-        """The last records of a topic, at most `most` per partition, oldest first; what is not
-        understood is left out. UserError."""
+        """The last records of a topic, oldest first, at most `most` per partition.
+
+        Unreadable records are left out. UserError as in `publish`.
+        """
         found = []
         for _, value in self.values(topic, most):
             with suppress(InvalidRecord):
@@ -92,13 +101,16 @@ class Broker:
         return found
 
     def values(self, topic: Topic, most: int) -> list[tuple[bytes | None, bytes | None]]:
-        """(key, value) of the same, undecoded; None for a value that was taken away, b"" for one
-        without a good signature. UserError."""
+        """The last (key, value) pairs of a topic, undecoded. UserError as in `publish`.
+
+        The value of a deleted key is None; a value without a valid signature is b"".
+        """
         found: list[tuple[bytes | None, bytes | None]] = self._run(self._values(topic, most))
         return found
 
     def messages(self, topic: Topic, most: int) -> list[Any]:
-        """The same as they lie there: with headers, whoever signed them. UserError."""
+        """The last messages of a topic with their headers, signatures unchecked. UserError as
+        above."""
         found: list[Any] = self._run(self._messages(topic, most))
         return found
 
@@ -116,7 +128,7 @@ class Broker:
     async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
         await ensure_topics(self.address, self.prefix)
         signer = Signer(self.keys, _wall_ms)
-        if signer:  # whoever signed last may have a clock that is ahead of ours
+        if signer:  # the last signer's clock may be ahead of ours
             for topic in {topic for topic, _, _ in values}:
                 for message in await self._messages(topic, _LAST):
                     signer.on_record(topic.name, message.key, message.headers)

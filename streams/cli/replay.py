@@ -1,8 +1,8 @@
-"""`shoal replay`: run a recorded span of the controller's decisions again.
+"""`shoal replay`: repeat a recorded span of the controller's decisions.
 
-Owns the command's arguments and the order of work. The same declaration must give the same
-decisions byte for byte; another one is compared with the recorded one, both on the same
-imagined fleet (`autoscaler.simulation.what_if`). Nothing is ever changed by this command.
+The same declaration must give the same decisions byte for byte. With another declaration, its
+decisions are compared with the recorded ones, both on the same simulated fleet
+(`autoscaler.simulation.what_if`). The command changes nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: the same decisions, or a comparison was made; 1: decisions differ; 2: bad input."""
+    """Exit code 0: same decisions, or a comparison; 1: the decisions differ; 2: bad input."""
     chosen = _chosen(segments(args.log), args.controller)
     last_ms = chosen[-1].began_ms
     since_ms = moment_ms("--since", args.since, last_ms) if args.since else 0
@@ -93,7 +93,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(found: list[Segment], controller: str | None) -> list[Segment]:
-    """Segments of one controller: two of them saw different things."""
+    """The segments of one controller, because two controllers have different inputs.
+
+    UserError: several controllers and no --controller, or an unknown one.
+    """
     names = sorted({segment.controller for segment in found})
     if controller is None and len(names) > 1:
         raise UserError(f"several controllers wrote here: --controller {' or '.join(names)}")
@@ -104,7 +107,7 @@ def _chosen(found: list[Segment], controller: str | None) -> list[Segment]:
 
 
 def _covering(found: list[Segment], since_ms: int, until_ms: int) -> list[Segment]:
-    """The segments that hold the span: from the last that begins before it on."""
+    """The segments of the span, beginning with the last one that starts before it."""
     before = [segment for segment in found if segment.began_ms <= since_ms]
     first = before[-1].began_ms if before else 0
     inside = [segment for segment in found if first <= segment.began_ms <= until_ms]
@@ -121,7 +124,7 @@ def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[Re
 
 
 def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:
-    """Demand was recorded as its windows showed it, so these cannot be changed afterwards."""
+    """UserError if demand windows differ: the log holds demand by the recorded windows only."""
     for name in _WINDOWS:
         was, is_ = getattr(then.policy, name), getattr(declared.policy, name)
         if was != is_:

@@ -1,7 +1,7 @@
-"""What `shoal replay` found, as facts under stable names and as text of at most 100 columns.
+"""The result of `shoal replay`, as facts under stable keys and as text of at most 100 columns.
 
-Owns the words and the names. Two runs are compared as people compare them: what it cost, what was
-short, and which decisions only one of them made.
+Two runs are compared by cost, by requests above capacity, and by the decisions that only one of
+them made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HIDDEN = ("architecture", "lengths", "content_hash")
 
 
 def rerun_facts(found: Rerun) -> dict[str, Any]:
-    """The comparison of a span with itself."""
+    """The comparison of a recorded span with its repetition."""
     return {
         "same": found.same,
         "ticks": found.ticks,
@@ -41,7 +41,7 @@ def rerun_facts(found: Rerun) -> dict[str, Any]:
 
 
 def show_rerun(found: Rerun) -> None:
-    """Print it."""
+    """Print that comparison."""
     span = f"{moment_words(found.first_ms)} to {clock_words(found.last_ms)} UTC"
     what = f"{found.ticks} ticks, {found.decisions} decisions"
     if found.same:
@@ -59,7 +59,8 @@ def show_rerun(found: Rerun) -> None:
 
 
 def compared(then: Cluster, now: Cluster, before: WhatIf, after: WhatIf) -> dict[str, Any]:
-    """Two runs of a span. Amounts of decisions with kind hold are left to the reader."""
+    """The comparison of two runs of a span. The list of decisions includes those of kind hold; the
+    counts do not."""
     return {
         "first_ms": before.first_ms,
         "last_ms": before.last_ms,
@@ -90,7 +91,7 @@ def _run(found: WhatIf) -> dict[str, Any]:
 
 
 def changes(then: Cluster, now: Cluster) -> Iterator[str]:
-    """What differs between two declarations, one line each: "code: utilization 0.8 -> 0.9"."""
+    """The differences of two declarations, one line each: "code: utilization 0.8 -> 0.9"."""
     yield from _fields("policy", then.policy, now.policy)
     for what, old, new in (
         ("pool ", {p.id: p for p in then.pools}, {p.id: p for p in now.pools}),
@@ -120,7 +121,7 @@ def _fields(who: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether it is a list of things that have parts of their own."""
+    """Whether the value is a list of dataclass objects."""
     return isinstance(value, tuple) and any(dataclasses.is_dataclass(item) for item in value)
 
 
@@ -134,8 +135,10 @@ def _value(value: Any) -> str:
 def side_by_side(
     before: Iterable[Decision], after: Iterable[Decision]
 ) -> Iterator[tuple[str, Decision]]:
-    """Decisions in order of time, each "both", "recorded" or "policy": the same change of the same
-    model within some seconds is one decision."""
+    """Decisions in order of time, each with "both", "recorded" or "policy".
+
+    The same change of the same model within some seconds is one decision.
+    """
     left = list(after)
     for decision in before:
         match = next(

@@ -1,7 +1,7 @@
-"""`shoal executor`: the agent of one GPU node, or of a region's virtual nodes to try things out.
+"""`shoal executor`: the agent of one GPU node, or of a region's virtual nodes for trials.
 
-Holds who a node is (declared or found) and where its executor keeps its state. The executor itself
-is a program of the serving plane, which this process becomes.
+This module finds the node's identity (declared or detected) and the folder of the executor's state.
+The process then becomes the executor, a program of the serving plane.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run_executor(args: argparse.Namespace) -> int:
-    """Become the executor."""
+    """Replace this process by the executor."""
     config = load_config(args.config)
     region, nodes = _nodes(args, config)
     folder = Path(args.state_dir) if args.state_dir else default_state(nodes[0], args.region)
@@ -114,7 +114,7 @@ def run_executor(args: argparse.Namespace) -> int:
 def _real(
     args: argparse.Namespace, config: Config, told: Mapping[str, Any]
 ) -> Mapping[str, object]:
-    """Models with their weights, and vLLM behind every engine of the file."""
+    """Models with their weights, and a vLLM command for every engine of the file."""
     weights = {}
     for item in args.weights:
         model, _, found = item.partition("=")
@@ -143,7 +143,7 @@ def _real(
 
 
 def default_state(node: str, region: str | None) -> Path:
-    """Where the state of an executor is kept that was told no folder: one for each node."""
+    """The default folder for the state of a node's executor: one folder per node."""
     given = os.environ.get("STATE_DIRECTORY", "")  # systemd
     if given:
         return Path(given.split(":")[0])
@@ -152,19 +152,19 @@ def default_state(node: str, region: str | None) -> Path:
 
 
 def found_address(broker: str) -> str:
-    """The address of this host on the way to the broker; loopback where the broker is on it."""
+    """This host's address on the route to the broker; loopback if the broker is on this host."""
     host, _, port = broker.split(",")[0].rpartition(":")
     try:
         family, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing: it only chooses the way
+            probe.connect(address)  # sends no packet: it only selects the route
             return str(probe.getsockname()[0])
     except OSError as error:
         raise UserError(f"--advertise is needed: no way to {host} ({error.strerror})") from None
 
 
 def _nodes(args: argparse.Namespace, config: Config) -> tuple[str, tuple[str, ...]]:
-    """The region and the nodes of this executor. UserError: none that the file declares."""
+    """The region and the nodes of this executor. UserError: the file does not declare them."""
     pools = config.cluster.pools
     if args.region:
         regions = sorted({pool.region for pool in pools})

@@ -1,7 +1,8 @@
 """`shoal controller`, `shoal gateway`: one process of the system by itself.
 
-Owns turning a `shoal.yaml` into the options of a part, and becoming it: the parts are programs of
-their own (`python -m ...`), so that the serving plane never imports the control plane.
+This module turns a `shoal.yaml` into the options of a part and replaces the process by it. The
+parts are programs of their own (`python -m ...`), so that the serving plane never imports the
+control plane.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def bootstrap(args: argparse.Namespace, config: Config) -> str:
-    """The broker's address, from the option or the file; UserError if neither names one."""
+    """The broker's address, from the option or the file. UserError if neither names one."""
     address = args.broker or config.kafka
     if not address:
         raise UserError(f"{args.config}: kafka is not set, and --broker HOST:PORT is not given")
@@ -56,10 +57,10 @@ def bootstrap(args: argparse.Namespace, config: Config) -> str:
 
 
 def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> str:
-    """The broker's address, once somebody answers there; else UserError, at once.
+    """The broker's address if the broker answers, else UserError without further attempts.
 
-    remembers: what this part could go on with from its last run; then it starts without a broker,
-    and says so.
+    remembers: the state of the last run that lets this part start without a broker. It then starts
+    and reports the fault on stderr.
     """
     address = bootstrap(args, config)
     try:
@@ -72,7 +73,7 @@ def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> 
 
 
 def run_controller(args: argparse.Namespace) -> int:
-    """Become the controller."""
+    """Replace this process by the controller."""
     config = load_config(args.config)
     operated = operator_options_argv(args)
     broker = reachable(args, config) if args.broker or config.kafka else ""
@@ -86,7 +87,7 @@ def run_controller(args: argparse.Namespace) -> int:
 
 
 def run_windows(args: argparse.Namespace) -> int:
-    """Become a window worker."""
+    """Replace this process by a window worker."""
     config = load_config(args.config)
     become(
         "streams.windows", "--broker", reachable(args, config), "--prefix", args.prefix,
@@ -95,7 +96,7 @@ def run_windows(args: argparse.Namespace) -> int:
 
 
 def run_gateway(args: argparse.Namespace) -> int:
-    """Become a gateway."""
+    """Replace this process by a gateway."""
     config = load_config(args.config)
     routes = Path(args.state_dir or "", "routes.jsonl")
     remembers = f"the routes in {routes}" if args.state_dir and routes.exists() else ""
@@ -118,14 +119,14 @@ def run_gateway(args: argparse.Namespace) -> int:
 
 
 def become(module: str, *options: str) -> NoReturn:
-    """Replace this process by that module."""
+    """Replace this process by `module`."""
     sys.stdout.flush()
     argv = [sys.executable, "-m", "streams.cli.start_part", module, *options]
     os.execv(sys.executable, argv)  # noqa: S606  an argv list
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add both commands to the command line."""
+    """Add the commands to the command line."""
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
     add_operator_options(controller, record=str(default_folder()), http=HTTP)

@@ -1,7 +1,4 @@
-"""The fleet that a controller runs, read once from its topics.
-
-Owns the reading and what of it a plan can start from. Joins no consumer group.
-"""
+"""The fleet of a running controller, read once from its topics without a consumer group."""
 
 from __future__ import annotations
 
@@ -28,9 +25,10 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """counts: combo id -> how many are wanted. demand_req_per_s: per model, of its last decision.
+    """The assigned instances and the demand. counts: assigned instances by combo id.
 
-    strangers: combos that run but are of no model or pool of the file.
+    demand_req_per_s: by model, from its last decision. strangers: combos of instances whose model
+    or pool is not in the file.
     """
 
     counts: dict[str, int]
@@ -39,7 +37,7 @@ class Running:
 
 
 def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
-    """What runs now; UserError where the broker or its topics do not answer."""
+    """The running fleet. UserError: the broker or its topics do not answer."""
     try:
         latest = asyncio.run(_read(broker, prefix))
     except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:

@@ -1,7 +1,7 @@
 """`python -m streams.cli.start_part MODULE OPTIONS`: run a part; Ctrl-C shows no traceback.
 
-Until the part has taken over its signals, which it does after seconds of imports, SIGINT ends this
-process silently. Imports nothing but the standard library.
+A part installs its own signal handlers after seconds of imports. Until then SIGINT ends this
+process silently. This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def main() -> None:
-    """Become the module that the first argument names."""
+    """Run the module that the first argument names as `__main__`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     module = sys.argv[1]
     del sys.argv[:1]

@@ -1,4 +1,4 @@
-"""`shoal status`: who leads, how fresh the data is, and how every model stands."""
+"""`shoal status`: the leader, the age of the data, and the state of every model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: the controller is well; 1: it answers and is not."""
+    """Exit code 0: the controller is well; 1: it answers but is not well."""
     found = status(args.url)
     if args.json:
         show_json(found)
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """The text. A standby knows of itself alone."""
+    """The lines of the status. A standby controller reports only itself."""
     yield " | ".join(_head(found))
     if not found["leads"]:
         return
@@ -59,7 +59,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def gang_line(gang: Mapping[str, Any]) -> str:
-    """An instance over several nodes: where its ranks are."""
+    """The nodes of an instance over several nodes, by rank."""
     ranks = []
     for rank in gang["ranks"]:
         reason = f" ({rank['reason']})" if rank["reason"] else ""
@@ -70,7 +70,7 @@ def gang_line(gang: Mapping[str, Any]) -> str:
 
 
 def service_line(service: Mapping[str, Any]) -> str:
-    """A service that stands for several models: who answers its requests, and how well."""
+    """A service of several models: each model's share of its requests, and the quality."""
     name = service["name"]
     if not service["thresholds"]:
         return f"{name}: no thresholds yet"

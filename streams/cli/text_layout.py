@@ -1,4 +1,4 @@
-"""What commands print on a terminal: tables and lines, at most 100 columns wide."""
+"""Terminal output of commands: tables and lines, at most 100 columns wide."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WIDTH = 100
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal up to 100 columns, 100 where there is none."""
+    """Standard output, as wide as the terminal up to 100 columns; 100 without a terminal."""
     made = SafeConsole(highlight=False)
     width = min(WIDTH, made.width) if made.is_terminal else WIDTH
     return SafeConsole(width=width, highlight=False)
 
 
 def show(tables: Iterable[Table], lines: Iterable[str]) -> None:
-    """Tables with an empty line between them, then the lines."""
+    """Print the tables with an empty line between them, then the lines."""
     out = console()
     for number, one in enumerate(tables):
         if number:
@@ -33,7 +33,7 @@ def show(tables: Iterable[Table], lines: Iterable[str]) -> None:
 
 
 def plain_table(*names: str, numbers: Iterable[str] = ()) -> Table:
-    """An empty table with these columns; those in `numbers` are set to the right."""
+    """An empty table; the columns in `numbers` are right-aligned."""
     right = set(numbers)
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for name in names:

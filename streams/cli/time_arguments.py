@@ -1,6 +1,6 @@
-"""Moments as people write them on a command line, and as commands print them: in UTC.
+"""Times on a command line and in output, in UTC.
 
-Owns both forms. Reads no clock: what "today" is comes in.
+The module reads no clock: the current day is an argument.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from streams.files.user_errors import UserError
 
 
 def moment_ms(option: str, text: str, near_ms: int) -> int:
-    """ "10:32", "10:32:05" (on the day of `near_ms`), or ISO 8601; without a zone: UTC. UserError
-    names the option."""
+    """Parse "10:32", "10:32:05" (on the day of `near_ms`), or ISO 8601; without a zone: UTC.
+
+    UserError names the option.
+    """
     day = dt.datetime.fromtimestamp(near_ms / 1000.0, tz=dt.UTC).date()
     try:
         if "-" not in text:
@@ -29,17 +31,17 @@ def moment_ms(option: str, text: str, near_ms: int) -> int:
 
 
 def clock_words(at_ms: int) -> str:
-    """E.g. "10:32:05"."""
+    """The time of day, e.g. "10:32:05"."""
     return f"{dt.datetime.fromtimestamp(at_ms / 1000.0, tz=dt.UTC):%H:%M:%S}"
 
 
 def moment_words(at_ms: int) -> str:
-    """E.g. "2026-01-31 10:32:05"."""
+    """Date and time, e.g. "2026-01-31 10:32:05"."""
     return f"{dt.datetime.fromtimestamp(at_ms / 1000.0, tz=dt.UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def age_words(seconds: float) -> str:
-    """E.g. "9 s", "4 min", "3 h", "5 d"."""
+    """A duration, e.g. "9 s", "4 min", "3 h", "5 d"."""
     for limit, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"

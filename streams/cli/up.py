@@ -1,7 +1,7 @@
 """`shoal up`: the whole loop on this machine.
 
-Owns the command line of a run: its options, their checks, signals, and the exit code. The run
-itself is `streams.tools.up.session`.
+This module checks the options, handles signals and sets the exit code. `streams.tools.up.session`
+is the run itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from streams.tools.up.run_summary import show
 from streams.tools.up.session import Session
 from streams.tools.up.trace_facts import traffic, with_first_minutes
 
-# By engine: what runs, what is replayed, and how fast.
+# By engine: configuration, trace and speed.
 _DEMOS = {
     "simulated": ("demo.yaml", "azure2023_conv.csv.gz", 10.0),
     "vllm": ("vllm.yaml", "vllm_trace.csv", 1.0),
@@ -99,7 +99,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it; 0, 130 / 143 when a signal ended it, 1 when a part failed for good.
+    """Run the loop. Exit code 0; 130 or 143 after a signal; 1 if a part failed for good.
 
     Raises UserError for bad input.
     """
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(wishes: Wishes, summary_path: Path | None) -> int:
-    # The view owns the terminal; a Kafka client tells of every retry, and retries by itself.
+    # A Kafka client logs each of its retries, which would disturb the view on the terminal.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     view = View()
     session = Session(wishes, view)
@@ -135,7 +135,7 @@ def _run(wishes: Wishes, summary_path: Path | None) -> int:
     except ChildFailed as error:
         sys.stderr.write(f"shoal: {error}\n")
         _tell_logs(session)
-        return 1  # the input was good; one of our parts was not
+        return 1  # the input was valid, but a part failed
     except Exception:
         _tell_logs(session)
         raise
@@ -161,9 +161,9 @@ def _tell_logs(session: Session) -> None:
 
 
 def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[dict[str, Any]]:
-    """What the same demand would have cost otherwise; Ctrl-C leaves the rest out.
+    """The cost of other ways to serve the same demand; Ctrl-C skips the rest.
 
-    Whoever ends us with SIGTERM waits for our end, not for figures.
+    After SIGTERM there are no figures, because the sender waits for the end of this process.
     """
     if any(number != signal.SIGINT for number in signalled):
         return []
@@ -171,7 +171,7 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
     found: list[dict[str, Any]] = []
     try:
         from streams.tools.up.counterfactual_cost import (
-            compare,  # a compiler: nobody waits for it at the start
+            compare,  # imports a compiler, which would delay the start
         )
 
         started_s = time.monotonic()
@@ -182,7 +182,7 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
             lambda: time.monotonic() - started_s,
             limit_s,
         ):
-            found.append(one.as_json())  # noqa: PERF401  what is found counts when Ctrl-C comes
+            found.append(one.as_json())  # noqa: PERF401  Ctrl-C keeps the results so far
     except KeyboardInterrupt:
         pass
     return found
@@ -251,7 +251,7 @@ def _whole(option: str, text: str, high: int) -> int:
 
 
 def _write(path: Path, summary: dict[str, Any]) -> str:
-    """Write the summary, in a new folder where that of before the run is gone; what went wrong."""
+    """Write the summary; its folder is created again if it was deleted. Returns the error or ""."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
@@ -261,7 +261,7 @@ def _write(path: Path, summary: dict[str, Any]) -> str:
 
 
 def _writable(name: str | None) -> Path | None:
-    """The summary's path, refused before the run rather than after it."""
+    """The summary's path. UserError before the run if it cannot be written."""
     if name is None:
         return None
     path = Path(name)

@@ -1,4 +1,4 @@
-"""`shoal workload types`: which kinds of requests a trace consists of, ready for a shoal.yaml."""
+"""`shoal workload types`: the workload types of a trace, as YAML for a shoal.yaml."""
 
 from __future__ import annotations
 
