@@ -1,4 +1,4 @@
-"""What may be bought in the worlds of these tests, and the real planner over it."""
+"""The nodes, prices and combos of these tests, and the real planner over them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def simple(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -
 
 
 def combos(*made: Combo) -> tuple[Combo, ...]:
-    """What the planner may choose from, for one model."""
+    """The combos from which the planner may choose, for one model."""
     return made
 
 

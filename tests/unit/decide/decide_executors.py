@@ -16,7 +16,7 @@ _said = lru_cache(maxsize=4096)(ObservedInstance)
 
 
 def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedInstance:
-    """What the executor of `node` in pool `where` says of instance `i` now."""
+    """The report of the executor of `node` in pool `where` about instance `i` now."""
     launched = w.launched.setdefault(i.instance, w.now_ms)
     ready_ms = launched + w.start_s * 1000
     state, since = InstanceState.STARTING, launched

@@ -154,7 +154,7 @@ class World:
         self.due.clear()
 
     def say(self, scope: str, kind: str, active: bool = True, **more: int) -> None:
-        """An operator says something, for good reasons."""
+        """An operator sets or ends a control, with a reason."""
         said = Control(scope, kind, active, "ann", "incident 7", self.now_ms, **more)
         self.controls[said.key] = said
 
@@ -190,7 +190,7 @@ class World:
         )
 
     def requests(self, urgency: Urgency | None = None) -> list[PlanRequest]:
-        """What the planner was asked for, answered or not."""
+        """All requests to the planner, answered or not."""
         found = [e.request for e in self.effects if isinstance(e, SolveRequested)]
         return [r for r in found if urgency is None or r.urgency is urgency]
 

@@ -42,7 +42,8 @@ def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None
 
 
 def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> None:
-    """INVARIANTS 18: nothing changes, a decision states it, and it is asked for again."""
+    """INVARIANTS 18: the fleet stays the same, a decision states the failure, and it is requested
+    again."""
     w = world(12.0, pools=(ONE,)).run(200)
     before = dict(w.applied)
     w.planner.broken.add(Urgency.FULL)
@@ -53,7 +54,7 @@ def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> N
 
 
 class Failing(Planner):
-    """A planner that answers nothing, and says of each urgency that it was that."""
+    """A planner that never finds a plan; each answer names the urgency of its request."""
 
     def answer(self, request: PlanRequest, _: Cluster) -> PlanAnswer:
         return no_plan_answer(
@@ -62,7 +63,7 @@ class Failing(Planner):
 
 
 def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
-    """An urgent request fails in the same tick, and is answered first."""
+    """An urgent request fails in the same tick, and its answer comes first."""
     w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,)).run(309)
     w.planner = Failing(w.catalogue)
     for number in range(30):
@@ -120,7 +121,7 @@ def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
 
 
 def test_an_answer_to_another_question_is_ignored() -> None:
-    """A request is given up after two minutes; its answer comes later, and nothing happens."""
+    """The controller gives up a request after two minutes; a later answer has no effect."""
     w = world(5.0, answers=False).run(125)
     late = w.planner.answer(w.requests(Urgency.URGENT)[0], w.cluster)
     w.planner.answer = lambda *_: late  # type: ignore[method-assign]
@@ -167,7 +168,8 @@ def test_decisions_state_every_reason_that_waited() -> None:
 
 
 def test_a_price_that_changes_little_changes_nothing() -> None:
-    """3.00 against 2.80 saves less than a change costs: asked, answered, left alone."""
+    """3.00 against 2.80 saves less than a change costs: the plan is requested and changes
+    nothing."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -194,7 +196,8 @@ def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
 
 
 def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
-    """Demand is served, but predicted latencies miss: said with the figures, not with each plan."""
+    """Demand is served, but predicted latencies miss the SLO: decisions state this with the
+    figures, and not with each plan."""
     late = tuple(replace(made, ttft_ms=1700.0, meets_slo=False) for made in simple("chat", ONE))
     w = world(5.0, pools=(ONE,), catalogue={"chat": late}).run(1300)
     said = w.of_kind("infeasible")
@@ -207,8 +210,8 @@ def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
 
 
 def test_a_ceiling_lowered_in_the_cooldown_buys_nothing_and_is_kept_after_it() -> None:
-    """Six run, two would do, three are allowed, and something was added a moment ago: a large node
-    would hold what the six do, and nobody needs that."""
+    """Six instances run, two are enough, three are allowed, and the cool-down of an addition lasts.
+    A large node could hold the capacity of all six, but the demand does not need it."""
     small, large = pool("small", per_node=1, usd=2.0), pool("large", per_node=1, usd=12.0)
     catalogue = {
         "chat": combos(

@@ -1,4 +1,4 @@
-"""Whatever is declared, said and lost, in any order: a tick ends, and no GPU has two tenants."""
+"""Any order of declarations, controls and losses: a tick ends, and no GPU has two tenants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALWAYS = Weekly.parse("00:00-24:00")
 
 
 def pools(random: random.Random) -> tuple[Pool, ...]:
-    """Some of all kinds, and of some nothing is to be had."""
+    """Pools of all kinds; some of them have no free nodes."""
     found = []
     for region in ("us", "eu"):
         for name, per_node in (("one", 1), ("four", 4)):
@@ -91,7 +91,7 @@ def anew(random: random.Random, before: Cluster) -> Cluster:
 
 
 def disturb(random: random.Random, w: World) -> None:
-    """What may happen at this moment."""
+    """Inject one random event of this moment."""
     ids, nodes = [pool.id for pool in w.cluster.pools], sorted(w.statuses)
     match random.choice(
         ["declare", "restart", "price", "nodes", "node", "say", "planner", "alert"]

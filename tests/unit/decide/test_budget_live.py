@@ -1,5 +1,7 @@
-"""Budget mode through the fold and the simulator: what is planned is carried out, and planned again
-when the mix shifts or a node is lost."""
+"""Budget mode through the fold and the simulator.
+
+The controller carries out its plans, and plans again if the mix shifts or a node is lost.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def shifted() -> Simulator:
 
 
 def test_what_is_served_is_what_was_planned_within_two_points(shifted: Simulator) -> None:
-    """Of each type, over each combo, until the shift."""
+    """The served share of each request type on each combo equals the planned one, until the
+    shift."""
     routes = shifted.routes["m"]
     assert {kind.name for kind in routes.types} == {"long", "chat"}
     last = Counter[tuple[str, str]]()
@@ -94,14 +97,14 @@ def test_a_shift_of_the_mix_plans_again_for_what_was_measured(shifted: Simulator
 
 
 def test_every_fleet_that_is_planned_keeps_the_budget(shifted: Simulator) -> None:
-    """On the way from one to the next both are paid for, as with every plan."""
+    """During an exchange the budget pays for the old and the new instances, as with every plan."""
     for plan in shifted.timeline.plans:
         assert sum(target.usd_per_h for target in plan.targets) <= 6.0
 
 
 def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: Simulator) -> None:
-    """After the shift two prefill instances and one for decode would do more, for all of the
-    budget. The last of what runs may not leave before something else serves."""
+    """After the shift, two prefill instances and one decode instance would serve more but take the
+    whole budget. The last running group may not leave before another one serves."""
     assert [sum(target.count for target in plan.targets) for plan in shifted.timeline.plans] == [3]
     notes = [note for _, answer in shifted.timeline.plan_answers for note in answer.notes]
     assert Reason(ReasonCode.BUDGET_STUCK, "m", ("m",)) in notes

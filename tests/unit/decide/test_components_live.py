@@ -83,7 +83,7 @@ def shifted() -> Simulator:
 
 
 def running(world: Simulator) -> Counter[str]:
-    """Instances that are wanted, by deployment."""
+    """The instances that should run, by deployment."""
     return Counter(
         one.engine.removeprefix("omni.")
         for record in world.assignments.values()

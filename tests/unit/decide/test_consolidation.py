@@ -1,4 +1,4 @@
-"""Groups that stand apart for historical reasons move together, so that nodes can be given back."""
+"""Groups on separate nodes move together, so that nodes can be given back."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def scaled_in(run_s: int = 3600, where: object = TWO, **changes: object) -> Worl
 def test_two_half_empty_nodes_become_one_and_capacity_never_falls_below_demand() -> None:
     least: dict[str, float] = {"chat": 1e9, "code": 1e9}
 
-    def look(now: World) -> None:
+    def observe(now: World) -> None:
         for model in least:
             if now.t_s > HIGH_S:
                 least[model] = min(least[model], now.routed_req_per_s(model))
 
     w = scaled_in(HIGH_S)
     assert len(w.rented(TWO.id)) == 2
-    w.run(2700, look)
+    w.run(2700, observe)
     assert (w.ready("chat"), w.ready("code")) == (1, 1)
     assert len(w.rented(TWO.id)) == 1
     assert min(least.values()) >= 10.0  # the replacement serves before the old one leaves

@@ -16,7 +16,8 @@ from topics.reason_codes import ReasonCode
 
 
 def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again() -> None:
-    """A planner that never answers: the request is given up after two minutes and made anew."""
+    """A planner never answers: the controller gives up the request after two minutes and repeats
+    it."""
     w = world(5.0, answers=False).run(270)
     numbers = [e.request.number for e in w.effects if isinstance(e, SolveRequested)]
     urgent = [
@@ -87,11 +88,11 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> 
 
 
 def test_requests_that_wait_are_demand_too() -> None:
-    """8.15 on 8 req/s planned: no test of the rate calls it more than noise, but 400 are in
-    flight where 35 are explained. What such a rate explains is no reason for anything."""
+    """8.15 on 8 req/s planned: no test of the rate calls it more than noise, but 400 requests are
+    in flight where the rate explains 35. An excess that the rate explains is no trigger."""
     w = world(lambda _m, t: 7.0 if t < 400 else 8.15).run(600)
     assert w.wanted("chat") == 1
-    w.in_flight["chat"] = 50  # L = 35, and the queue of chance beside it
+    w.in_flight["chat"] = 50  # L = 35, and a random queue
     w.run(60)
     assert w.wanted("chat") == 1
     w.in_flight["chat"] = 400
@@ -103,7 +104,7 @@ def test_requests_that_wait_are_demand_too() -> None:
 
 
 def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
-    """2 requests/s on 10 all miss: more engines are no remedy."""
+    """2 requests/s on 10 all miss: more engines would not help."""
     w = world(2.0, missing={"chat": 1.0}).run(1500)
     assert w.wanted("chat") == 1
 
@@ -116,7 +117,7 @@ def test_the_cooldown_holds_but_not_against_a_surge_larger_than_what_was_added()
 
 
 def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
-    """One GPU in all: the surge ends in one "infeasible" and no assignment beyond it."""
+    """One GPU in total: the surge ends in one "infeasible" and no assignment exceeds the supply."""
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
@@ -125,7 +126,8 @@ def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
 
 
 def test_nothing_lacks_where_a_person_is_asked_first() -> None:
-    """Room is there: what is short waits for a word, and shorter requests need not be believed."""
+    """Room is free: missing capacity waits for an approval, and shorter requests need no
+    evidence."""
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
     w.run(300)
     state = w.state.models["chat"]
@@ -133,14 +135,15 @@ def test_nothing_lacks_where_a_person_is_asked_first() -> None:
 
 
 def test_full_plans_remember_the_lengths_that_they_were_asked_for() -> None:
-    """What requests that turn are compared with."""
+    """Full plans record the request lengths with which later lengths are compared."""
     w = world(5.0).run(320)
     assert w.requests(Urgency.FULL)
     assert w.state.full.lengths == {"chat": w.state.models["chat"].lengths}
 
 
 def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -> None:
-    """One node in all cannot survive its own loss: said at once, and again every ten minutes."""
+    """A fleet of one node cannot survive its loss: a decision states this at once and every ten
+    minutes."""
     alone, two = pool(nodes=1, per_node=1), pool(nodes=2, per_node=1)
     w = world(5.0, service(min_instances=1, survive="one-node"), pools=(alone,)).run(900)
     assert w.wanted("chat") == 1
@@ -161,7 +164,8 @@ def test_a_ceiling_is_kept() -> None:
 
 
 def test_recommend_says_everything_and_changes_nothing() -> None:
-    """Mode recommend: decisions with applied False; no assignment, no routes, ever."""
+    """Mode recommend: decisions with applied False; the controller publishes no assignment or
+    route."""
     quiet = service(mode=Mode.RECOMMEND)
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0, quiet).run(1500)
     assert w.of_kind("scale_out") and not any(d.applied for d in w.decisions)
@@ -200,7 +204,8 @@ def test_a_tick_without_news_publishes_nothing() -> None:
 
 
 def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:
-    """After a restart every assignment and route comes anew, generation higher, content equal."""
+    """After a restart the leader repeats every assignment and route: higher generation, same
+    content."""
     w = world(20.0).run(200)
     before = dict(w.applied)
     w.restart_controller()
@@ -213,7 +218,8 @@ def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:
 
 
 def test_a_restart_causes_neither_scale_out_nor_scale_in() -> None:
-    """Rebuilt in the middle of steady load: only "rebuilt" is said, numbers go on."""
+    """State rebuilt in the middle of steady load: the only decision is "rebuilt"; numbers
+    continue."""
     w = world(20.0).run(300)
     wanted, number = w.wanted("chat"), w.decisions[-1].number
     w.restart_controller()
@@ -234,8 +240,8 @@ def test_serials_are_not_used_twice_after_a_restart() -> None:
 
 
 def test_the_serial_of_a_group_that_is_gone_is_not_used_again_after_a_restart() -> None:
-    """Nothing names it any more but the last plan: an executor takes an instance of the same name
-    for one that it knows."""
+    """Only the last plan still names the group. An executor takes an instance with a reused name
+    for the one that it knows."""
     w = world(lambda _m, t: 45.0 if t < 300 or t > 1600 else 5.0)
     names: set[str] = set()
     w.run(1500, lambda w: names.update(g.name for g in w.state.groups))

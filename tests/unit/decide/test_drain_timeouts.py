@@ -1,4 +1,4 @@
-"""How long instances may take to finish what they have, and when that is too short."""
+"""How long instances may take to finish their requests, and when that time is too short."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_declared_time_out_is_what_nodes_are_told_and_too_short_a_one_is_a_dec
 
 
 def test_that_a_time_out_is_too_short_for_measured_lengths_is_said_until_it_is_changed() -> None:
-    """Declared are short answers; what is measured is long."""
+    """The declaration has short answers; measured answers are long."""
     w = world(
         20.0,
         service(lengths=Lengths.expected(100.0, 50.0), max_len_tokens=16_384),
@@ -57,6 +57,6 @@ def test_that_a_time_out_is_too_short_for_measured_lengths_is_said_until_it_is_c
 
 
 def _drains(w: World) -> list[str]:
-    """What was said of drain time-outs."""
+    """The decisions about drain time-outs."""
     codes = (ReasonCode.DRAIN_TOO_SHORT, ReasonCode.DRAIN_LONG_ENOUGH)
     return [code for d in w.decisions for code in d.codes if code in codes]

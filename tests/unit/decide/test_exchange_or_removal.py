@@ -1,4 +1,4 @@
-"""What may not be removed yet, and what is an exchange that removes nothing."""
+"""Blocked removals, and exchanges that remove no capacity."""
 
 from __future__ import annotations
 

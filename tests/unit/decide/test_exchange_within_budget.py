@@ -1,4 +1,4 @@
-"""The bill keeps to the budget at every moment, while one fleet becomes another one too."""
+"""The bill keeps to the budget at every moment, also while the fleet changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def taking_turns(model: str, t: int) -> float:
 
 
 def test_the_bill_never_exceeds_the_budget_while_a_mix_changes() -> None:
-    """Both models at their highest would need 12 USD/h; each full plan packs them anew."""
+    """Both models at their highest would need 12 USD/h; each full plan packs them again."""
     w = world(
         taking_turns,
         service("a"),
@@ -40,10 +40,10 @@ def test_the_bill_never_exceeds_the_budget_while_a_mix_changes() -> None:
     )
     highest = 0.0
 
-    def look(now: World) -> None:
+    def observe(now: World) -> None:
         nonlocal highest
         highest = max(highest, bill_usd_per_h(now))
 
-    w.run(2600, look)
+    w.run(2600, observe)
     assert 8.0 <= highest <= BUDGET
     assert w.routed_req_per_s("a") >= 34.0  # its turn again: the money went round

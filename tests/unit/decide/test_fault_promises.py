@@ -1,4 +1,4 @@
-"""What must hold under faults: the promises of the pure core, over virtual time."""
+"""Promises of the pure core under faults, over virtual time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
 
 
 def test_what_a_paid_node_carries_costs_nothing_and_stays() -> None:
-    """Four combos on one node of four GPUs: taking three of them away would save nothing."""
+    """Four combos on one node of four GPUs: to remove three of them would save nothing."""
     w = world(lambda _m, t: 30.0 if t < 300 else 4.0).run(1500)
     assert w.wanted("chat") == 4 and w.of_kind("scale_in") == []
 
@@ -73,7 +73,8 @@ def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: i
 
 
 def test_a_gap_never_counts_as_idle() -> None:
-    """Excess, then silence for an hour: what ran when telemetry stopped still runs."""
+    """Excess, then silence for an hour: all instances that served when telemetry stopped still
+    serve."""
     w = over_provisioned().run(500)
     w.silent.add("g1")
     w.run(1500)
@@ -154,9 +155,8 @@ def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
 
 
 def test_of_what_is_needed_nothing_leaves_and_what_is_surplus_is_gone_soon() -> None:
-    """Load falls to 10%, and that is proven for ten minutes: what is left covers all that is
-    planned for at every moment, and the other nine tenths are gone two minutes after the decision,
-    not a tenth at a time."""
+    """Load falls to 10% for ten minutes: the remaining capacity covers the planned demand at every
+    moment. The other 90% leave within two minutes of the decision, not a tenth at a time."""
     w = world(lambda _m, t: 150.0 if t < 300 else 15.0, pools=(ONE,)).run(299)
     assert w.ready("chat") >= 18
 
@@ -177,8 +177,8 @@ def test_of_what_is_needed_nothing_leaves_and_what_is_surplus_is_gone_soon() -> 
 
 
 def test_without_present_evidence_removals_keep_to_the_disruption_budget() -> None:
-    """A freeze begins with the decision: of what retires already a fifth of what is ready leaves at
-    a time, although the target fell."""
+    """A freeze begins with the decision. At most a fifth of the ready instances leave at a time
+    among those that already retire, although the target fell."""
     w = world(
         lambda _m, t: 150.0 if t < 300 else 15.0, service(max_disruption=0.2), pools=(ONE,)
     ).run(900)

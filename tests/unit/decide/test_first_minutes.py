@@ -52,7 +52,7 @@ def test_a_declared_workload_that_never_comes_is_given_up() -> None:
 
 
 def test_telemetry_that_never_came_is_no_knowledge() -> None:
-    """Not a word from a gateway: the declared rate stands for as long as that lasts."""
+    """No gateway reports: the declared rate is valid for as long as that lasts."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,), silent={"g1"}).run(1500)
     assert w.wanted("chat") == 4
 

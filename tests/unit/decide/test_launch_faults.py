@@ -1,4 +1,4 @@
-"""Launches that fail or never end, and regions without word."""
+"""Launches that fail or never end, and regions that do not report."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
 
 
 def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
-    """All its nodes silent for minutes: others take over, nothing is started or given up in it,
-    its own routes stay; healed, the fleet shrinks to what it was."""
+    """All nodes of a region are silent for minutes: others take over, and the region starts and
+    gives up nothing. Its routes stay; afterwards the fleet shrinks to its earlier size."""
     east, west = pool("p", per_node=1, region="east", usd=1.0), pool("p", region="west", usd=9.0)
     catalogue = {
         "chat": combos(

@@ -1,4 +1,4 @@
-"""What running shows: start times that differ from their prediction count, and are said."""
+"""Observed start times that differ from their prediction are used, and decisions state them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def starting_in(start_s: int, mode: Mode = Mode.ACT) -> World:
 
 
 def uncertainty_codes(w: World) -> list[tuple[str, ...]]:
-    """The codes of what was said of predictions, in order."""
+    """The codes of the decisions about uncertain predictions, in order."""
     said = {ReasonCode.UNCERTAIN, ReasonCode.AS_PREDICTED}
     return [d.codes for d in w.decisions if said.intersection(d.codes)]
 
@@ -52,7 +52,8 @@ def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) 
 
 
 def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
-    """Twice as long: gateways hold requests for as long, and the next start is announced so."""
+    """Starts take twice as long: gateways hold requests for that time, and the next start is
+    announced with it."""
     w = starting_in(120).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 120.0
     assert w.routes["chat"].start_s == 120.0
@@ -169,7 +170,8 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
 def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
     load: float, shrinks: bool
 ) -> None:
-    """Nothing raises it again below half of what is planned for: all would run on idle for ever."""
+    """Below half of the planned load no evidence raises the learnt capacity again: the whole fleet
+    would stay idle endlessly."""
     w = starting_in(60).run(400)
     model = w.state.models["chat"]
     day = replace(model.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
@@ -190,7 +192,8 @@ def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
 
 
 def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
-    """Capacity, and since when starts are late: neither begins anew, nor is it said again."""
+    """Capacity, and since when starts are late: the new leader continues both and repeats no
+    decision."""
     w = starting_in(120).run(400)
     _suspect_for_a_day(w)
     model = replace(w.state.models["chat"], derate=0.9, derated_ms=w.now_ms)
@@ -249,7 +252,7 @@ def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
 
 
 def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the_least() -> None:
-    """A clock was ahead, or somebody wrote what no leader learns."""
+    """A clock was ahead, or a writer forged a value that no leader learns."""
     w = starting_in(60).run(400)
     hour = w.now_ms // 3_600_000
     unknown = (-1,) * 60

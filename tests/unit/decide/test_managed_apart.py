@@ -1,4 +1,4 @@
-"""What is only recommended, and what is paused, takes nothing from models that serve."""
+"""Recommended and paused models take no room from models that serve."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_budget_is_shared_without_planning_all_the_time(paused: bool) -> None:
 
 
 def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
-    """No plan for chat comes out, and it rests for a minute; an alert for mini is answered."""
+    """No plan for chat is found, and it pauses for a minute; an alert for mini is answered."""
     w = two(service(mode=Mode.RECOMMEND), (12.0, 12.0), (12.0, 12.0), "own")
     answer = w.planner.answer
 

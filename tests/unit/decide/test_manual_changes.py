@@ -1,4 +1,4 @@
-"""A change behind our back is noticed, said once, and does not count as capacity."""
+"""Changes that bypass Shoal: decisions state them once, and they do not count as capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE = pool("one", nodes=12, per_node=1)
 
 
 class Meddled(World):
-    """Somebody starts a further instance by hand on the first node, for a while."""
+    """A person starts a further instance by hand on the first node, for a while."""
 
     by_hand = False
 
@@ -57,7 +57,8 @@ def test_it_is_noticed_where_no_tick_falls_on_a_whole_ten_seconds() -> None:
 
 
 def test_what_is_merely_late_is_no_manual_change() -> None:
-    """Starts, drains and lost nodes of an hour with two surges: nothing of the kind is said."""
+    """An hour with starts, drains, lost nodes and two surges: no decision states a manual
+    change."""
     w = world(lambda _m, t: 50.0 if (t // 500) % 2 else 8.0, pools=(ONE,), seed=3).run(1500)
     w.cut.add(min(w.rented(ONE.id)))
     w.run(300)

@@ -28,8 +28,8 @@ def recommended(w: World) -> int:
 
 
 def test_recommending_says_a_thing_once_and_follows_changes() -> None:
-    """5, then 30, then 5 req/s: one after the other, each from what was recommended last and
-    none from zero."""
+    """5, then 30, then 5 req/s: one recommendation after the other, each based on the last
+    recommended fleet and none on zero."""
     w = world(lambda _m, t: 30.0 if 400 <= t < 1200 else 5.0, QUIET, pools=(ONE,)).run(390)
     assert [dict(d.change) for d in w.decisions] == [{"chat:a1@us/l40s/on-demand": 1}]
     w.run(100)
@@ -45,7 +45,8 @@ def test_recommending_says_a_thing_once_and_follows_changes() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.APPROVE])
 def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
-    """Load, faults, prices, alerts and a restart over an hour: words and questions only."""
+    """An hour of load, faults, prices, alerts and a restart: only decisions and requests to the
+    planner."""
     w = world(
         lambda _m, t: 5.0 if (t // 400) % 2 else 40.0,
         service(mode=mode, min_instances=2),
@@ -86,8 +87,8 @@ def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
 
 @pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
 def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> None:
-    """While excess lasts, is planned for, or drains: capacity covers demand all the while; what
-    was not told to drain stays until excess was seen again; then it leaves."""
+    """A restart while excess lasts, is planned for, or drains: capacity covers demand all the time.
+    Instances without a drain order stay until excess is observed again; then they leave."""
     w = world(lambda _m, t: 45.0 if t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
     wanted = w.wanted("chat")
@@ -130,7 +131,8 @@ def test_drains_under_way_go_on_after_a_restart_and_nothing_more_leaves() -> Non
 
 
 def test_a_restart_leaves_the_routes_as_they_are() -> None:
-    """Two kinds of unlike capacity: their weights and slots stand until they are valued anew."""
+    """Two kinds of unlike capacity: their weights and slots stay until they are calculated
+    again."""
     first, second = pool("one", nodes=1, per_node=1), pool("two", nodes=4, per_node=1, usd=90.0)
     catalogue = {
         "chat": combos(
@@ -148,7 +150,8 @@ def test_a_restart_leaves_the_routes_as_they_are() -> None:
 
 
 def test_a_restart_keeps_capacity_that_is_lost_right_afterwards() -> None:
-    """What was taken over counts as needed: a node lost with the controller is replaced."""
+    """Capacity that a new leader takes over is needed: a node lost with the controller is
+    replaced."""
     w = world(30.0, pools=(ONE,)).run(300)
     w.restart_controller()
     w.run(5)
@@ -169,7 +172,8 @@ def pair_world(seconds: int) -> World:
 
 @pytest.mark.parametrize("pool_name", ["pre", "dec"])
 def test_a_lost_assignment_of_a_running_pair_is_written_again(pool_name: str) -> None:
-    """Its executor still runs what it read: the half is taken over as it is, not started anew."""
+    """Its executor still runs the last assignment: the leader takes this half over and starts no
+    new one."""
     w = pair_world(200)
     before = w.routes["chat"].groups
     (node,) = [n for n, a in w.applied.items() if f"/{pool_name}/" in a.pool]

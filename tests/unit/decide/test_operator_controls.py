@@ -31,7 +31,8 @@ def busy(at_s: int) -> World:
 @pytest.mark.parametrize("scope", ["chat", "*"])
 @pytest.mark.parametrize("kind", ["pause", "release"])
 def test_nothing_is_done_after_the_tick_that_sees_a_pause(scope: str, kind: str) -> None:
-    """A surge, a lost node and an excess: everything is said, nothing is changed."""
+    """A surge, a lost node and an excess: decisions state all of them, and the fleet stays the
+    same."""
     w = world(lambda _m, t: 60.0 if 160 <= t < 300 else 20.0, pools=(ONE,)).run(150)
     before = w.ready("chat")
     w.say(scope, kind)
@@ -78,7 +79,7 @@ def test_other_models_go_on_while_one_is_paused() -> None:
 
 @pytest.mark.parametrize("why", ["release chat", "pause chat", "pause *", "recommend"])
 def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declared(why: str) -> None:
-    """Nothing of it is drained, and its routes stand."""
+    """No instance of the model drains, and its routes stay."""
     w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     before = w.routes["chat"].groups
     assert len(before) == w.wanted("chat") == 3

@@ -1,4 +1,4 @@
-"""Statuses and telemetry that the controller has not read yet are no silence of the world."""
+"""Unread statuses and telemetry of a controller that is behind do not count as silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mode approve: what is wanted waits for a person's word, and expires without one."""
+"""Mode approve: changes wait for a person's approval, and expire without one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_a_proposal_names_its_change_its_reason_and_its_end_and_does_nothing() -
 
 
 def test_an_open_proposal_is_not_repeated_each_second() -> None:
-    """What it covers is not asked for again; a larger demand makes a larger one."""
+    """The controller does not propose covered demand again; a larger demand makes a larger
+    proposal."""
     w = approving().run(900)
     first = len(open_proposals(w))
     assert first <= 3
@@ -86,7 +87,7 @@ def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
 
 
 def test_a_word_on_another_leaders_proposal_does_nothing() -> None:
-    """Numbers may begin anew where the topics were lost; the token tells them apart."""
+    """Numbers may start again if the topics were lost; the token distinguishes the proposals."""
     w = approving().run(60)
     answer(w, open_proposals(w)[-1].number, approve=True, token=7)
     w.run(10)

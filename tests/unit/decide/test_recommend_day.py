@@ -1,4 +1,4 @@
-"""Mode recommend over 24 simulated hours: everything happens, and no port hears of it."""
+"""Mode recommend over 24 simulated hours of all kinds of events: no port gets an effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVERY_S = 10
 
 
 class Recording:
-    """Every port in one: counts what is handed to it."""
+    """All ports in one: counts the effects that it gets."""
 
     def __init__(self) -> None:
         self.heard: Counter[str] = Counter()

@@ -29,19 +29,19 @@ def recommended(cluster: Cluster) -> Cluster:
     return replace(cluster, services=(replace(chat, mode=Mode.RECOMMEND), *others))
 
 
-def said(w: World) -> int:
+def route_records(w: World) -> int:
     return sum(isinstance(e, PublishRoutes) and e.record.model == "chat" for e in w.effects)
 
 
 def test_its_routes_are_emptied_once_before_anything_of_it_is_told_to_drain() -> None:
     w = two()
-    before, generation = said(w), w.routes["chat"].generation
+    before, generation = route_records(w), w.routes["chat"].generation
     w.undeclare("chat")
     w.run(1)
     assert w.routes["chat"].groups == () and w.wanted("chat") == 3
     assert {g.unrouted_generation for g in w.state.groups if g.model == "chat"} == {generation + 1}
     w.run(60)
-    assert w.wanted("chat") == 0 and said(w) == before + 1
+    assert w.wanted("chat") == 0 and route_records(w) == before + 1
     assert w.ready("mini") == 3
 
 
@@ -73,7 +73,8 @@ def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_
 
 
 def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() -> None:
-    """Also where it is removed while nobody leads. It is said; in mode act it can be removed."""
+    """Also if it is removed while no controller leads. A decision states it; mode act can remove
+    it."""
     w = two()
     declared = w.cluster
     w.cluster = recommended(declared)
@@ -94,7 +95,7 @@ def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() 
 
 
 def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:
-    """What plans knew of it before it was removed says nothing of it now."""
+    """Lengths that plans recorded before the removal do not count after it."""
     w = two()
     w.undeclare("chat")
     w.run(60)

@@ -1,5 +1,7 @@
-"""Role switches that the planner chooses, carried out in place: requests came to need more decode
-than prefill, say. The GPUs stay the same, and so do the instances."""
+"""Role switches that the planner chooses, carried out in place.
+
+For example, requests come to need more decode than prefill. GPUs and instances stay the same.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def settled(chat: Service = CHAT) -> World:
 
 
 def changed(w: World, missing: float = 0.2) -> World:
-    """Other rates, requests that miss their SLO, and a reason to plan anew."""
+    """Change rates, let requests miss their SLO, and trigger a new plan."""
     w.missing["chat"] = missing
     w.planner.catalogue = catalogue(8.0, 16.0)
     w.alerts.append(Alert("f", "slow", "firing", w.now_ms, ("chat",)))
@@ -63,7 +65,7 @@ def phases(w: World) -> dict[str, str]:
 
 
 def test_nothing_is_taken_from_what_is_seen_to_serve_all() -> None:
-    """Other roles are believed to hold more, and no SLO is missed."""
+    """Other roles are predicted to hold more, but no SLO is missed."""
     w = settled()
     before = phases(w)
     changed(w, missing=0.0).run(90)
@@ -164,7 +166,7 @@ def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
 
 
 def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
-    """What may switch is remembered with the plan that knew it."""
+    """A plan records which instances may switch, so the planner evaluates them once."""
     w = settled()
     before = len(w.requests(Urgency.FULL))
     changed(w)
@@ -224,7 +226,8 @@ def test_targets_of_one_combo_share_what_may_switch() -> None:
 
 
 def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> None:
-    """Rolled back by its executor: its group serves as before, and is not asked again."""
+    """The executor rolls the switch back: the group serves as before, and gets no second
+    request."""
     w = settled()
     w.stubborn.update(phases(w))
     before = phases(w)
@@ -242,18 +245,18 @@ def test_what_was_rolled_back_is_routed_again_at_once() -> None:
     groups: list[int] = []
     capacity: list[bool] = []
 
-    def look(x: World) -> None:
+    def observe(x: World) -> None:
         groups.append(len(x.routes["chat"].groups))
         capacity.append(all(group.combo_id in x.state.combos for group in x.state.groups))
 
-    changed(w).run(60, look)
+    changed(w).run(60, observe)
     assert [group for group in w.state.groups if group.stays]
     assert set(groups) == {3}
     assert all(capacity)
 
 
 def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
-    """Nobody was told of it, so the fleet is what it was."""
+    """No executor got the request, so the fleet stays as it was."""
     w = settled()
     w.confirm = False
     changed(w)

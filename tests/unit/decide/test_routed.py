@@ -71,7 +71,7 @@ def view(model: str, target: float) -> ModelView:
     return ModelView(own, CLUSTER.policy, NOW, NOW, state, UNKNOWN_DEMAND)
 
 
-def seen(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDemand:
+def window_demand(counts: dict[int, int], long: dict[int, int] | None = None) -> ModelDemand:
     return ModelDemand(
         local_lengths=WindowLengths(classes=counts),
         long_lengths=WindowLengths(classes=counts if long is None else long),
@@ -135,7 +135,7 @@ def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
         splits: dict[str, SplitState], counts: dict[int, int], after_s: int = 120
     ) -> list[Reason]:
         state = ControllerState(NOW, splits=splits)
-        demand = {"auto": seen(counts)}
+        demand = {"auto": window_demand(counts)}
         news = TriggerInputs(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
         return [trigger.why for trigger in fire(news)]
 
@@ -151,7 +151,7 @@ def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
     splits, _ = answered(12, {})
 
     def rests(after_s: int, counts: dict[int, int]) -> bool:
-        demand = {"auto": seen(counts)}
+        demand = {"auto": window_demand(counts)}
         (ask,) = route_requests(CLUSTER, splits, demand, MODELS, NOW + after_s * 1000)
         return ask.recently_moved
 
@@ -176,6 +176,9 @@ def test_the_mix_is_of_the_longest_time_that_still_speaks_of_now() -> None:
     usual = dict.fromkeys(range(20), 100)
     shifted = {19: 500}
     assert current_score_mix(ROUTE, UNKNOWN_DEMAND) == ROUTE.sample
-    assert current_score_mix(ROUTE, seen({0: 20}, {0: 50})) == ROUTE.sample
-    assert current_score_mix(ROUTE, seen(dict.fromkeys(range(20), 10), usual)).requests == 2000
-    assert current_score_mix(ROUTE, seen(shifted, usual)) == ROUTE.mix(shifted)
+    assert current_score_mix(ROUTE, window_demand({0: 20}, {0: 50})) == ROUTE.sample
+    assert (
+        current_score_mix(ROUTE, window_demand(dict.fromkeys(range(20), 10), usual)).requests
+        == 2000
+    )
+    assert current_score_mix(ROUTE, window_demand(shifted, usual)) == ROUTE.mix(shifted)

@@ -1,4 +1,4 @@
-"""Faults of supply and fleet: what is believed, what is rented, what is left alone."""
+"""Faults of supply and fleet: trusted prices, rented nodes, and back-off after failures."""
 
 from __future__ import annotations
 
@@ -206,7 +206,8 @@ def test_a_price_that_jumps_is_set_aside_and_that_is_said_once() -> None:
 
 
 def test_a_silent_feed_is_said_and_planned_with_care() -> None:
-    """After half an hour: no lower than declared, one node at most; until it is heard again."""
+    """After half an hour: no price below the declared one, one node at most, until the feed reports
+    again."""
     w = world(5.0, pools=(pool("one", usd=8.0),)).run(20)
     name = w.cluster.pools[0].id
     w.prices[name] = Price(name, 4.0, w.now_ms)
@@ -245,8 +246,8 @@ def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> No
 
 
 def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> None:
-    """Nodes come up 30 s after something is assigned to them and are deleted once they have been
-    empty for a minute. That nobody is heard of is no cut: the model wakes, and each start is made
+    """Nodes come up 30 s after their first assignment and are deleted after a minute without
+    instances. A region without any node is not cut off: the model wakes, and each start is made
     once."""
     asleep = service(min_instances=0, zero_after_s=600.0, scale_in_after_s=300.0)
     rate = lambda _m, t_s: 0.0 if 300 <= t_s < 2000 else 15.0  # noqa: E731
@@ -291,6 +292,6 @@ def test_where_no_other_node_is_left_the_dead_are_given_up_after_an_hour() -> No
     w = world(20.0, pools=(pool(nodes=3, per_node=1),)).run(300)
     w.cut.update(w.rented(w.cluster.pools[0].id))
     w.run(3500)
-    w.cut.clear()  # whoever starts the nodes has new ones, under the same names
+    w.cut.clear()  # the provider starts new nodes under the same names
     w.run(300)
     assert w.ready("chat") == 3

@@ -1,4 +1,4 @@
-"""What calls for a full plan has one within two ticks of its record, and storms do not."""
+"""Each trigger gets a full plan within two ticks of its record; storms of triggers share plans."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_tenfold_price_moves_the_fleet_to_the_other_pool_make_before_break() -
 
 
 def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
-    """60 s of silence and it is lost; two ticks after its first word it is back."""
+    """A node is lost after 60 s of silence; two ticks after its next report it counts again."""
     w = settled()
     lost = min(w.rented(NEAR.id))
     w.cut.add(lost)
@@ -199,7 +199,7 @@ def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
 
 
 def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> None:
-    """Here while a plan is made; what waits beside it for others stays."""
+    """The model is withdrawn while a plan is made; triggers of other models still wait."""
     services = (service("chat"), service("code"))
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
@@ -274,7 +274,7 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
 
 
 def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
-    """Its executor falls silent when the node is deleted: nothing is missing."""
+    """Its executor falls silent when the node is deleted: the fleet lacks nothing."""
     w = settled()
     w.run(600)
     before = w.rented(NEAR.id)

@@ -1,4 +1,4 @@
-"""Servers that others started: counted, said, and never touched."""
+"""Servers that others started: counted, reported, and never touched."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_only_what_is_missing_beside_them_is_recommended() -> None:
 
 
 def test_where_all_of_them_may_go_that_is_said_once() -> None:
-    """No demand and no floor: to stop the three is recommended, and nothing is left to repeat."""
+    """No demand and no floor: one decision recommends to stop the three, and none repeats it."""
     w = beside(3, 0.0)
     none = service(mode=Mode.RECOMMEND, min_instances=0, unmanaged=THEIRS, scale_in_after_s=60.0)
     w.cluster = replace(w.cluster, services=(none,))
@@ -94,7 +94,7 @@ def test_what_is_not_known_changes_nothing() -> None:
 
 
 def test_where_shoal_acts_they_are_not_its_fleet() -> None:
-    """What it does not start it does not count on."""
+    """Shoal does not count on servers that it does not start."""
     w = beside(3, 20.0)
     w.cluster = _acting(w)
     w.run(200)
@@ -103,8 +103,8 @@ def test_where_shoal_acts_they_are_not_its_fleet() -> None:
 
 @pytest.mark.parametrize("kind", ["pause", "release"])
 def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None:
-    """Three of Shoal's own run; servers of others join and leave while it may not act. Beside them
-    nothing is missing; afterwards only its own count again."""
+    """Three instances of Shoal's own run; servers of others join and leave while Shoal may not act.
+    Together they cover the demand; afterwards only Shoal's own instances count again."""
     w = beside(0, 20.0)
     w.cluster = _acting(w)
     w.run(200)
@@ -124,7 +124,7 @@ def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None
 
 
 def test_what_runs_counts_after_nothing_was_recommended() -> None:
-    """To go to zero was recommended; Shoal then started three itself, and is paused."""
+    """Shoal recommended zero instances, then started three itself, and is paused."""
     w = world(lambda _m, t: 15.0 if t < 300 or t > 1200 else 0.0, pools=(ONE,))
     idle = service(mode=Mode.RECOMMEND, min_instances=0, zero_after_s=300.0, scale_in_after_s=300.0)
     w.cluster = replace(w.cluster, services=(idle,))

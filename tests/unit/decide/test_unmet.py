@@ -1,4 +1,4 @@
-"""What no plan can give is said in the model's own words, and as briefly as the record asks."""
+"""A decision names the model and the demand that no plan can serve, within the record's length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = tuple(f"chat-region-{number:02}" for number in range(60))
 
 
 class Noting(Planner):
-    """A planner that has something to note on every answer."""
+    """A planner that adds notes to every answer."""
 
     def __init__(self, planner: Planner, notes: tuple[Reason, ...]) -> None:
         super().__init__(planner.catalogue)
@@ -33,7 +33,7 @@ class Noting(Planner):
         return replace(made, notes=(*made.notes, *self.notes))
 
 
-def short_of(notes: tuple[Reason, ...]) -> Decision:
+def shortage_decision(notes: tuple[Reason, ...]) -> Decision:
     """The room for 10 req/s, and 40 of them."""
     w: World = world(40.0, service(), pools=(ONE,))
     w.planner = Noting(w.planner, notes)
@@ -43,13 +43,15 @@ def short_of(notes: tuple[Reason, ...]) -> Decision:
 
 def test_a_model_is_not_told_of_others_whose_names_begin_like_its_own() -> None:
     others = (Reason(ReasonCode.NO_POOL, name) for name in OTHERS)
-    said = short_of((Reason(ReasonCode.NO_USABLE_NODE, "chat"), *others))
+    said = shortage_decision((Reason(ReasonCode.NO_USABLE_NODE, "chat"), *others))
     assert ReasonCode.NO_USABLE_NODE in said.codes
     assert ReasonCode.NO_POOL not in said.codes
 
 
 def test_a_reason_longer_than_the_record_allows_is_cut() -> None:
-    said = short_of(tuple(Reason(ReasonCode.TYPE_NOT_SERVED, "chat", (one,)) for one in OTHERS))
+    said = shortage_decision(
+        tuple(Reason(ReasonCode.TYPE_NOT_SERVED, "chat", (one,)) for one in OTHERS)
+    )
     assert said.codes[:2] == (ReasonCode.UNSERVED, ReasonCode.TYPE_NOT_SERVED)
     assert len(said.reason) == 2000 and said.reason.endswith("...")
 

@@ -1,4 +1,5 @@
-"""Urgent additions that replace what runs: only where it may leave, and counted as additions."""
+"""Urgent additions that replace running instances: only if these may leave, counted as
+additions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two models that each wait for the other's place: one of them goes on to a further node."""
+"""Two models that each wait for the other's place: one of them takes a further node."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def swapped(mode: Mode, dead: bool) -> tuple[World, int]:
     w.planner = Swapping({**NOW, "a": (A_HERE, A_THERE), "b": (B_HERE, B_THERE)})
     most = 0
 
-    def look(now: World) -> None:
+    def observe(now: World) -> None:
         nonlocal most
         most = max(most, len(now.rented(HERE.id)) + len(now.rented(THERE.id)))
 
-    w.run(1100, look)
+    w.run(1100, observe)
     return w, most
 
 
