@@ -1,7 +1,7 @@
-"""The demand of a backtest: trace files made into the arrivals of the declared models.
+"""The demand of a backtest: trace files turned into arrivals of the declared models.
 
-Owns which file belongs to which model, slices, scaling of rates and what is said of odd requests.
-Knows no policy.
+This module assigns files to models, cuts slices, scales rates and notes unusual requests. It is the
+same for every policy.
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ _NO_QUALITY = (
 )
 _MOST = 5_000_000
 _MOST_FLUID = 400_000
-_UNDECLARED = Lengths.expected(1024.0, 256.0)  # what a configuration without workload has
+_UNDECLARED = Lengths.expected(1024.0, 256.0)  # for a model without a declared workload
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What was asked for. traces: FILE or MODEL=FILE. config: None = the bundled one. from_s,
-    to_s: the slice, to_s = inf for all of it. supply: FILE or POOL=FILE. fluid: simulated with
-    rates, so that ServeGen's windows need not be made into single requests. columns: what columns
-    of the traces hold, where the user says it."""
+    """The options of a backtest's demand. traces: FILE or MODEL=FILE. config: None = the bundled
+    one.
+
+    from_s, to_s: the slice, to_s = inf for all of the trace. supply: FILE or POOL=FILE. fluid:
+    simulate rates, so that ServeGen's windows need no single requests. columns: the user's mapping
+    of trace columns, if there is one.
+    """
 
     traces: tuple[str, ...]
     config: Path | None = None
@@ -75,17 +78,17 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A scenario, and what has to be said of how it came about."""
+    """A scenario, with notes on how it was made."""
 
     scenario: Scenario
     notes: tuple[str, ...]
 
 
 def load_workload(demand: Demand, seed: int) -> Workload:
-    """The scenario of `demand`; UserError, ConfigError or InvalidValue for what does not fit.
+    """The scenario of `demand`. UserError, ConfigError or InvalidValue for unusable input.
 
-    The seed draws which model a request of a trace without models belongs to, how rates are
-    scaled, and the requests of ServeGen's windows.
+    The seed draws the models of requests that name none, the scaling of rates, and the requests of
+    ServeGen's windows.
     """
     random = np.random.default_rng(seed)
     notes: list[str] = []
@@ -148,7 +151,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
 
 
 def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Trace, float]:
-    """What `path` holds of the slice, and how many requests each of it stands for."""
+    """The requests of `path` within the slice, and how many requests each of them represents."""
     if is_servegen(path):
         most = _MOST_FLUID if demand.fluid else 0
         span = demand.from_s, demand.to_s
@@ -183,7 +186,7 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Tra
 
 
 def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
-    """The sessions of `rows`; each copy of a session is a session of its own."""
+    """The sessions of `rows`. Each copy of a session is a session of its own."""
     if not trace.sessions:
         return []
     sessions = np.array(trace.sessions)[rows]
@@ -194,11 +197,12 @@ def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
 def _scaled(
     count: int, scale: float, random: np.random.Generator, sessions: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which of `count` requests to take, some several times; which copy each is, from 0 on; and by
-    how many seconds to shift it.
+    """The rows to take among `count` requests (some several times), each with the number of its
+    copy (from 0) and its shift in seconds.
 
-    Fewer: drawn at random. More: copies within a few seconds of the original, so that the course
-    of the rate stays and bursts grow with it. Requests of a session share their draw.
+    To lower the rate, requests are drawn at random. To raise it, copies lie within a few seconds of
+    the original, so that the course of the rate stays and bursts grow with it. Requests of a
+    session share their draw.
     """
     if scale == 1.0:
         return np.arange(count), np.zeros(count, np.int64), np.zeros(count)
@@ -215,7 +219,8 @@ def _scaled(
 
 
 def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> Cluster:
-    """The bundled cluster under the names that the traces use, the busiest as the smallest."""
+    """The bundled cluster with the traces' model names: the busiest model gets the smallest model's
+    place."""
     named = Counter(name for trace in traces for name in trace.models)
     known = {service.model: service for service in cluster.services}
     if all(name in known for name in named):
@@ -230,7 +235,7 @@ def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> 
 
 
 def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple[str, Trace]]:
-    """Each trace with its model, "" where it is split among all or names them itself."""
+    """Each trace with its model, "" if it names models itself or is split among all of them."""
     models = [service.model for service in cluster.services]
     for name, trace in traces:
         if name and name not in models:
@@ -253,7 +258,7 @@ def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple
 
 
 def _numbered(owners: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
-    """The same traces, with sessions that differ from trace to trace."""
+    """The same traces, with session numbers that are unique over all traces."""
     found = []
     first = 0
     for model, trace in owners:
@@ -316,7 +321,7 @@ def _with_priors(
     duration_s: float,
     notes: list[str],
 ) -> Cluster:
-    """Models without a declared workload expect what came in the first minutes."""
+    """Models without a declared workload get the demand of the trace's first minutes as prior."""
     span_s = min(PRIOR_S, duration_s)
     early = fitting_arrivals((a for a in arrivals if a.at_s < span_s), cluster.services)
     lengths = measured_lengths(early)

@@ -1,7 +1,7 @@
-"""What a backtest found, as values and as JSON: one row per policy, curves over its knob.
+"""The result of a backtest, as values and as JSON: one row per policy, curves over its knob.
 
-Owns the names of the JSON (docs/backtest.md lists them). Figures are means over seeds and further
-traces. Nothing here depends on the clock or on the machine: the same input gives the same bytes.
+docs/backtest.md lists the keys of the JSON. Figures are means over seeds and further traces.
+Nothing here depends on the clock or on the machine: the same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """also: further traces, each judged by itself. workloads: of all of them. rows: as asked for,
-    one per policy. curves: per policy, its knob swept on the same traces. oracle_usd,
-    oracle_attainment: the bound, means over traces and seeds. tuned: per policy, what sweeping its
-    knob on another trace chose."""
+    """The whole result. also: further traces, each judged by itself. workloads: of all traces.
+
+    rows: one per policy, in the order of the options. curves: per policy, its knob swept on the
+    same traces. oracle_usd, oracle_attainment: the bound, means over traces and seeds. tuned: per
+    policy, the choice from a sweep of its knob on another trace.
+    """
 
     traces: tuple[str, ...]
     also: tuple[str, ...]
@@ -68,7 +70,7 @@ class Backtest:
 
     @property
     def size(self) -> str:
-        """How much was replayed, in words."""
+        """The size of the replayed traces, as text."""
         counts = (
             (sum(one.scenario.requests for one in self.workloads), "request"),
             (len(self.workloads[0].scenario.cluster.services), "model"),
@@ -80,12 +82,12 @@ class Backtest:
 
     @property
     def duration_s(self) -> float:
-        """Of all traces together."""
+        """The duration of all traces together."""
         return sum(one.scenario.duration_s for one in self.workloads)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What has to be said of the traces: with the name of the trace where it is not of all."""
+        """Notes on the traces, each with the trace's name if it is not about all of them."""
         names = ", ".join(self.traces), *self.also
         of: dict[str, list[str]] = {}
         for name, workload in zip(names, self.workloads, strict=True):
@@ -97,8 +99,8 @@ class Backtest:
         )
 
     def undercut_by(self, row: Row) -> tuple[str, ...]:
-        """Policies, other than ours, that attain at least as much (within half a point) for less
-        money than `row`."""
+        """Other policies that attain at least as much as `row` (within half a point) for less
+        money."""
         return tuple(
             other.policy
             for other in self.rows
@@ -110,7 +112,7 @@ class Backtest:
 
 
 def regret(cost_usd: float, oracle_usd: float) -> float | None:
-    """How much more than the oracle's bound, as a fraction of it; None where that is 0."""
+    """The cost above the oracle's bound, as a fraction of the bound; None if the bound is 0."""
     return cost_usd / oracle_usd - 1.0 if oracle_usd > 0.0 else None
 
 
@@ -205,7 +207,7 @@ def _oracle(found: Backtest) -> dict[str, Any]:
 
 
 def table(found: Backtest) -> Sequence[tuple[str, ...]]:
-    """Rows for people: a header, then one line per policy, cheapest first."""
+    """Rows for display: a header, then one line per policy, cheapest first."""
     header = (
         "policy", "SLO met", "USD", "GPU h", "tokens/s", "unserved", "reaction", "reversals/h",
         "starts", "over oracle",

@@ -1,7 +1,7 @@
-"""The runs of a backtest: which there are, one of them, and all of them side by side.
+"""The runs of a backtest: lists them, performs one, and performs all of them in parallel.
 
-Owns the list of (policy, knob, seed, trace) and the hand-over to joblib, on this machine's cores or
-on the user's Dask or Ray cluster. A worker reads the traces itself and keeps what it read last.
+A run is one (policy, knob, seed, trace). joblib runs them on this machine's cores or on the user's
+Dask or Ray cluster. A worker reads the traces itself and keeps the last workload that it read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKENDS = ("local", "dask", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation. policy: a name in the table, or the oracle. timeline: where to write it."""
+    """One simulation. policy: a name in the table, or the oracle. timeline: its output file."""
 
     demand: Demand
     policy: str
@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run: a score, or the oracle's bound."""
+    """The result of a run: a score, or the oracle's bound."""
 
     run: Run
     score: Score | None = None
@@ -52,7 +52,7 @@ class Outcome:
 
 @lru_cache(maxsize=2)
 def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
-    """The workload of `demand` and what policies may know of it."""
+    """The workload of `demand` and the information that policies may use."""
     workload = load_workload(demand, seed)
     setting = policy_context(workload.scenario)
     freeze_objects()
@@ -60,7 +60,7 @@ def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
 
 
 def run(one: Run) -> Outcome:
-    """Simulate, and judge by what was declared. UserError: the timeline cannot be written."""
+    """Simulate, and judge by the declared SLOs. UserError: the timeline cannot be written."""
     workload, setting = prepared(one.demand, one.seed)
     if one.policy == oracle.NAME:
         return Outcome(one, bound=oracle.bound(setting))
@@ -79,8 +79,10 @@ def run(one: Run) -> Outcome:
 def run_all(
     runs: Sequence[Run], jobs: int, backend: str, done: Callable[[Run], None]
 ) -> list[Outcome]:
-    """Every run, in the order of `runs`. jobs: processes, -1 = all cores. done: told of each that
-    is over, in the order in which they end."""
+    """Every run, in the order of `runs`. jobs: processes, -1 = all cores.
+
+    done: called with each run that is over, in the order in which runs end.
+    """
     found: dict[Run, Outcome] = {}
     for outcome in _each(runs, jobs, backend):
         found[outcome.run] = outcome
@@ -93,7 +95,7 @@ def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
         yield from map(run, runs)
         return
     with _cluster(backend):
-        # A cluster's backend gives its results at the end.
+        # The backend of a cluster returns all results at the end.
         mode = "generator_unordered" if backend == "local" else "list"
         yield from joblib.Parallel(n_jobs=jobs, return_as=mode)(
             joblib.delayed(run)(one) for one in runs
@@ -102,7 +104,7 @@ def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
 
 @contextmanager
 def _cluster(backend: str) -> Iterator[None]:
-    """joblib's backend; UserError where its packages are missing."""
+    """joblib's backend. UserError if its packages are missing."""
     if backend == "local":
         yield
         return
@@ -114,7 +116,7 @@ def _cluster(backend: str) -> Iterator[None]:
     except ImportError as error:
         hint = f"pip install 'shoal[{backend}]'"
         raise UserError(f"--backend {backend}: {error.name} is not installed ({hint})") from None
-    # Dask's scheduler as its own configuration names it, else a local one.
+    # The scheduler from Dask's own configuration, else a local one.
     with Client() if backend == "dask" else nullcontext():
         if backend == "ray":
             register_ray()
@@ -123,7 +125,7 @@ def _cluster(backend: str) -> Iterator[None]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The middle 90% of values, by nearest rank: of up to 20, the least and the greatest."""
+    """The middle 90% of values, by nearest rank: the least and the greatest of up to 20 values."""
     ranked = sorted(values)
     last = len(ranked) - 1
     return ranked[math.floor(0.05 * last)], ranked[math.ceil(0.95 * last)]

@@ -1,6 +1,6 @@
 """The report of a backtest as one HTML page: table, cost against attainment, course over time.
 
-Owns the page. Everything is inside the file; it opens without a network.
+The page is self-contained: it opens without a network.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _point(row: Row) -> tuple[float, float]:
 
 
 def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The middle 90% of cost and of attainment, as a cross; nothing for one run."""
+    """The middle 90% of cost and of attainment, as a cross; nothing for a single run."""
     if len(row.scores) < 2:
         return []
     usd, share = _point(row)
@@ -120,7 +120,7 @@ def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
 
 
 def _shown(found: Backtest) -> Sequence[Row]:
-    """Ours and at most three others: all of them would hide each other."""
+    """Our policy and at most three others, because more would hide each other."""
     wanted = ("shoal", "fixed-best", "knative", "hpa-utilization")
     rows = [row for name in wanted for row in found.rows if row.policy == name]
     return rows or found.rows[:4]

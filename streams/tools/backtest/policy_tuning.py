@@ -1,6 +1,6 @@
-"""Which setting of its knob a policy gets: the cheapest that does the job on another trace.
+"""The setting of a policy's knob: the cheapest that attains the SLOs on another trace.
 
-Owns the choice. Every policy, ours too, is tuned in the same way.
+Every policy, including our own, is tuned in the same way.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from streams.tools.backtest.backtest_runs import Outcome
 
 
 def chosen(outcomes: Sequence[Outcome], workload: Workload) -> dict[str, float]:
-    """Policy -> knob: the cheapest whose attainment reaches the declared percentile (weighted by
-    requests), and where none does, the one that attains most."""
+    """The knob of each policy: the cheapest whose attainment reaches the declared percentile,
+    weighted by requests. If none reaches it, the knob with the highest attainment."""
     asked = Counter(arrival.model for arrival in workload.scenario.arrivals)
     services = workload.scenario.cluster.services
     target = sum(s.percentile * asked[s.model] for s in services) / max(1, sum(asked.values()))

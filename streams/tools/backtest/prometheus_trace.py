@@ -1,9 +1,9 @@
 """A trace rebuilt from a Prometheus that scrapes vLLM: counts per minute, lengths per hour.
 
-Prometheus knows no single requests. Owns what is made of its counters: requests that were answered,
-spread evenly inside each step; prompt and answer lengths drawn from the histograms of their hour,
-scaled to the hour's token sums. What that leaves open is said in `notes`. Asks nothing but range
-queries and knows no policy.
+Prometheus has counters, not single requests. Answered requests are spread evenly inside each step.
+Prompt and answer lengths are drawn from the histograms of their hour and scaled to the hour's token
+sums. `notes` state the limits of that. The module makes only range queries, and is the same for
+every policy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SYSTEM_SAID = re.compile(r"\[Errno -?\d+\] ([\w ,]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """path: a plain CSV trace with models. notes: per model, what is known and what is not."""
+    """A rebuilt trace. path: a plain CSV trace with models. notes: the limits, one per model."""
 
     path: Path
     notes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class _Law:
-    """Lengths in one hour: the upper edges of buckets, how many in each, and the sum of tokens."""
+    """Lengths in one hour: the upper edges of buckets, the count of each, and the sum of tokens."""
 
     edges: Floats
     counts: Floats
@@ -76,9 +76,11 @@ def rebuild(
     seed: int,
     names: Mapping[str, str] | None = None,
 ) -> Rebuilt:
-    """The last `since_s` seconds (120 at least) before `to_s` as a trace in `folder`; UserError
-    where Prometheus does not answer, has nothing, or has more than 5 million requests. names: of
-    models in Prometheus -> in the configuration, where they differ."""
+    """The last `since_s` seconds (at least 120) before `to_s` as a trace in `folder`.
+
+    names: models in Prometheus -> in the configuration, where they differ. UserError: Prometheus
+    does not answer, has no data, or has more than 5 million requests.
+    """
     step_s = max(STEP_S, float(math.ceil(since_s / _MOST_POINTS)))
     since_s = step_s * math.floor(since_s / step_s)
     hour_s = since_s / math.ceil(since_s / LENGTHS_S)
@@ -151,7 +153,7 @@ def _note(
     prompts: npt.NDArray[np.int64],
     answers: npt.NDArray[np.int64],
 ) -> str:
-    """What was rebuilt, beside what the counters say."""
+    """The comparison of the rebuilt requests with the counters."""
     parts = []
     for what, metric, drawn in (("prompt", PROMPT, prompts), ("answer", ANSWER, answers)):
         told = float(laws[metric][1].get((model,), np.zeros(1)).sum())
@@ -166,7 +168,7 @@ def _note(
 
 
 def _times(counts: Floats, step_s: float, random: np.random.Generator) -> Floats:
-    """Evenly spread inside each step; parts of requests are carried on."""
+    """Times evenly spread inside each step. A fraction of a request counts in the next step."""
     whole = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(counts))) + 1e-6)).astype(int)
     starts = step_s * np.repeat(np.arange(len(counts)), whole)
     return np.sort(starts + step_s * random.random(len(starts)))
@@ -175,7 +177,7 @@ def _times(counts: Floats, step_s: float, random: np.random.Generator) -> Floats
 def _laws(
     buckets: Mapping[tuple[str, ...], Floats], sums: Mapping[tuple[str, ...], Floats], model: str
 ) -> list[_Law]:
-    """One per hour, of the hours that have any."""
+    """One law per hour that has data."""
     mine = {float(key[1]): values for key, values in buckets.items() if key[0] == model}
     if not mine:
         return []
@@ -189,7 +191,7 @@ def _laws(
 def _lengths(
     laws: list[_Law], at_s: Floats, every_s: float, random: np.random.Generator
 ) -> npt.NDArray[np.int64] | None:
-    """Tokens of each arrival by its hour; an hour without any takes the nearest before it."""
+    """Tokens of each arrival by its hour; an hour without data uses the nearest hour before it."""
     known = [k for k, law in enumerate(laws) if law.counts.sum() > 0.0]
     if not known:
         return None
@@ -210,7 +212,7 @@ def _lengths(
 
 
 def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -> Floats:
-    """The samples of a series on the grid; what is missing or no number counts as 0."""
+    """The samples of a series on the grid. A missing or non-numeric sample counts as 0."""
     found = np.zeros(steps)
     for at_s, text in one.get("values", ()):
         index = round((float(at_s) - from_s) / every_s)
@@ -222,6 +224,6 @@ def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
-    if cause := _SYSTEM_SAID.search(text):  # inside of what urllib3 says of its retries
+    if cause := _SYSTEM_SAID.search(text):  # the cause inside urllib3's text on its retries
         return f"cannot be reached ({cause[1]})"
     return text.splitlines()[0][:200]

@@ -1,12 +1,11 @@
-"""Prices and availability over time, from files, as what happens in a simulation.
+"""Prices and availability over time, from files, as events of a simulation.
 
 Three forms. FILE: a table with the columns time, pool and one or both of price (USD per node-hour)
 and nodes (the most that can be held); cells may be empty. FILE: a price history of a cloud
-(`streams.files.cloud_prices`). POOL=FILE: a CSV of (time, nodes) without a header, as the recorded
-spot traces of Bamboo have it. Rows are in any order; a value holds until the next of its pool.
-Times are seconds from the start of the trace, or dates. Dates are those of the trace if the trace
-has dates, too, and both overlap; otherwise the first date is the start of the trace. Knows no
-policy.
+(`streams.files.cloud_prices`). POOL=FILE: a CSV of (time, nodes) without a header, the form of the
+recorded spot traces of Bamboo. Rows are in any order; a value holds until the pool's next one.
+Times are seconds from the start of the trace, or dates. If the trace has dates that overlap with
+them, dates keep their place; otherwise the first date is the start of the trace.
 """
 
 from __future__ import annotations
@@ -34,8 +33,11 @@ Change = tuple[float, str, float | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class TraceTime:
-    """What dates are held against. origin_s: start of the trace since 1970, None if it has no
-    dates; duration_s: of the trace. instances: the instance type of pools that declare one."""
+    """The trace's time axis, on which dates are placed.
+
+    origin_s: start of the trace in seconds since 1970, None if it has no dates. duration_s: of the
+    trace. instances: the instance type of pools that declare one.
+    """
 
     origin_s: float | None = None
     duration_s: float = math.inf
@@ -50,9 +52,11 @@ def load_supply(
     times: TraceTime | None = None,
     notes: list[str] | None = None,
 ) -> tuple[ScriptEvent, ...]:
-    """What the files say, on the axis of a simulation that begins `lead_s` before second `from_s`
-    of the trace: what held by then holds from its start on. notes: gets how dates were placed.
-    UserError for what does not fit."""
+    """The changes of supply, on the axis of a simulation that begins `lead_s` before second
+    `from_s` of the trace. The values at that moment hold from its start.
+
+    notes: receives how dates were placed. UserError for unusable input.
+    """
     times = times or TraceTime()
     pools = {pool.id for pool in cluster.pools}
     changes: list[Change] = []
@@ -88,7 +92,7 @@ def load_supply(
 def _placed(
     changes: Sequence[Change], times: TraceTime, notes: list[str] | None
 ) -> Iterable[Change]:
-    """`changes` in seconds of the trace."""
+    """`changes` with times in seconds of the trace."""
     dates = [at_s for at_s, *_ in changes if at_s >= _SINCE_1970_S]
     if not dates:
         return changes

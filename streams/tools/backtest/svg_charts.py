@@ -1,6 +1,6 @@
 """Line charts as SVG text: axes with round numbers, lines, points, a legend.
 
-Owns geometry and nothing else. Self-contained: no script, no font, no network.
+The text is self-contained: no script, no font, no network.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """points: in order of x. mark: the point that is emphasised, if any. steps: draw as steps.
-    spans: straight lines from one point to another, thin: how far points lie apart by chance."""
+    """One line. points: in order of x. mark: the point that is emphasised, if any. steps: draw as
+    steps.
+
+    spans: thin straight lines between two points, for the spread by chance.
+    """
 
     name: str
     points: tuple[Point, ...]

@@ -1,1 +1,1 @@
-"""Measuring engines: requests at a steady load and what they show."""
+"""Measurements of engines: requests at a steady load, and their latencies."""

@@ -1,7 +1,7 @@
 """A short sweep against an OpenAI-compatible server: a few requests at rising concurrency.
 
-Owns the requests, their clocks and the progress bar. Knows nothing of models and GPUs: it returns
-what a benchmark tool would.
+The sweep returns results of the same form as a benchmark tool. It has a progress bar, and times
+requests by this process's clock.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _WORDS = ("alpha", "beta", "delta", "gamma", "omega", "sigma", "theta", "kappa")
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What to send: prompts of about `input_tokens` words, at each concurrency `_ROUNDS` times as
-    many requests, and the same with a quarter of the prompt. served: the model's name there, None
-    = the first that the server lists."""
+    """The requests to send: prompts of about `input_tokens` words.
+
+    At each concurrency there are `_ROUNDS` times as many requests, and the same number with a
+    quarter of the prompt. served: the model's name on the server, None = the first that it lists.
+    """
 
     url: str
     served: str | None
@@ -52,10 +54,13 @@ class _Timed:
 
 
 async def sweep(wanted: Sweep) -> tuple[str, list[Result]]:
-    """Run it; the model's name and one result per step. UserError where the server does not do."""
+    """Run the sweep. Returns the model's name and one result per step.
+
+    UserError: the server does not answer as an OpenAI-compatible server.
+    """
     headers = {"Authorization": f"Bearer {wanted.api_key}"} if wanted.api_key else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    # How many requests run at once is the step's to say, not the client's.
+    # The step limits the concurrency, so the client must not.
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout
@@ -109,7 +114,7 @@ async def _at(
     load: int,
     done: object,
 ) -> list[_Timed]:
-    """Serve `prompts` with `load` of them under way at any time. The first error ends it."""
+    """Serve `prompts` with `load` of them in flight at any time. The first error ends it."""
     waiting = list(prompts)
     found: list[_Timed] = []
 
@@ -161,7 +166,7 @@ async def _one(session: aiohttp.ClientSession, wanted: Sweep, served: str, promp
 
 
 def _event(data: bytes) -> tuple[bool, dict[str, int]]:
-    """Whether an event of the stream carries text, and the tokens that it counts."""
+    """Whether an event of the stream has text, and its token count."""
     try:
         event = json.loads(data)
         choices, usage = event.get("choices"), event.get("usage") or {}
@@ -185,7 +190,7 @@ def _result(served: str, timed: Sequence[_Timed], load: int) -> Result:
 
 
 def _prompt(seed: random.Random, tokens: int) -> str:
-    """About `tokens` tokens that no prefix cache knows."""
+    """About `tokens` tokens that are in no prefix cache."""
     return " ".join([str(seed.randrange(10**6)), *seed.choices(_WORDS, k=max(1, tokens - 4))])
 
 

@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     record = Record({model: limits.get(model) for model in weights}, limits)
     gc.collect()
-    gc.freeze()  # the schedule never changes: keep collections short
+    gc.freeze()  # the schedule is permanent: keep garbage collections short
     asyncio.run(_replay(options, base, jobs, record, headers))
     return 0
 
@@ -72,8 +72,8 @@ async def _replay(
     headers: Mapping[str, str],
 ) -> None:
     end = end_event(asyncio.get_running_loop())
-    # On a busy machine reading the trace may have taken longer than planned for: then everything
-    # is sent so much later, instead of the first seconds at once.
+    # If reading the trace took longer than planned, shift the whole replay. The first seconds
+    # would otherwise be sent in one burst.
     start_ms = max(options.start_ms, base.now_ms(time.monotonic_ns()))
     sender = Sender(options.url, base, start_ms, record, options.request_s, headers)
     _say({"ready": True, "requests": len(jobs)})
@@ -97,7 +97,7 @@ async def _tell(record: Record) -> None:
 
 
 def _say(line: dict[str, object]) -> None:
-    # Whoever reads may be gone; the report is what counts.
+    # The reader of the pipe may have ended; the report matters more.
     with contextlib.suppress(OSError):
         print(orjson.dumps(line).decode(), flush=True)
 

@@ -1,4 +1,5 @@
-"""Chats with media, as the replayer sends them: tiny ones, because nobody here looks at them."""
+"""Chat requests with media for the replayer. The media are tiny, because their content does not
+matter."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _PARTS = {
 
 @cache
 def around(media: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """What comes before and after the words of a chat with `media` (of `topics.routing.MEDIA`)."""
+    """The JSON before and after the text of a chat with `media` (of `topics.routing.MEDIA`)."""
     parts = b"".join(_PARTS[medium] + b"," for medium in media if medium in _PARTS)
     asked = b'"modalities":["text","audio"],' if "audio-out" in media else b""
     start = b'"messages":[{"role":"user","content":[%s{"type":"text","text":"' % parts

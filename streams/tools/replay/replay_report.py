@@ -1,7 +1,7 @@
-"""What became of the requests that were sent, and the report about it.
+"""The outcomes of the sent requests, and the report on them.
 
-Owns the counts and the report's form. Latencies are in domain ms from the scheduled arrival;
-lateness is in real ms. Exact quantiles: a replay is bounded, so every value is kept.
+Latencies are in domain ms from the scheduled arrival; lateness is in real ms. Quantiles are exact:
+a replay is bounded, so every value is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Limits:
 class ModelRecord:
     """The requests for one model. sent = served + failed + those in flight or dropped.
 
-    answered_by: models that served them, which are several where the name stands for several.
+    answered_by: the models that served them, several if the name is a service of several models.
     """
 
     limits: Limits | None
@@ -48,8 +48,10 @@ class ModelRecord:
         by: str = "",
         limits: Limits | None = None,
     ) -> None:
-        """One was answered in full: first token and end, after the scheduled arrival. by: the model
-        that says so, limits: of that model, where they are not this one's."""
+        """Count one complete answer: times of its first token and end after the scheduled arrival.
+
+        by: the model that answered. limits: that model's limits, if they differ from this one's.
+        """
         self.served += 1
         if by:
             self.answered_by[by] += 1
@@ -66,8 +68,10 @@ class ModelRecord:
 
 
 class Record:
-    """All models together. dropped: unanswered when the replay ended. limits: of every model that
-    may answer."""
+    """All models together. dropped: unanswered when the replay ended.
+
+    limits: of every model that may answer.
+    """
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class Record:
         self.late_ms = array("d")
 
     def fail(self, model: str, reason: str) -> None:
-        """One was refused, broken off or could not be sent."""
+        """Count one request that was refused, broken off or could not be sent."""
         self.models[model].failed += 1
         self.reasons[reason] += 1
 
@@ -103,7 +107,8 @@ class Record:
         return {**counts, "late_p99_ms": quantile(self.late_ms[-2000:], 0.99)}
 
     def report(self) -> dict[str, object]:
-        """The report; quantiles of nothing are null. SLO attainment: of all that were sent."""
+        """The report. A quantile without values is null. SLO attainment is a share of all sent
+        requests."""
         return {
             "requests": self.requests(),
             "models": {name: _model(record) for name, record in self.models.items()},

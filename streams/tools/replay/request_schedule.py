@@ -1,6 +1,6 @@
-"""Which request of a trace goes to which model, and when: all of it drawn before the start.
+"""The model and the time of each request of a trace, all drawn before the start.
 
-Owns the seeded draw. Pure: the same trace, weights, limits and seed give the same schedule.
+Pure: the same trace, weights, limits and seed give the same schedule.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from streams.tools.replay.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to send. at_ms: domain ms after the start. Tokens are at least 1. media: None
-    for a completion, else of a chat (`topics.routing.MEDIA`; () is text alone). score: that its
-    client states, None for none. session: of several turns, None for none; a turn waits for the
-    answer to the turn before. delay_ms: from that answer to this turn; None: it comes at at_ms, or
-    with the answer if that is later."""
+    """One request to send. at_ms: domain ms after the start. Tokens are at least 1.
+
+    media: None for a completion, else the media of a chat (`topics.routing.MEDIA`; () is text
+    alone). score: stated by the client, None without one. session: None for a single request; a
+    turn of a session waits for the answer to the turn before. delay_ms: from that answer to this
+    turn; None: it comes at at_ms, or with the answer if that is later.
+    """
 
     at_ms: float
     model: str
@@ -37,8 +39,10 @@ Kinds = tuple[tuple[float, tuple[str, ...]], ...]
 
 
 def with_media(jobs: list[Job], kinds: Mapping[str, Kinds], seed: int) -> list[Job]:
-    """`jobs` with media drawn for models of several kinds; a draw of its own, so that whose a
-    request is stays the same."""
+    """`jobs` with media drawn for models of several kinds.
+
+    The draw is separate, so that each request keeps its model.
+    """
     draw = random.Random(f"media {seed}")  # noqa: S311 - a reproducible split, no secret
     drawn = []
     for job in jobs:
@@ -60,12 +64,11 @@ def schedule(
 ) -> list[Job]:
     """The jobs of the first `for_ms` of `trace` (inf: all of them), in order of time.
 
-    A trace that names models says itself whose a request is; UserError for a model that `weights`
-    lacks. Else a request is drawn among the models that can hold it (max_len: input and output
-    tokens together; a model without a limit holds anything); turns of a session share a draw. One
-    that no model can hold goes to the model with the highest limit, which refuses it: it is seen,
-    and counts as failed. scores: of requests for a name that stands for several models, to draw
-    from.
+    If a trace names models, its requests go to them; UserError for a model that `weights` lacks.
+    Otherwise a request is drawn among the models that can hold it (max_len: input and output tokens
+    together; a model without a limit holds any request). Turns of a session share a draw. A request
+    that no model can hold goes to the model with the highest limit, which refuses it, so that it
+    counts as failed. scores: to draw from, for requests to a service of several models.
     """
     unknown = sorted(set(trace.models) - set(weights))
     if unknown:
@@ -85,7 +88,9 @@ def schedule(
         if trace.models:
             model = trace.models[index]
         else:
-            point = draw.random()  # one number per request: limits do not shift the later ones
+            point = (
+                draw.random()
+            )  # always one number per request, so that limits do not change later draws
             if session is not None:
                 point = points.setdefault(session, point)
             size = read + written
@@ -97,7 +102,7 @@ def schedule(
 
 
 def _turn(trace: Trace, index: int) -> tuple[int | None, float | None]:
-    """Session and pause of a request, None where it has none."""
+    """Session and delay of a request, None if it has none."""
     if not trace.sessions or trace.sessions[index] == NO_SESSION:
         return None, None
     delay_ms = trace.delays_ms[index]
@@ -112,7 +117,7 @@ def _score(
 
 
 def _chosen(weights: Mapping[str, float], point: float) -> str:
-    """The model under `point` (0..1) of the weights laid side by side."""
+    """The model at `point` (0 to 1) of the cumulative weights."""
     left = point * sum(weights.values())
     for model, weight in weights.items():
         left -= weight

@@ -1,7 +1,7 @@
 """Sends jobs at their times, each in a task of its own, and reads the streamed answers.
 
-Only the turns of a session wait for each other's answers. How late the generator itself was is
-measured for every request, because a late generator makes its latencies worthless.
+Only the turns of a session wait for each other's answers. The lateness of the generator is measured
+for every request, because a late generator makes its latencies worthless.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS = {
 }
 MODEL_HEADER = "X-Shoal-Model"
 """Of answers: the model that gave them."""
-_TAIL_BYTES = 4096  # usage, an error event and [DONE] are the last things sent
+_TAIL_BYTES = 4096  # the end of a stream has usage, an error event and [DONE]
 
 
 class BrokenAnswer(Exception):
@@ -42,10 +42,10 @@ class BrokenAnswer(Exception):
 
 
 class Sender:
-    """One replay against one OpenAI-compatible front.
+    """One replay against one OpenAI-compatible server.
 
     Times: job.at_ms after `start_ms` (domain ms since the epoch) on `base`. headers: by model, the
-    header in which a job's score goes.
+    name of the header for a job's score.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Sender:
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self, jobs: Sequence[Job], end: asyncio.Event, drain_real_s: float) -> None:
-        """Send all jobs, or those before `end` is set, then wait for answers (bounded).
+        """Send all jobs, or those before `end` is set, then wait for answers up to `drain_real_s`.
 
-        After `end` the wait is at most 2 s. What is unanswered then stays unanswered: dropped.
+        After `end` the wait is at most 2 s. Requests without an answer then count as dropped.
         """
         self._end = end
         longest = max((job.input_tokens for job in jobs), default=1)
@@ -93,7 +93,7 @@ class Sender:
             await self._drain(ending, drain_real_s)
             ending.cancel()
             if not sending.cancelled():
-                sending.result()  # a generator that failed is no trace that is over
+                sending.result()  # raises the error of a failed generator
 
     async def _drain(self, ending: asyncio.Task[bool], drain_real_s: float) -> None:
         if self._tasks and not ending.done():
@@ -116,14 +116,14 @@ class Sender:
                 turns.setdefault(job.session, []).append(job)
         for job in jobs:
             due_ns = self._due_ns(job)
-            # Also when late we yield, so that bursts go out while later ones are prepared.
+            # Yield even when late, so that a burst is sent while later requests are prepared.
             await asyncio.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
             if job.session is None:
                 task = asyncio.create_task(self._one(job, due_ns))
             elif turns[job.session][0] is job:
                 task = asyncio.create_task(self._converse(turns[job.session], due_ns))
             else:
-                continue  # a later turn, which its session sends
+                continue  # a later turn: the task of its session sends it
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -154,7 +154,7 @@ class Sender:
         except (aiohttp.ClientError, OSError) as error:
             self._record.fail(job.model, f"connection: {connection_words(error)}")
         except Exception as error:
-            # Our bug, or our client's: one request fails visibly, and the load goes on.
+            # A bug here or in the HTTP client fails one request visibly; the load continues.
             self._record.fail(job.model, type(error).__name__)
             log.exception("a request met a bug")
 
@@ -203,7 +203,7 @@ class Sender:
 
 
 def connection_words(error: Exception) -> str:
-    """Why a connection could not be made or used."""
+    """Text on why a connection could not be made or used."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "the host is not known"
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError)):
@@ -213,7 +213,7 @@ def connection_words(error: Exception) -> str:
 
 
 def _why(body: bytes) -> str:
-    """What an OpenAI error object says, in a few words that do not differ from model to model."""
+    """The text of an OpenAI error object, shortened and without the model's name."""
     try:
         error = orjson.loads(body)["error"]
         kind, message = error.get("type"), error.get("message")
@@ -223,6 +223,6 @@ def _why(body: bytes) -> str:
 
 
 def _count(kind: bytes, tail: bytes, otherwise: int) -> int:
-    """Tokens by the last usage chunk; where an engine states none, what was asked for."""
+    """Tokens by the last usage chunk; the requested number if the engine states none."""
     found = _COUNTS[kind].findall(tail)
     return int(found[-1]) if found else otherwise

@@ -1,11 +1,11 @@
 """ServeGen's published windows as a trace: rates per 10 minutes, and request lengths.
 
-Owns drawing requests from them. Two forms are read, told apart by their header: the rate of a whole
-workload per window (Poisson arrivals), and the rate, burstiness and law of each client per window
-(renewal arrivals with Gamma or Weibull gaps, as ServeGen makes them). Lengths are drawn from the
-histogram that lies beside the file, scaled to the means of its window where those are given. A
-window without a rate is a gap in the record, not silence: the rate before it goes on.
-Source: ServeGen (alibaba/ServeGen); the derived files' columns stand in the code.
+Requests are drawn from the windows. Two forms are read, distinguished by their header: the rate of
+a whole workload per window (Poisson arrivals), and the rate, burstiness and law of each client per
+window (renewal arrivals with Gamma or Weibull gaps, as ServeGen makes them). Lengths are drawn from
+the histogram in the same folder, scaled to the means of their window if those are given. A window
+without a rate is a gap in the record, not silence: the rate before it continues. Source: ServeGen
+(alibaba/ServeGen); the code has the derived files' columns.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def is_servegen(path: Path) -> bool:
 def load_servegen(
     path: Path, from_s: float, to_s: float, rate_scale: float, random: np.random.Generator
 ) -> Trace:
-    """Requests of [from_s, to_s) of the record at rate_scale times its rates, times from from_s.
+    """Requests of [from_s, to_s) at rate_scale times the recorded rates, with times from from_s.
 
-    UserError: a file that does not fit, or more than 5 million requests.
+    UserError: an unusable file, or more than 5 million requests.
     """
     return load_representatives(path, from_s, to_s, rate_scale, random, most=0)[0]
 
@@ -64,10 +64,13 @@ def load_representatives(
     random: np.random.Generator,
     most: int,
 ) -> tuple[Trace, float]:
-    """As `load_servegen`, and how many requests each stands for: 1, unless there would be more than
-    `most` (0 = no limit). Those that stand for others follow the rate evenly, and any few hundred
-    of them in a row the law of lengths: chance is left to the caller, who draws as many as there
-    are. Lengths drawn here would wander for all that they stand for."""
+    """As `load_servegen`, with the number of requests that each one represents.
+
+    The number is 1 unless there would be more than `most` requests (0 = no limit). Requests that
+    represent others follow the rate evenly, and any few hundred consecutive ones follow the law of
+    lengths. The caller adds the randomness for as many requests as there are: a length drawn here
+    would shift all requests that it represents.
+    """
     rows = read_rows(path)
     rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
     width_s = _width(rates)
@@ -108,7 +111,7 @@ def load_representatives(
 
 
 def window_rates(path: Path) -> dict[float, float]:
-    """Requests/s of each window with a rate, by its start in s. UserError: it does not fit."""
+    """Requests/s of each window with a rate, by its start in s. UserError: an unusable file."""
     rows = read_rows(path)
     by = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
     found: dict[float, float] = {}
@@ -159,7 +162,7 @@ def _number(path: Path, row: Row, column: str, most: float) -> float:
 
 
 def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
-    """Seconds of a window: the least distance between two."""
+    """Seconds of a window: the least distance between two starts."""
     starts = sorted({at for found in rates.values() for at in found})
     gaps = [b - a for a, b in pairwise(starts)]
     if not gaps:
@@ -170,14 +173,14 @@ def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
 def _filled(
     found: Mapping[float, _Window], width_s: float, last_s: float, fill: bool
 ) -> list[tuple[float, float, _Window]]:
-    """(begin, end, window); with fill, a gap goes on as the window before it."""
+    """(begin, end, window) of each window; with fill, a gap continues the window before it."""
     starts = sorted(found)
     ends = [*starts[1:], last_s] if fill else [at + width_s for at in starts]
     return [(a, b, found[a]) for a, b in zip(starts, ends, strict=True)]
 
 
 def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats:
-    """Times that follow `scale` times the rate of all spans together, without chance."""
+    """Times without randomness that follow `scale` times the rate of all spans together."""
     edges = np.unique(np.array([at for begin, end, _ in spans for at in (begin, end)]))
     rate = np.zeros(len(edges))
     for begin, end, window in spans:
@@ -191,8 +194,8 @@ def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats
 def _arrivals(
     begin: float, end: float, window: _Window, scale: float, random: np.random.Generator
 ) -> Floats:
-    """Times in [begin, end). Scaling a rate by superposition makes renewals less bursty: the gaps
-    of `scale` independent copies, or a thinning."""
+    """Times in [begin, end). A scaled renewal process is less bursty: its gaps are those of `scale`
+    superposed independent copies, or of a thinned one."""
     rate, span = window.req_per_s, end - begin
     if rate <= 0.0:
         return np.zeros(0)
@@ -204,7 +207,7 @@ def _arrivals(
 
 
 def _renewal(rate: float, span: float, window: _Window, random: np.random.Generator) -> Floats:
-    """A renewal process that has run for a while when the span begins: no burst at its start."""
+    """A renewal process that started before the span, so that its start has no burst."""
     run_in = min(20.0 * window.cv * window.cv / rate, 10.0 * span)
     need = int(1.2 * rate * (span + run_in)) + 64
     at = 0.0
@@ -228,7 +231,7 @@ def _gaps(count: int, rate: float, window: _Window, random: np.random.Generator)
 
 
 def _weibull_shape(cv: float) -> float:
-    """The shape of a Weibull law with this coefficient of variation, by bisection."""
+    """The shape of the Weibull law with coefficient of variation `cv`, by bisection."""
     low, high = 0.1, 50.0
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -244,7 +247,7 @@ def _weibull_shape(cv: float) -> float:
 def _lengths(
     path: Path, at_s: Floats, random: np.random.Generator, even: bool
 ) -> tuple[Ints, Ints]:
-    """Input and output tokens of each arrival. even: by `_spread_points` instead of by chance."""
+    """Input and output tokens of each arrival. even: by `_spread_points` instead of at random."""
     match = _NAME.match(path.name)
     beside = path.with_name(f"{match[1]}_token_hist.json.gz") if match else path
     if not match or not beside.exists():
@@ -271,7 +274,7 @@ def _lengths(
 
 
 def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
-    """The value of `law` at each point in [0, 1) of its distribution function."""
+    """The values of `law` at points in [0, 1) of its distribution function."""
     values = np.array([float(key) for key in law])
     weights = np.array(list(law.values()), dtype=float)
     with np.errstate(over="ignore"):
@@ -284,9 +287,11 @@ def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
 
 
 def _spread_points(sides: int, count: int, random: np.random.Generator) -> Floats:
-    """(sides, count) points of [0, 1) that fill the cube evenly from any of them on: Roberts' R
-    sequence, whose steps are powers of the root of x^(sides + 1) = x + 1. The seed says where it
-    begins."""
+    """(sides, count) points of [0, 1) that fill the cube evenly, also from any later point on.
+
+    They are Roberts' R sequence, whose steps are powers of the root of x^(sides + 1) = x + 1. The
+    seed sets its start.
+    """
     root = 2.0
     for _ in range(60):
         root = (1.0 + root) ** (1.0 / (sides + 1))
@@ -298,7 +303,7 @@ def _spread_points(sides: int, count: int, random: np.random.Generator) -> Float
 def _scaled(
     path: Path, values: Floats, rows: Sequence[Row], columns: Sequence[str], at_s: Floats
 ) -> Floats:
-    """`values`, so that their mean is that of the window of each arrival."""
+    """`values` scaled so that their mean is that of the window of each arrival."""
     starts = np.array([_number(path, row, "window_start_s", 1e9) for row in rows])
     means = np.array([sum(_number(path, row, c, _LONGEST) for c in columns) for row in rows])
     index = np.clip(np.searchsorted(starts, at_s, side="right") - 1, 0, len(starts) - 1)

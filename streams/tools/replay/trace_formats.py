@@ -1,10 +1,9 @@
-"""The table of trace formats: how each is recognised, which columns hold what, in which unit.
+"""The table of trace formats: the recognition, the columns and the units of each.
 
-A format is recognised by columns that it alone has, so that a name of a file means nothing and
-extra columns do no harm. Names are compared in lower snake case: `ContextTokens` and "Context
-tokens" are `context_tokens`; a nested key is `out.meta_info.prompt_tokens`. What fits no format is
-read by the usual names of columns (`USUAL`), or by those that the user gives. docs/formats.md
-lists the same for users.
+A format is recognised by columns that it alone has; file names and extra columns do not matter.
+Names are compared in lower snake case: `ContextTokens` and "Context tokens" are `context_tokens`; a
+nested key is `out.meta_info.prompt_tokens`. Other tables are read by the usual names of columns
+(`USUAL`), or by those that the user gives. docs/formats.md lists the same for users.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ Columns = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """name: as users know it. needs: the columns it is recognised by, each may be several
-    spellings. time_unit: of bare numbers ("s", "ms"; "" is told by the values). delay_unit,
-    latency_unit: likewise. finished: times are of the end of an answer; the arrival is earlier by
-    the latency. only: a column and the value that rows of requests have in it. turns: requests
-    within one row are turns of a session."""
+    """One format. name: for users. needs: the columns that identify it, each with its spellings.
+
+    time_unit: of bare numbers ("s", "ms"; "": determined from the values). delay_unit,
+    latency_unit: likewise. finished: times are the ends of answers; the arrival is earlier by the
+    latency. only: a column and its value in rows that are requests. turns: requests within one row
+    are turns of a session.
+    """
 
     name: str
     needs: tuple[str, ...]
@@ -118,12 +119,12 @@ KNOWN = (
 
 
 def format_of(columns: set[str]) -> Format:
-    """The format whose rows have `columns` (of `column`), `OTHER` where it is none of them."""
+    """The format whose rows have `columns` (of `column`); `OTHER` if there is none."""
     return next((one for one in FORMATS if columns.issuperset(one.needs)), OTHER)
 
 
 def names_of(form: Format, what: str, given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that may hold the field `what`, the most likely first."""
+    """The possible columns of the field `what`, the most likely first."""
     if what in given:
         return (given[what],)
     return tuple(form.columns.get(what, USUAL[what]))

@@ -1,6 +1,6 @@
 """Reads the rows of a trace by a format: tokens, times, models and sessions, each checked.
 
-Knows the format's columns; what is made of them is `traces`.
+`traces` makes the trace from the rows.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The user's `--columns`. columns: fields and the column of each; units: fields and "s", "ms",
-    "us" or "ns" of the times in it, if the user gives one."""
+    """The user's `--columns`. columns: the column of each field.
+
+    units: "s", "ms", "us" or "ns" for fields with times, if the user gives one.
+    """
 
     columns: tuple[tuple[str, str], ...] = ()
     units: tuple[tuple[str, str], ...] = ()
@@ -80,14 +82,14 @@ def parse_columns(text: str | None) -> Given:
 
 
 class _BadRow(ValueError):
-    """A row's fault, without its place."""
+    """An error in a row, without its place."""
 
 
 class Rows:
-    """What a table says, in the order of the file; arrays of the same length.
+    """The rows of a table, in the order of the file; arrays of the same length.
 
-    at: dates in ms since 1970, or bare numbers; nan where a turn has a pause alone. Pauses
-    (`delays`) and latencies are -1 where a row has none, in the unit of `unit_of`.
+    at: dates in ms since 1970, or bare numbers; nan if a turn has only a delay. `delays` and
+    latencies are -1 if a row has none, in the unit of `unit_of`.
     """
 
     def __init__(self, path: Path, table: Table, given: Given) -> None:
@@ -128,7 +130,7 @@ class Rows:
             raise UserError(f"{path}: no requests{' after the header' if table.columns else ''}")
 
     def clock(self) -> Clock:
-        """How the numbers of the time column become ms; UserError where the values do not tell."""
+        """The conversion of the time column to ms. UserError if the values leave the unit open."""
         if self._dates:
             return Clock("ms", dated=True)
         name = self._column_of["time"]
@@ -145,14 +147,14 @@ class Rows:
             ) from None
 
     def clock_said(self, clock: Clock) -> str:
-        """How times were read, for people: "timestamp in milliseconds"."""
+        """How times were read, as text: "timestamp in milliseconds"."""
         name = self._column_of["time"]
         if self._dates:
             return f"{name}: dates"
         return f"{name}: {UNIT_WORDS[clock.unit]}{' since 1970' if clock.dated else ''}"
 
     def unit_of(self, what: str, clock: Clock) -> str:
-        """The unit of pauses ("delay") or latencies ("latency")."""
+        """The unit of delays ("delay") or latencies ("latency")."""
         of_form = self.form.latency_unit if what == "latency" else ""
         of_times = "s" if self._dates else clock.unit
         name = self._column_of[what]
@@ -191,7 +193,7 @@ class Rows:
         self.models.append(self._known.setdefault(str(model), str(model)))
 
     def _session(self, row: Row, names: Mapping[str, str]) -> tuple[int, bool]:
-        """The session of a row, and whether an earlier row is of it."""
+        """The session of a row, and whether an earlier row belongs to it."""
         if (chat := _cell(row, names, "chat")) is not None:
             return self._sessions.of_chat(str(chat), str(_cell(row, names, "parent")))
         key = _cell(row, names, "session")
@@ -218,7 +220,7 @@ class Rows:
     # -- columns ---------------------------------------------------------------------------------
 
     def _resolve(self, place: str, columns: tuple[str, ...]) -> dict[str, str]:
-        """The column of each field among `columns`; UserError where a needed one is missing."""
+        """The column of each field among `columns`. UserError: a required column is missing."""
         found = self._names.get(columns)
         if found is None:
             found = {}
@@ -256,7 +258,7 @@ class Rows:
 
 
 def _cell(row: Row, names: Mapping[str, str], what: str) -> object:
-    """What the row has for a field; None where it has none."""
+    """The row's value for a field; None if it has none."""
     name = names.get(what)
     value = row.get(name) if name else None
     return None if value == "" or value != value else value
@@ -297,7 +299,7 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 
 def _column(names: tuple[str, ...], columns: tuple[str, ...], timed: bool) -> str:
-    """The column that one of `names` means, the outermost, by the first of them that there is."""
+    """The outermost of `columns` that fits the first possible of `names`."""
     for name in names:
         fitting = [
             one

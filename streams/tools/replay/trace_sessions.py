@@ -1,8 +1,8 @@
-"""Sessions of a trace: which requests are turns of one conversation, and what each waits for.
+"""Sessions of a trace: which requests are turns of one conversation, and the delays between turns.
 
-A turn waits for the answer to the turn before, then for the recorded pause. Where a record has the
-pause alone, the time of arrival is estimated from an answer of usual speed; a replay does not use
-it.
+A turn waits for the answer to the turn before, then for the recorded delay. If a record has only
+the delay, the time of arrival is estimated from an answer of usual speed; a replay does not use
+that estimate.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ class Sessions:
     _next: int = 0
 
     def of_key(self, key: Hashable) -> tuple[int, bool]:
-        """The session that rows name `key`, and whether it has begun before."""
+        """The session of the rows' `key`, and whether an earlier row has begun it."""
         known = key in self._of_key
         if not known:
             self._of_key[key] = self._new()
         return self._of_key[key], known
 
     def of_chat(self, chat: Hashable, parent: Hashable) -> tuple[int, bool]:
-        """The session of a chat that goes on from `parent`. A parent is gone on from once; a
-        second branch of it is a session of its own."""
+        """The session of a chat that continues `parent`.
+
+        Only the first continuation of a parent belongs to its session; a second branch is a session
+        of its own.
+        """
         found = self._of_chat.pop(parent, None)
         self._of_chat[chat] = self._new() if found is None else found
         return self._of_chat[chat], found is not None
@@ -51,10 +54,10 @@ def arrivals_with_turns(
     delays_ms: array[float],
     latencies_ms: array[float],
 ) -> tuple[array[float], array[float]]:
-    """Arrivals of all rows, and the pause before each turn (-1: it waits for its arrival too).
+    """Arrivals of all rows, and the delay before each turn (-1: it also waits for its arrival).
 
-    All of the same length, by row of the file. at_ms: nan where the row has only a pause; the first
-    turn of a session has a time. sessions: -1 for none. delays_ms, latencies_ms: -1 for none.
+    All arrays have the same length, by row of the file. at_ms: nan if the row has only a delay; the
+    first turn of a session has a time. sessions: -1 for none. delays_ms, latencies_ms: -1 for none.
     """
     last: dict[int, int] = {}
     found, pauses = array("d", at_ms), array("d", delays_ms)

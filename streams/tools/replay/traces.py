@@ -1,7 +1,7 @@
 """Recorded request traces: any table of `streams.files.tables`, by the formats of `trace_formats`.
 
-Knows nothing of sending. Times are put on one axis, and turns of a session are marked, so that a
-replay can wait for the answer before the next turn.
+Times are put on one axis, and turns of a session are marked, so that a replay can wait for the
+answer before the next turn.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _MAX_MS = 366 * 86_400_000.0
 class Trace:
     """Requests in the order of their arrival; the arrays have the same length, at least 1.
 
-    form: the format's name, "columns" for one that is none of the table, or "servegen".
-    arrivals_ms: from the start of the record (of the first request, if times are dates). Tokens are
-    those recorded, 0 included. models: of each request, empty if the record names none. sessions:
-    the session of each request, -1 for none; empty if none has several turns. delays_ms: likewise,
-    from the end of the turn before to this one; -1: the turn comes at its arrival, or when the turn
-    before ends if that is later. clock: how times were read, for people. origin_ms: ms since
-    1970 of arrivals_ms 0, None if times are no dates.
+    form: the format's name, "columns" for a table of no known format, or "servegen". arrivals_ms:
+    from the start of the record (from the first request if times are dates). Tokens are those
+    recorded, 0 included. models: of each request, empty if the record names none. sessions: the
+    session of each request, -1 for none; empty if no session has several turns. delays_ms:
+    likewise, from the end of the turn before to this one; -1: the turn comes at its arrival, or
+    when the turn before ends if that is later. clock: how times were read, as text. origin_ms: ms
+    since 1970 of arrivals_ms 0, None if times are not dates.
     """
 
     path: Path
@@ -66,7 +66,8 @@ class Trace:
 
 
 def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
-    """The trace in `path`; UserError with file, line and what is expected if it is not one."""
+    """The trace in `path`. UserError, with file, line and the allowed form, if it is not a
+    trace."""
     rows = Rows(path, _table(path), given)
     clock = rows.clock()
     at_ms = array("d", [MS_OF[clock.unit] * value for value in rows.at])
