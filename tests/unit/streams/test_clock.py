@@ -29,7 +29,7 @@ def test_the_past_is_as_far_away_as_the_speed_says(speed: float, behind: int, ag
 
 @given(st.integers(0, 10_000_000))
 def test_a_broker_whose_clock_is_ahead_reports_no_future(ahead: int) -> None:
-    """Its records are of now."""
+    """Its records count as of now."""
     now = clock(1.0)
     assert now.event_ms(NOW_WALL_MS + ahead) == now.now_ms()
 

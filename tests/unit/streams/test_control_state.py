@@ -1,4 +1,4 @@
-"""What the control topics said last, whatever order and copies they come in."""
+"""The latest records of the control topics, in any order and with copies."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
 
 
 def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None:
-    """The leadership topic was deleted while no controller ran: what the last leader wrote counts
-    from the next claim on, however often tokens above it were forged."""
+    """The leadership topic was deleted while no controller ran. The records of the last leader
+    count from the next claim on, however often higher tokens were forged."""
     latest = ControlState()
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     for token in range(1_000_000, 1_000_020):
@@ -89,7 +89,7 @@ def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
 
 
 def test_the_last_word_of_each_key_counts() -> None:
-    """Statuses, supply and prices have one writer per key: order of the topic."""
+    """Statuses, supply and prices have one writer per key: the order of the topic decides."""
     latest = ControlState()
     for at_ms in (1, 2):
         latest.take(Status("n", "p", "e", 1, at_ms), at_ms)
@@ -106,7 +106,7 @@ def test_the_last_word_of_each_key_counts() -> None:
 
 
 def test_a_tombstone_takes_its_key_away() -> None:
-    """A node that was deleted from the topic is no node any more; others stay."""
+    """A node that was deleted from the topic is no longer a node; others stay."""
     latest = ControlState()
     for node in ("a", "b"):
         latest.take(Status(node, "p", "e", 1, 1), 0)
@@ -117,7 +117,8 @@ def test_a_tombstone_takes_its_key_away() -> None:
 
 
 def test_places_of_dead_letters_are_bounded() -> None:
-    """Somebody who writes rubbish for weeks does not take the memory; the newest are known."""
+    """A writer that sends invalid records for weeks does not use up the memory; the newest places
+    stay."""
     latest = ControlState()
     for offset in range(3 * KEPT_DEAD):
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
@@ -128,8 +129,8 @@ def test_places_of_dead_letters_are_bounded() -> None:
 
 
 def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
-    """For a second the broker's clock is believed to be a minute ahead of what it says now: words
-    of that second are not a minute old, for they came after others."""
+    """For a second the broker's clock seems a minute ahead of its present time. Records of that
+    second are not a minute old, because they came after others."""
     mono = [0]
     broker = BrokerClock(lambda: mono[0], lambda: 0)
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)
@@ -165,7 +166,7 @@ def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_tim
 
 
 def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
-    """Its own may be an hour ahead: the notice says two minutes from its word."""
+    """The executor's clock may be an hour ahead: the notice means two minutes from its record."""
     told = Status("n", "p", "x", 1, 3_610_000, reclaim_ms=3_730_000)
     assert on_local_clock(told, 10_000).reclaim_ms == 130_000
     assert on_local_clock(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0
@@ -184,7 +185,7 @@ def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
 def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
     at_ms: int, since_ms: int, launched_ms: int, reclaim_ms: int
 ) -> None:
-    """No instance was launched after the word about it, by whatever clock."""
+    """No instance is launched after the record about it, by any clock."""
     seen = ObservedInstance(
         "i", "m", "aggregated", "g:1", InstanceState.READY, (0,), "", since_ms, launched_ms
     )
@@ -197,7 +198,7 @@ def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
 
 
 def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing() -> None:
-    """The broker says that it came before the epoch: no time of ours is that."""
+    """The broker's append time is before the epoch: no domain time can express it."""
     clock = Clock(TimeBase(1000.0, 1_000_000, 0), lambda: 0, lambda: 9_000_000)
     latest, election = ControlState(), Election("b")
     take = control_record_handler(
@@ -210,7 +211,7 @@ def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing()
 
 
 def test_a_fault_of_this_program_is_no_fault_of_the_record() -> None:
-    """What is raised behind the door ends the process: it is no reason to bury a record."""
+    """An error of the controller's own code ends the process: the record is no dead letter."""
 
     def overwrite(_record: object) -> None:
         raise InvalidRecord("number", -1, "a fault of ours")

@@ -1,4 +1,4 @@
-"""What is declared now: the file, and records of `services` over it."""
+"""The present declaration: the file, overridden by records of `services`."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def record(text: str = MINI, model: str = "mini", at_ms: int = 1) -> DeclaredSer
 def test_without_records_the_file_counts(config: Config) -> None:
     declared = DeclaredCluster(config, ControlState())
     assert declared() == config.cluster
-    assert declared() is declared(), "nothing is read anew unless a record came"
+    assert declared() is declared(), "nothing is read again unless a record came"
 
 
 def test_a_record_stands_over_the_file_and_has_its_defaults(config: Config) -> None:
-    """Other models stay as they are; the version has another name."""
+    """The record overrides one model; the version has another name."""
     latest = ControlState()
     declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
@@ -99,7 +99,8 @@ def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
 def test_a_declaration_that_no_controller_could_decide_on_is_refused(
     config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried out before it counts: what it raises is its own doing and ends nothing."""
+    """A trial decision comes first: an error in it refuses the declaration and does not end the
+    process."""
     tried: list[str] = []
 
     def fails(cluster: Cluster, now_ms: int) -> None:
@@ -132,7 +133,7 @@ def test_servers_that_others_started_may_be_declared_this_way(config: Config) ->
 def test_a_bad_name_is_refused_as_in_the_file(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names become parts of ids: what the file may not say, the topic may not say."""
+    """Names become parts of ids: the topic has the same rules as the file."""
     latest = ControlState()
     latest.take(record(model="a:b@c"), 0)
     assert DeclaredCluster(config, latest)().services == config.cluster.services

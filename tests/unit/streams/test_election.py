@@ -1,4 +1,5 @@
-"""Who leads: one log, several controllers, monotonic clocks that stand still while stopped."""
+"""Leader election: one log, several controllers, and monotonic clocks that stop with their
+process."""
 
 from __future__ import annotations
 
@@ -23,8 +24,11 @@ STEP_S = 0.1
 
 @dataclass
 class World:
-    """A log that takes records at once, controllers that read it when they run, and executors that
-    follow the highest token: who reads the log hears of it too. The log may be made again."""
+    """A log that appends records at once, controllers that read it when they run, and executors.
+
+    Executors follow the highest token, and readers of the log learn it too. The log may be created
+    again.
+    """
 
     log: list[Leadership] = field(default_factory=list)
     taken_s: list[float] = field(default_factory=list)
@@ -39,8 +43,11 @@ class World:
         return self.controllers[name]
 
     def delete(self) -> None:
-        """The topic is deleted and made again. Who had read further than it has records now reads
-        it from its start; another goes on where it had been."""
+        """Delete the topic and create it again.
+
+        A reader that was further than its new end reads it from the start; another one continues at
+        its offset.
+        """
         self.log.clear()
         self.taken_s.clear()
 
@@ -49,7 +56,7 @@ class World:
             self.now_s += STEP_S
             for controller in self.controllers.values():
                 controller.arrive()
-            self.visible = len(self.log)  # words said in one step cross
+            self.visible = len(self.log)  # records of one step cross
             for controller in self.controllers.values():
                 if controller.running:
                     controller.step()
@@ -109,7 +116,7 @@ class Controller:
         self.arrive()
 
     def arrive(self) -> None:
-        """What was sent is on the topic, once it has gone its way."""
+        """Sent records reach the topic after their delay."""
         while self.sending and self.sending[0][0] <= self.world.now_s:
             _, record = self.sending.pop(0)
             if self.connected:
@@ -129,7 +136,7 @@ def test_a_broker_clock_set_forward_makes_no_words_of_a_living_leader_old() -> N
 
 
 def test_the_first_controller_leads_at_once_and_the_second_waits() -> None:
-    """Starting another one takes nothing from a leader in full flow."""
+    """The start of another controller does not disturb a working leader."""
     world = World()
     world.start("one")
     world.run(1.0)
@@ -171,7 +178,7 @@ def test_a_leader_that_was_stopped_does_not_lead_when_it_is_resumed() -> None:
 
 
 def test_a_standby_that_was_stopped_does_not_take_its_sleep_for_silence() -> None:
-    """It hears the renewals it slept through before it counts."""
+    """It reads the renewals of its pause before it counts silence."""
     world = World()
     world.start("one")
     second = world.start("two")
@@ -213,7 +220,7 @@ def test_a_leader_that_is_cut_off_stops_before_another_one_begins() -> None:
 
 
 def test_who_stops_in_order_is_followed_at_once() -> None:
-    """A resignation leaves the seat vacant."""
+    """A resignation leaves the leader's position vacant."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -229,8 +236,8 @@ def test_who_stops_in_order_is_followed_at_once() -> None:
 
 @pytest.mark.parametrize("slow_s", [0.3, 1.5, 2.5])
 def test_of_two_claims_that_cross_the_last_one_waits_for_the_other(slow_s: float) -> None:
-    """Two standbys see the leader silent at once; one claim takes longer on its way, and who sent
-    the other leads until it reads the later one (seed 86)."""
+    """Two standbys see a silent leader at once. One claim takes longer, and the sender of the other
+    one leads until it reads the later claim."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -257,7 +264,7 @@ def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it(
 
 
 def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
-    """The leader finds its renewals at lower offsets, and claims anew above every token in use."""
+    """The leader finds its renewals at lower offsets, and claims again above every token in use."""
     world = World()
     first = world.start("one")
     world.run(30.0)
@@ -271,7 +278,7 @@ def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
 
 
 def test_a_first_claim_is_above_what_executors_follow() -> None:
-    """The topic was deleted while no controller ran; a token beyond belief does not count."""
+    """The topic was deleted while no controller ran; an implausibly high token does not count."""
     election = Election("boot")
     assert election.next_base() == 0
     election.followed(57)
@@ -280,8 +287,8 @@ def test_a_first_claim_is_above_what_executors_follow() -> None:
 
 
 def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
-    """It says the most that is believed, the leader claims above it, and later the topic is made
-    again: the next claim is above all that executors follow."""
+    """It reports the highest plausible token, and the leader claims above it. Later the topic is
+    created again: the next claim is above all tokens that executors follow."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -296,8 +303,8 @@ def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
 
 
 def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
-    """Cut off while its successor claims; then the topic is deleted and the successor is killed, so
-    only executors know of that claim, and they refuse whatever is lower (seed 746)."""
+    """Cut off while its successor claims; then the topic is deleted and the successor is killed.
+    Only executors know that claim, and they refuse every lower token."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -315,7 +322,8 @@ def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
 
 
 def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_good() -> None:
-    """It heard only as a leader what they follow. One that lies costs a term now and then."""
+    """It learns only as a leader which token they follow. A lying executor costs a term now and
+    then."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -332,7 +340,8 @@ def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_g
 
 
 def test_a_controller_waits_where_executors_follow_a_leader_whose_claim_is_lost() -> None:
-    """The leader, cut off, may hold its lease yet when another one starts on the new topic."""
+    """The leader, cut off, may still hold its lease when another controller starts on the new
+    topic."""
     world = World()
     first = world.start("one")
     world.run(5.0)
@@ -358,8 +367,9 @@ def test_a_controller_waits_where_executors_follow_a_leader_whose_claim_is_lost(
 def test_whatever_happens_no_two_lead_and_one_leads_in_the_end(
     faults: list[tuple[str, int, float]],
 ) -> None:
-    """Stopped, cut off, killed and started in any order, the topic deleted at any time: at most one
-    at any time (in World.run), and one that executors follow leads once three are left in peace."""
+    """Controllers stop, are cut off, killed and started in any order, and the topic is deleted at
+    any time. At most one leads at any time (checked in World.run), and one that executors follow
+    leads after the last fault."""
     world = World()
     for number in range(3):
         world.start(f"c{number}")

@@ -1,4 +1,4 @@
-"""What a controller says on the topic about the seat of the leader."""
+"""The records of a controller about leadership."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Log:
 
 
 async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> None:
-    """Its claim was on its way for so long that the next word was due, and was read back just
-    before that word was written: others that heard it stand by would lead beside it."""
+    """Its claim was on its way until its next record was due, and it read the claim back just
+    before it wrote that record. If the record said "standby", its readers would elect a second
+    leader."""
     log, now_s = Log(), 100.0
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: round(now_s * 1e9), lambda: 0)
     election = Election("boot")
@@ -39,7 +40,7 @@ async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> No
     await asyncio.sleep(0)
     assert [one.kind for one in log.records] == ["standby", "claim"]
     now_s += 3.5
-    seat.step(now_s)  # the next word is due, and will be said when the loop comes to it
+    seat.step(now_s)  # the next record is due, and the loop will write it
     election.apply(log.records[1], 1)
     assert election.token
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Logs without floods."""
+"""Log lines are limited in number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def record(name: str, message: str, *values: object) -> logging.LogRecord:
 
 
 def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None:
-    """Told apart by logger and text before arguments: the port that changes is no news."""
+    """Messages differ by logger and by text before arguments: another port makes no new message."""
     now = [0.0]
     sparing = RepeatFilter(30.0, lambda: now[0])
     assert sparing.filter(record("a", "no broker at %s", 1))
@@ -28,7 +28,7 @@ def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """Messages that are all different do not take the memory, and none is lost."""
+    """Messages that all differ do not use up the memory, and none is lost."""
     sparing = RepeatFilter(30.0, lambda: 0.0)
     assert all(sparing.filter(record("a", f"message {number}")) for number in range(2000))
     assert len(sparing._last_s) <= 500

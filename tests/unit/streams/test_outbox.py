@@ -1,4 +1,4 @@
-"""The way out: order, coalescing, retries, and silence of those who do not lead."""
+"""The outbox: order, coalescing, retries, and no records from a controller that does not lead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topics.topic_table import short_name
 
 
 class FakeProducer:
-    """Records what was sent; fails while `away`; holds everything while `held`."""
+    """Records the sent records; fails while `away`; holds everything while `held`."""
 
     def __init__(self, transactional: bool = False) -> None:
         self.sent: list[Any] = []
@@ -93,7 +93,7 @@ async def test_records_go_out_in_the_order_they_came(running: Any) -> None:
 
 
 async def test_only_the_latest_desired_state_is_sent(running: Any) -> None:
-    """What was superseded while it waited is history; decisions are never left out."""
+    """A desired state that a newer one supersedes is not sent; every decision is sent."""
     producer = FakeProducer()
     outbox = Outbox(producer)
     for generation in range(1, 6):
@@ -122,8 +122,8 @@ async def test_nothing_is_lost_while_the_broker_is_away(running: Any) -> None:
 
 
 async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
-    """Asked before every batch: what waits is sent once the lease is taken up again, as after a
-    broker was away, and dropped at the end of the term."""
+    """The outbox checks the lease before every batch. Waiting records are sent once the lease is
+    held again, for example after a broker was away, and dropped at the end of the term."""
     producer, leads = FakeProducer(), False
     outbox = Outbox(producer, leads=lambda: leads)
     outbox.put(assignment("a", 1))
@@ -141,7 +141,8 @@ async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
 
 
 async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: Any) -> None:
-    """A broker that never comes back does not take the memory; the oldest go first."""
+    """A broker that never comes back does not use up the memory; the oldest records are dropped
+    first."""
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     producer = FakeProducer()
     outbox = Outbox(producer)
@@ -154,7 +155,7 @@ async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: A
 
 
 async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: Any) -> None:
-    """Both ways of being refused: before it is queued, and by the broker's answer."""
+    """Both kinds of refusal: before it is queued, and by the broker's answer."""
 
     class Picky(FakeProducer):
         async def send(
@@ -183,7 +184,7 @@ async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: A
 async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed(
     running: Any,
 ) -> None:
-    """A time-out in the middle of a batch: only what comes after it is tried again."""
+    """A time-out in the middle of a batch: only the records after it are sent again."""
 
     class Stumbling(FakeProducer):
         async def send(
@@ -206,7 +207,7 @@ async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed
 async def test_a_transaction_is_written_whole_or_tried_again_whole(
     running: Callable[[Outbox], None],
 ) -> None:
-    """Readers never see half of a plan; the producer begins anew after each failure."""
+    """Readers never see half of a plan; the producer begins again after each failure."""
     producer = FakeProducer(transactional=True)
     producer.away = 2
     outbox = Outbox(producer)
@@ -233,7 +234,7 @@ async def test_who_is_fenced_stops_and_opens_no_producer() -> None:
 async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lease ran out while the broker was away: another one may lead by now."""
+    """The lease ran out while the broker was away: another controller may lead by now."""
     monkeypatch.setattr(module, "_PAUSE_S", (0.0,))
     producer = FakeProducer(transactional=True)
     producer.away = 1
@@ -249,7 +250,7 @@ async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
 async def test_a_producer_that_cannot_be_opened_again_is_tried_until_it_can(
     running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker is away for a while in the middle of a term: the term goes on after it."""
+    """The broker is away for a while in the middle of a term: the term continues after it."""
     opened: list[FakeClient] = []
 
     class FakeClient:

@@ -1,4 +1,4 @@
-"""State and logs are for the user of a process alone, whatever its umask is."""
+"""State and logs are for the user of a process alone, whatever the umask."""
 
 from __future__ import annotations
 

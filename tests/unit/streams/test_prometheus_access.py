@@ -1,4 +1,4 @@
-"""A Prometheus that wants a bearer token and has a certificate of the user's own authority."""
+"""A Prometheus that requires a bearer token and has a certificate of the user's own authority."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(folder: Path) -> Iterator[str]:
-    """Answers 2.5 to whoever brings what is in the file `good`."""
+    """A server that answers 2.5 to each client with the token in the file `good`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -69,7 +69,7 @@ def address(folder: Path) -> Iterator[str]:
 
 
 def declared(folder: Path, said: str) -> PrometheusServer:
-    """What `prometheus: {main: said}` declares."""
+    """The declaration from the YAML `prometheus: {main: said}`."""
     (folder / "shoal.yaml").write_text(f"prometheus: {{main: {said}}}\n{POOLS}{MODELS}")
     return load_config(folder / "shoal.yaml").prometheus["main"]
 
@@ -120,7 +120,7 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, said: str, words: st
     "body", ['{"data": null}', '{"data": {"result": null}}', "[1]", "{}", '{"data": {"result": 1}}']
 )
 async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
-    """A proxy that answers something else ends neither demand nor the delivery of an alert."""
+    """A proxy with an answer of another form stops neither demand nor the delivery of an alert."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

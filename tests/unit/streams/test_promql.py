@@ -1,4 +1,4 @@
-"""Demand from Prometheus: rates become whole requests; no data, NaN and zero are three things."""
+"""Demand from Prometheus: rates become whole requests; no data, NaN and zero differ."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_vector_is_a_rate_or_no_data(answer: list[dict[str, Any]], rate: float
 
 
 async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question is asked outside the event loop; an error counts as no data."""
+    """Each query runs outside the event loop; an error counts as no data."""
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     threads = set()
 
@@ -110,8 +110,8 @@ async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.Mo
 
 
 async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> None:
-    """However few cores there are: 32 questions wait for one another, and leave asyncio's threads
-    to others, whose answers have a limit. The threads end with the source."""
+    """However few cores there are: 32 queries wait for one another, and leave asyncio's threads to
+    work with a time limit. The threads end with the source."""
     together = threading.Barrier(32, timeout=10.0)
     threads: set[threading.Thread] = set()
 
@@ -135,7 +135,7 @@ async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> N
 
 
 async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes() -> None:
-    """The gateway's requests are the same ones; that it lives, and its routes, still count."""
+    """The gateway's requests are the same ones; its liveness and its routes still count."""
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
     said: list[tuple[TelemetryBatch, Times]] = []
@@ -159,8 +159,8 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
 async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its last rate counts for a minute; then the demand is unknown, not what the other one says.
-    A server that never knew the model is not missed."""
+    """Its last rate counts for a minute; then the demand is unknown, not the rate of the other
+    server. A server that never knew the model is not missed."""
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     now_s, away = [60.0], [False]
     clock = Clock(
@@ -184,7 +184,7 @@ async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling
 
 
 def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:
-    """Else the model would wait for its first request for ever."""
+    """Otherwise the model would wait endlessly for its first request."""
     demo = resources.files("streams").joinpath("data", "demo.yaml").read_text()
     path = tmp_path / "shoal.yaml"
     path.write_text(demo.replace("  mini:\n", "  mini:\n    demand: sum(rate(x[1m]))\n", 1))

@@ -1,5 +1,7 @@
-"""Nodes by a command: created for what is assigned, deleted when idle, failures told as failed
-launches. The commands are real processes."""
+"""A command provides nodes: it creates assigned nodes and deletes idle ones.
+
+Its failures count as failed launches. The commands are real processes.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ class Bench:
         await self.provisioner.step(now_s)
         await asyncio.gather(*self.provisioner._tasks.values())
 
-    def asked(self, action: str) -> list[dict[str, object]]:
+    def commands_of(self, action: str) -> list[dict[str, object]]:
         path = self.folder / "asked"
         lines = path.read_text().splitlines() if path.exists() else []
         return [q for line in lines if (q := json.loads(line))["action"] == action]
@@ -84,7 +86,7 @@ async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path)
     b.assign("a")
     for at_s in (0.0, 5.0, 10.0):
         await b.step(at_s)
-    assert b.asked("create") == [
+    assert b.commands_of("create") == [
         {"action": "create", "node": NODE, "region": "us", "pool": "l4", "market": "spot",
          "gpu": "L4", "gpus": 1}
     ]  # fmt: skip
@@ -92,25 +94,25 @@ async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path)
     b.assign(generation=2)
     await b.step(100.0)
     await b.step(300.0)
-    assert not b.asked("delete")  # it runs still
+    assert not b.commands_of("delete")  # an instance still runs
     b.runs("a", state=InstanceState.STOPPED)
     await b.step(305.0)
     await b.step(360.0)
-    assert not b.asked("delete")
+    assert not b.commands_of("delete")
     await b.step(365.0)
-    assert b.asked("delete") == [{"action": "delete", "node": NODE}]
+    assert b.commands_of("delete") == [{"action": "delete", "node": NODE}]
     b.assign("b", generation=3)
     await b.step(400.0)
-    assert len(b.asked("create")) == 2
+    assert len(b.commands_of("create")) == 2
 
 
 async def test_a_node_that_cannot_be_created_counts_as_failed_launches(tmp_path: Path) -> None:
-    """Told once per plan, and taken back when nothing of it is assigned any more."""
+    """Reported once per plan, and withdrawn when none of it is assigned any more."""
     b = Bench(tmp_path, "create")
     b.assign("a", "b")
     await b.step(0.0)
     await b.step(5.0)
-    assert len(b.asked("create")) == 1
+    assert len(b.commands_of("create")) == 1
     found = b.statuses[NODE]
     assert [seen.state for seen in found.instances] == [InstanceState.FAILED] * 2
     assert "no quota" in found.instances[0].reason
@@ -120,7 +122,7 @@ async def test_a_node_that_cannot_be_created_counts_as_failed_launches(tmp_path:
     assert NODE not in b.statuses
     b.assign("c", generation=3)
     await b.step(15.0)
-    assert len(b.asked("create")) == 2
+    assert len(b.commands_of("create")) == 2
 
 
 async def test_an_executor_that_is_alive_is_believed_and_not_the_command(tmp_path: Path) -> None:
@@ -135,11 +137,11 @@ async def test_nothing_is_changed_while_nobody_says_what_there_is(tmp_path: Path
     b = Bench(tmp_path, "list")
     b.assign("a")
     await b.step(0.0)
-    assert not b.asked("create")
+    assert not b.commands_of("create")
 
 
 async def test_a_failure_says_the_last_line_of_standard_error(tmp_path: Path) -> None:
-    """Also where something that the command left running holds it open."""
+    """Also if a child process of the command still holds it open."""
     body = (
         "import subprocess, sys; print('trying', file=sys.stderr)\n"
         "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"

@@ -1,4 +1,4 @@
-"""Without a good signature a record is counted, told a little, and changes nothing."""
+"""A record without a good signature is counted, reported a few times, and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = [
 
 
 class Reader:
-    """The control topics of a controller, and what came of each record."""
+    """The control topics of a controller, and the result for each record."""
 
     def __init__(self, keys: Keys) -> None:
         self.records: list[Any] = []
@@ -49,7 +49,8 @@ class Reader:
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: topic_of(record).name)
 def test_what_comes_from_outside_is_taken_with_a_signature_alone(record: Any) -> None:
-    """Neither unsigned, nor with a stranger's key, nor deleted; without keys all of it is."""
+    """Unsigned records, records with an unknown key and tombstones are refused; without keys all
+    count."""
     topic, key, value = topic_of(record).name, key_of(record) or b"", encode(record)
     reader = Reader(Keys(CLUSTER))
     for keys in (Keys(), Keys("x" * 32)):
@@ -84,7 +85,7 @@ def telemetry(gateway: str) -> bytes:
 
 
 def test_a_gateway_speaks_for_itself_alone() -> None:
-    """And for its workers; the others of the batch, and what is no record, keep their places."""
+    """And for its workers; the other records of the batch, and invalid ones, keep their places."""
     signer = Signer(Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "a")), lambda: NOW_MS, "a")
     values = [telemetry("a"), telemetry("b"), b"rubbish", telemetry("a.w3"), telemetry("a")]
     headers: list[Any] = [tuple(signer.headers("telemetry", None, value)) for value in values]

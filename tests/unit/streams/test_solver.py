@@ -1,4 +1,5 @@
-"""The solver: its pipe carries values unchanged, and whoever hangs holds nobody up for long."""
+"""The solver: its pipe keeps values unchanged, and a planner that hangs delays others only
+briefly."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ Start = Callable[[Solver], Solver]
 
 
 def quick(request: PlanRequest, _cluster: Cluster) -> PlanAnswer:
-    """A planner that knows at once."""
+    """A planner that answers at once."""
     return PlanAnswer(request.number, request.urgency, Outcome.PLANNED, request.scope)
 
 
@@ -83,7 +84,7 @@ async def started() -> AsyncIterator[Start]:
 
 @pytest.fixture
 def hang() -> Iterator[threading.Event]:
-    """What a planner may wait on; set at the end, so that no thread outlives its test."""
+    """An event for planners to wait on; set at the end, so that no thread outlives its test."""
     event = threading.Event()
     yield event
     event.set()
@@ -131,7 +132,7 @@ def test_answers_come_back_as_they_were_given() -> None:
 async def test_after_a_process_that_ended_the_next_one_answers(
     started: Start, tmp_path: Path
 ) -> None:
-    """What it answers is what planning in this process says: same lock, same machine."""
+    """Its answer equals the plan of this process: same lock, same machine."""
     flag = tmp_path / "died"
     script = (
         "import pathlib, runpy, sys\n"
@@ -151,13 +152,14 @@ async def test_after_a_process_that_ended_the_next_one_answers(
 
 
 def test_the_process_is_the_solver() -> None:
-    """What the controller starts is the module that the test above runs."""
+    """The controller starts the same module as the test above."""
     assert solver_argv() == [sys.executable, "-m", "streams.solver"]
 
 
 @pytest.mark.parametrize("case", FAILS)
 async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -> None:
-    """Its request gets an answer without a plan that says why, so that nobody waits for it."""
+    """Its request gets an answer without a plan that gives the reason, so that no request waits for
+    it."""
     script, code = FAILS[case]
     solver = started(Solver([sys.executable, "-c", script], full_limit_s=1.5))
     solver.ask(FULL, CLUSTER)
@@ -171,7 +173,7 @@ async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -
 async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_again(
     started: Start,
 ) -> None:
-    """Before the limit of the full request strikes, when it struck, and during the next one."""
+    """Before the time limit of the full request, after it, and during the next full request."""
     solver = started(Solver([sys.executable, "-c", HANGS], plan=quick, full_limit_s=0.5))
     for round_ in range(2):
         solver.ask(replace(FULL, number=10 * round_), CLUSTER)
@@ -183,7 +185,7 @@ async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_
 
 
 async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threading.Event) -> None:
-    """Its request is answered for, and the next one gets a thread of its own."""
+    """Its request gets an answer, and the next one gets a thread of its own."""
 
     def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.number == URGENT.number:
@@ -198,13 +200,13 @@ async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threadin
     solver.ask(replace(URGENT, number=6), CLUSTER)
     (found,) = await answers(solver)
     assert (found.number, found.outcome) == (6, Outcome.PLANNED)
-    hang.set()  # the one that was left behind comes back: nobody wants its answer any more
+    hang.set()  # the abandoned thread returns: no request waits for its answer
     solver.ask(replace(URGENT, number=7), CLUSTER)
     assert [one.number for one in await answers(solver)] == [7]
 
 
 async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
-    """An urgent plan that fails is no reason to end the controller; the thread stays."""
+    """A failed urgent plan does not end the controller; the thread stays."""
 
     def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.number == URGENT.number:
@@ -227,7 +229,8 @@ async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
 
 
 async def test_a_newer_request_answers_for_the_older_one() -> None:
-    """One of each urgency waits at most; what it replaced is told so at once."""
+    """One request of each urgency waits at most; the replaced one gets an answer that says so at
+    once."""
     solver = Solver(["unused"])
     solver.ask(FULL, CLUSTER)
     solver.ask(URGENT, CLUSTER)

@@ -78,7 +78,7 @@ def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, supervise
     "script", [WAITS, LOOPS, STUCK, WORKS], ids=["blocking", "asyncio", "stuck", "working"]
 )
 def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
-    """However the supervisor died: the kernel closes its pipe."""
+    """However the supervisor ended: the kernel closes its pipe."""
     read_end, write_end = os.pipe()
     process = start(script, read_end)
     os.close(read_end)

@@ -55,7 +55,7 @@ SEAL = Seal(KEYS, FROZEN)
 
 
 class Records:
-    """Remembers what was put."""
+    """Keeps the records that it gets."""
 
     def __init__(self) -> None:
         self.put_: list[Any] = []
@@ -136,12 +136,12 @@ def settle(loop: Loop, seconds: int = 5) -> int:
 
 
 def reasons(loop: Loop) -> list[tuple[ReasonCode, str]]:
-    """Why the full plan that is under way was asked for: (code, subject)."""
+    """The triggers of the full plan that is under way: (code, subject)."""
     return [(why.code, why.subject) for why in loop.state.pending[Urgency.FULL].reasons]
 
 
 def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
-    """A plan is asked for first; the decision, the plan and the assignment follow the answer."""
+    """The plan request comes first; the decision, the plan and the assignment follow the answer."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records)
     loop.tick(NOW_MS + 1000)
@@ -176,7 +176,8 @@ def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
 
 
 def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> None:
-    """Where no model may act, the ports themselves withhold; a service that may act opens them."""
+    """If no model may act, the ports themselves withhold assignments; a service that may act opens
+    them."""
     records = Records()
     declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
     desired = published(declared, records, SEAL)  # type: ignore[arg-type]
@@ -206,7 +207,7 @@ def test_saying_it_again_says_the_same() -> None:
 
 
 def test_a_price_reaches_the_planner_in_the_next_tick() -> None:
-    """A tenfold price calls for a full plan, at that price."""
+    """A tenfold price triggers a full plan at that price."""
     loop, solver, _ = make_loop(CLUSTER, Records())
     second = settle(loop)
     asked = len(solver.of(Urgency.FULL))
@@ -217,7 +218,7 @@ def test_a_price_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
-    """Nodes that ran out call for a full plan that rents none of them."""
+    """A type without free nodes triggers a full plan that rents none of them."""
     loop, solver, _ = make_loop(CLUSTER, Records())
     second = settle(loop)
     loop.latest.take(Availability(POOL, 0, NOW_MS), 0)
@@ -227,7 +228,7 @@ def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
-    """Whatever declares it: the loop asks for the cluster of the moment in every tick."""
+    """From any source of the declaration: the loop reads the present cluster in every tick."""
     loop, solver, declared = make_loop(CLUSTER, Records())
     second = settle(loop)
     declared.cluster = replace(CLUSTER, services=(replace(SERVICE, slo=Slo(1000.0, 50.0)),))
@@ -237,7 +238,7 @@ def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
-    """It is news in one tick only; a resolved one is none at all."""
+    """It triggers in one tick only; a resolved alert never does."""
     loop, solver, _ = make_loop(CLUSTER, Records())
     second = settle(loop)
     asked = len(solver.of(Urgency.FULL))
@@ -265,7 +266,7 @@ def test_a_forged_record_is_overwritten_whatever_token_it_carries(token: int) ->
 
 
 async def passes(times: int = 20) -> None:
-    """Let whatever is ready run; no time passes on the loop's clock."""
+    """Run all ready tasks; no time passes on the loop's clock."""
     for _ in range(times):
         await asyncio.sleep(0)
 
@@ -288,8 +289,8 @@ async def test_an_answer_is_carried_out_before_the_next_second() -> None:
 
 
 async def test_new_telemetry_is_seen_before_the_next_second() -> None:
-    """Gateways end their spans on whole seconds too: a tick at the second alone would see each
-    record a second late. Records of one second are seen together."""
+    """Gateways end their spans on whole seconds too: a tick only on the second would read each
+    record a second late. One tick reads the records of one second together."""
     loop, _, _ = make_loop(CLUSTER, Records())
     running = asyncio.create_task(loop.run(lambda: None))
     await passes()
@@ -309,7 +310,7 @@ async def ticked(loop: Loop) -> None:
 
 
 async def test_a_controller_that_does_not_lead_only_watches() -> None:
-    """It carries out no answer, not even later, and it does not turn without a pause."""
+    """It carries out no answer, not even later, and its loop pauses between ticks."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records, leads=lambda: False)
     loop.tick(NOW_MS)
@@ -326,7 +327,7 @@ async def test_a_controller_that_does_not_lead_only_watches() -> None:
 
 
 def test_controls_of_names_that_nobody_declared_are_not_decided_upon() -> None:
-    """Thousands of them are no thousands of decisions; one of a declared model counts at once."""
+    """Thousands of them make no decisions; one of a declared model counts at once."""
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     for number in range(3000):

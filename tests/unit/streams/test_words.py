@@ -1,4 +1,4 @@
-"""Lines that must fit."""
+"""Text that must fit into one line."""
 
 from __future__ import annotations
 
