@@ -1,4 +1,4 @@
-"""Child processes of one run: started, watched, started again, and all gone at the end.
+"""Child processes of one run: started, watched, restarted, and all ended with the run.
 
 `streams.tools.up.process_list` lists the processes of a run. A child has a session of its own, so
 Ctrl-C in the terminal reaches only this process, which ends the children in order. Every child
@@ -31,12 +31,14 @@ _RESTART_LIMIT = 20
 
 
 class ChildFailed(UserError):
-    """A part of the run could not be started or kept running; the text says which and why."""
+    """A part of the run cannot be started or kept running. The text names the part and the
+    cause."""
 
 
 @dataclass
 class Child:
-    """One part. argv: its command line. on_line: called with each JSON line that it prints."""
+    """One part of the run. argv: its command line. on_line: called with each JSON line it
+    prints."""
 
     name: str
     argv: Sequence[str]
@@ -48,7 +50,7 @@ class Child:
     hello: Mapping[str, object] = field(default_factory=dict)
     restarts: int = 0
     stopping: bool = False
-    up: bool = False  # it said that it is ready, and its process has not ended since
+    up: bool = False  # it has reported that it is ready, and its process is alive
 
     @property
     def running(self) -> bool:
@@ -57,7 +59,7 @@ class Child:
 
 
 class Children:
-    """All parts of a run, in the order in which they were started. env: on top of our own."""
+    """All parts of a run, in the order of their start. env: added to this process's environment."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = env or {}
@@ -66,8 +68,8 @@ class Children:
         self._ending = False
         self._supervision_read, self._supervision_write = -1, -1
         self.failed: asyncio.Future[str] | None = None
-        self.lost: list[str] = []  # parts that failed under way and are not started again
-        # Told at once of what befalls a part under way: what happened, and whether it is bad.
+        self.lost: list[str] = []  # parts that failed during the run and are not restarted
+        # Called at each event of a part during the run: its text, and whether it is a fault.
         self.on_event: Callable[[str, bool], None] = lambda _text, _bad: None
 
     def open(self) -> None:
@@ -86,11 +88,11 @@ class Children:
         return child
 
     def all(self) -> tuple[Child, ...]:
-        """Every part that was ever started."""
+        """Every part that this run has started."""
         return tuple(self._children)
 
     def down(self) -> tuple[str, ...]:
-        """Parts that are being started again now."""
+        """Parts that are restarting now."""
         return tuple(
             child.name
             for child in self._children
@@ -98,7 +100,7 @@ class Children:
         )  # fmt: skip
 
     async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:
-        """What the part said when it was ready; ChildFailed when it is not in time."""
+        """The JSON line with which the part reports that it is ready. ChildFailed: not in time."""
         assert self.failed is not None  # noqa: S101  open() made it
         waiter = asyncio.create_task(child.ready.wait())
         try:
@@ -120,8 +122,8 @@ class Children:
         if process is None:
             return None
         if process.returncode is None:
-            # Not process.terminate(): that looks whether it ended just now, and takes its exit
-            # code away from the watcher that `wait` relies on.
+            # Not process.terminate(): it polls the process, and could take the exit code from
+            # the watcher that `wait` relies on.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
             try:
@@ -133,7 +135,7 @@ class Children:
         return process.returncode
 
     async def close(self) -> None:
-        """End every part, all at once, then whatever still descends from us."""
+        """End every part at the same time, then every process that still descends from this one."""
         self._ending = True
         for child in self._children:
             child.restart = False
@@ -168,7 +170,7 @@ class Children:
         try:
             await self._watch(child)
         except Exception as error:
-            # Nobody awaits this task before the end: a part without a watcher must be told now.
+            # The task is awaited only at the end, so report now that the part has no watcher.
             self._fail(f"{child.name} cannot be kept running: {error}")
 
     async def _watch(self, child: Child) -> None:
@@ -225,7 +227,7 @@ class Children:
 
 
 def _how(code: int) -> str:
-    """How a process ended, in words."""
+    """Text on how a process ended."""
     return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
 
 
@@ -239,7 +241,7 @@ def _tail(log: Path) -> str:
 
 
 def _descendants() -> list[int]:
-    """Every living process that descends from us, by /proc."""
+    """Every living descendant of this process, by /proc."""
     parent: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -256,9 +258,10 @@ def _descendants() -> list[int]:
 
 
 async def _sweep() -> None:
-    """Leave no process behind: ask what is left to end, then make it.
+    """End the remaining descendants: SIGTERM, then SIGKILL.
 
-    Everything that we started was waited for, so what still descends from us was orphaned to us.
+    Every started child has already been awaited, so these are orphans that the system gave to this
+    process.
     """
     for sign, wait_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
         orphans = _descendants()

@@ -1,8 +1,8 @@
-"""What a run was worth: what the demand that it saw would have cost in other ways.
+"""The cost of other ways to serve the demand of a run.
 
-Owns three comparisons, each made of plans of the same planner, prices, SLOs, spot shares and
-promises (docs/summary.md says how): a fleet sized for the peak, one GPU type only, each model
-planned alone. Pure; the caller's clock bounds the time.
+There are three comparisons: a fleet sized for the peak, one GPU type only, and each model planned
+alone. Each is made of plans by the same planner, prices, SLOs, spot shares and guarantees
+(docs/summary.md describes them). Pure; the caller's clock bounds the time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _GAP = 0.005
 
 
 class OutOfTime(Exception):
-    """The clock that bounds the comparisons has run out."""
+    """The time limit of the comparisons is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of a run. hours: what its nodes are paid for; demands: the busiest minute's."""
+    """A part of a run. hours: the billed time of its nodes. demands: of its busiest minute."""
 
     hours: float
     demands: tuple[Demand, ...]
@@ -38,8 +38,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
-    """One comparison. what: its words. usd: for the whole run. unserved: share of the demand that
-    is left unserved, over all windows. detail: the GPU, where one was chosen."""
+    """One comparison. what: its text. usd: for the whole run.
+
+    unserved: the share of the demand that is left unserved, over all windows. detail: the GPU, if
+    one was chosen.
+    """
 
     what: str
     usd: float
@@ -47,7 +50,7 @@ class Otherwise:
     detail: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For the summary."""
+        """The comparison as an entry of the summary."""
         found = {"what": self.what, "usd": round(self.usd, 4), "unserved": round(self.unserved, 4)}
         return {**found, "gpu": self.detail} if self.detail else found
 
@@ -59,23 +62,23 @@ def compare(
     elapsed_s: Callable[[], float],
     limit_s: float,
 ) -> Iterator[Otherwise]:
-    """What the demand that `picture` saw would have cost otherwise, one by one, until `limit_s`.
+    """The comparisons for the demand in `picture`, one by one, until `limit_s`.
 
-    until_ms: domain time of the run's end, until which it was billed, too.
+    until_ms: domain time of the run's end, to which it was billed.
     """
     from_ms, every_s = picture.first_launch_ms, cluster.policy.replan_every_s
     stretches = windows(picture.demand, from_ms, until_ms, every_s)
-    # Budget mode is compared with what the same demand costs otherwise, too.
+    # Budget mode is also compared with the cost of serving the whole demand.
     cluster = replace(cluster, policy=replace(cluster.policy, objective=Objective.COST))
     comparisons = Comparisons(cluster, cluster_profile(cluster), elapsed_s, limit_s)
     yield from comparisons.all(picture.demand, stretches)
 
 
 def windows(seen: DemandSeen, from_ms: int, until_ms: int, every_s: float) -> list[Window]:
-    """The billed time cut into stretches of `every_s`, each with the busiest minute in it.
+    """The billed time cut into windows of `every_s`, each with its busiest minute.
 
-    The first one begins at `from_ms`, when the first node was started. Stretches without a
-    request keep the floors only.
+    The first window begins at `from_ms`, when the first node was started. A window without a
+    request has the floors alone.
     """
     minutes = seen.minutes()
     if not minutes or until_ms <= from_ms:
@@ -93,7 +96,7 @@ def windows(seen: DemandSeen, from_ms: int, until_ms: int, every_s: float) -> li
 
 
 class Comparisons:
-    """Plans for the demand that was seen. elapsed_s: a clock from 0; limit_s: when to give up."""
+    """Plans for the observed demand. elapsed_s: a clock from 0. limit_s: the time limit."""
 
     def __init__(
         self, cluster: Cluster, profile: Profile, elapsed_s: Callable[[], float], limit_s: float
@@ -105,7 +108,7 @@ class Comparisons:
         self._strategy = strategy("shoal")
 
     def all(self, seen: DemandSeen, stretches: Sequence[Window]) -> Iterator[Otherwise]:
-        """The comparisons one by one, as far as the time reaches."""
+        """The comparisons one by one, until the time limit."""
         if not stretches:
             return
         try:
@@ -119,16 +122,19 @@ class Comparisons:
             return
 
     def sized_for_the_peak(self, seen: DemandSeen, stretches: Sequence[Window]) -> Otherwise:
-        """A fleet for every model's busiest minute, from the first to the last."""
+        """A constant fleet for every model's busiest minute, for the whole run."""
         demands = seen.peak(seen.minutes())
         made = self._plan(self._cluster, demands)
         hours = sum(window.hours for window in stretches)
         return Otherwise("sized for the peak", made.cost_usd_per_h * hours, _short(made, demands))
 
     def one_gpu_type(self, stretches: Sequence[Window]) -> Otherwise | None:
-        """The best single GPU type to rent, planned anew for each stretch: the one that has a place
-        for most models, then leaves least unserved, then is the cheapest. What is owned stays: it
-        costs the same in every comparison. None where one type at most can be rented."""
+        """The best single GPU type to rent, planned again for each window. None if at most one type
+        can be rented.
+
+        The best type has a place for most models, then leaves the least demand unserved, then is
+        the cheapest. Owned nodes stay, because they cost the same in every comparison.
+        """
         owned = tuple(pool for pool in self._cluster.pools if pool.market is Market.OWNED)
         rented = [pool for pool in self._cluster.pools if pool.market is not Market.OWNED]
         names = sorted({pool.gpu.name for pool in rented})
@@ -151,7 +157,8 @@ class Comparisons:
         return min(found, key=lambda one: (one[0], round(one[1].unserved, 3), one[1].usd))[1]
 
     def each_model_alone(self, stretches: Sequence[Window]) -> Otherwise:
-        """One model after the other, by priority, each on nodes of its own from what is left."""
+        """Plan one model after the other, by priority, each on separate nodes of the remaining
+        ones."""
         order = sorted(self._cluster.services, key=lambda s: -s.priority)
         usd = missing = asked = 0.0
         for window in stretches:

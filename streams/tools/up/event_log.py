@@ -1,6 +1,6 @@
-"""What happened in a run, in order: decisions, lost instances, parts that were killed.
+"""The events of a run in order: decisions, lost instances, ended parts.
 
-Owns the words of one line of it. Pure: records and facts come in, lines go out.
+This module writes the text of one event. Pure: records and facts come in, lines go out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ _WORDS_ONLY = ("infeasible", "hold", "rebuilt")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the story. at_ms: domain time. bad: something was lost or cannot be met."""
+    """One line of the log. at_ms: domain time. bad: a loss, or a demand or SLO that cannot be
+    met."""
 
     at_ms: int
     text: str
     bad: bool = False
 
     def line(self, began_ms: int) -> str:
-        """`+12:20 text`, by the clock of the screen."""
+        """`+12:20 text`, in domain time since `began_ms`."""
         return f"{clock(self.at_ms - began_ms)} {self.text}"
 
 
@@ -38,7 +39,7 @@ def clock(elapsed_ms: float) -> str:
 
 
 def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
-    """What was decided: what changes, why, what it costs or saves."""
+    """The text of a decision: its change, reason, and cost or saving."""
     what = change_text(decision.change, pools) or decision.kind
     if decision.change and decision.kind in ("replace", "replan"):
         what = f"{decision.kind} {what}"
@@ -52,7 +53,7 @@ def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
 
 
 def losses(before: Status | None, after: Status) -> list[Event]:
-    """Instances of a node that failed since `before`."""
+    """Instances of a node that failed between `before` and `after`."""
     known = {one.instance: one for one in before.instances} if before else {}
     found = []
     for one in after.instances:

@@ -1,4 +1,4 @@
-"""What a run takes of this machine and of somebody's Kafka, and gives back: ports and topics."""
+"""The ports of this machine and the topics of a shared Kafka that a run uses, and their release."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TRIES = 50
 
 
 def free_port() -> int:
-    """A port of the loopback address on which nobody listens now.
+    """A free port of the loopback address.
 
-    Below the range that systems give to outgoing connections: one of those could take it before
-    the process that it is meant for listens.
+    The port is below the range for outgoing connections: one of those could take it before the part
+    listens on it.
     """
     tried = random.sample(_BELOW_EPHEMERAL, _TRIES)
     for port in (*tried, 0):
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def check_port(port: int) -> None:
-    """UserError if somebody listens on `port`, which --port names."""
+    """UserError if a process listens on `port`, which --port names."""
     why = _refused(HOST, port)
     if why:
         raise UserError(
@@ -39,7 +39,7 @@ def check_port(port: int) -> None:
 
 
 def check_listen(option: str, host: str, port: int) -> None:
-    """UserError if nobody can listen on `host` and `port`, which `option` names."""
+    """UserError if no process can listen on `host` and `port`, which `option` names."""
     why = _refused(host, port)
     if why:
         raise UserError(
@@ -48,7 +48,7 @@ def check_listen(option: str, host: str, port: int) -> None:
 
 
 def _refused(host: str, port: int) -> str:
-    """Why nobody can listen there; "" if one can."""
+    """The reason why no process can listen there; "" if one can."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -56,13 +56,13 @@ def _refused(host: str, port: int) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, UnicodeError) as error:  # a host may be no name at all
+    except (OSError, UnicodeError) as error:  # UnicodeError: `host` is not a valid name
         return getattr(error, "strerror", None) or str(error)
     return ""
 
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:
-    """A run on somebody's Kafka takes its topics away again."""
+    """Delete the topics of a run from a Kafka that is not its own."""
     from streams.broker.kafka_clients import admin as new_admin
     from topics.topic_table import TABLE
 

@@ -1,8 +1,8 @@
-"""The live view of a run on a terminal, or as plain lines where there is none.
+"""The live view of a run on a terminal, or plain lines if there is no terminal.
 
-Owns the terminal. On one it draws on the alternate screen, whole, so that a resize leaves nothing
-behind, and leaves the last picture on the normal screen at the end. Elsewhere it prints a line per
-model now and then and each event once.
+On a terminal the view is drawn as a whole on the alternate screen, so that a resize leaves nothing
+behind. At the end the last picture stays on the normal screen. Without a terminal a line per model
+is printed at intervals, and each event once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class View:
                 self.console.print(line, soft_wrap=True)
 
     def update(self, picture: Picture, now_ms: int, facts: Facts) -> None:
-        """Show what is now."""
+        """Show the current state."""
         self._last = picture, now_ms, facts
         if self._live is None:
             self._plain(picture, now_ms, facts)

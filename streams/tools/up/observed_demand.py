@@ -1,4 +1,4 @@
-"""The demand that a run saw, by model and minute of domain time: what its worth is judged by.
+"""The observed demand of a run, by model and minute of domain time. The comparisons of cost use it.
 
 Pure: telemetry comes in once per record, demands go out.
 """
@@ -18,7 +18,9 @@ _LEAST_COVERED_MS = 30_000
 @dataclass(slots=True)
 class _Minute:
     arrivals: int = 0
-    covered_ms: dict[str, int] = field(default_factory=dict)  # by gateway: they share the arrivals
+    covered_ms: dict[str, int] = field(
+        default_factory=dict
+    )  # by gateway, because gateways share the arrivals
 
     def req_per_s(self) -> float:
         longest = max(self.covered_ms.values(), default=0)

@@ -1,4 +1,4 @@
-"""Where the instances of a model run and on what: "3×L40S eu-west, 1 spot +1".
+"""The instances of a model by region and GPU, as text: "3×L40S eu-west, 1 spot +1".
 
 Pure: statuses of nodes come in, values and words go out.
 """
@@ -19,10 +19,10 @@ _PHASE_LETTER = {"prefill": "p ", "decode": "d ", "aggregated": ""}
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """GPUs in one region that work for one phase of a model.
+    """GPUs in one region that serve one phase of a model.
 
-    ready: GPUs of ready instances by kind, spot of them on spot nodes, owned of them on owned
-    ones. starting, draining: GPUs of instances that come and go, by kind.
+    ready: GPUs of ready instances by kind; spot: those on spot nodes; owned: those on owned nodes.
+    starting, draining: GPUs of instances that start or drain, by kind.
     """
 
     phase: str
@@ -55,7 +55,8 @@ def _gpus(kinds: Iterable[tuple[str, int]]) -> str:
 def placements(
     statuses: Iterable[Status], pools: Mapping[str, Pool], model: str
 ) -> tuple[Placement, ...]:
-    """Where `model` runs now, most GPUs first. A pool that is not declared is left out."""
+    """The current placements of `model`, most GPUs first. Pools that are not declared are left
+    out."""
     found: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
     for status in statuses:
         pool = pools.get(status.pool)
@@ -91,19 +92,21 @@ def _kinds(counts: Counter[tuple[str, str]], state: str) -> tuple[tuple[str, int
 
 
 def where_text(found: Iterable[Placement]) -> str:
-    """All of a model's placements; "none" where there are none."""
+    """All of a model's placements; "none" if there are none."""
     return "; ".join(str(place) for place in found) or "none"
 
 
 def change_text(change: Iterable[tuple[str, int]], pools: Mapping[str, Pool]) -> str:
-    """What a decision adds and removes: "+2×L40S eu-west, 1 spot; -1×L4 eu-west". What is no combo
-    is called as it is."""
+    """The added and removed instances of a decision: "+2×L40S eu-west, 1 spot; -1×L4 eu-west".
+
+    A name that is not a combo is kept as it is.
+    """
     counts: dict[tuple[int, str, str], Counter[str]] = {}
     others = []
     for combo, count in change:
         try:
             _, members = parse_combo_id(combo)
-        except InvalidValue:  # of another writer, who may call it anything
+        except InvalidValue:  # another writer may use any name
             others.append(f"{count:+d}×{combo}")
             continue
         for _, gpus, pool_id, each in members:

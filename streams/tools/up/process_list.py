@@ -1,7 +1,6 @@
-"""The parts of a run on one machine: which processes there are and how each is started.
+"""The processes of a run on one machine, with their command lines and the executors' node files.
 
-Owns command lines and the executors' node files. Knows nothing of how processes are kept
-(`streams.tools.up.child_processes`).
+`streams.tools.up.child_processes` starts and watches them.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What all parts of one run share. folder: for logs, node files, state and reports.
+    """Values that all parts of one run share. folder: for logs, node files, state and reports.
 
-    demands: workloads that stand for those which the file does not declare. real: engines that
-    are not simulated. operated: options of the controller, for those who run it.
+    demands: workloads of models that the file gives none. real: engines that are not simulated.
+    operated: options of the controller, for operators.
     """
 
     config: Config
@@ -89,14 +88,14 @@ def executors(run: Run, bootstrap: str) -> list[Child]:
 
 
 def gateway(run: Run, bootstrap: str) -> Child:
-    """The OpenAI-compatible front."""
+    """The OpenAI-compatible server."""
     state = run.folder / "gateway-state"
     private_folder(state)
     return _child(
         run, "gateway", "executors.gateway",
         "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),
         "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
-        "--drain-s", "0.5",  # the engines end at the same time
+        "--drain-s", "0.5",  # no longer, because the engines end at the same time
         "--request-s", f"{request_limit_s(run.config.cluster):.0f}",
         "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
         *declared_options(run.config.cluster),
@@ -107,7 +106,8 @@ def gateway(run: Run, bootstrap: str) -> Child:
 def replayer(
     run: Run, url: str, wishes: Wishes, start_ms: int, for_ms: int | None, report: Path
 ) -> Child:
-    """The load: the trace's requests at their recorded times, spread over the models.
+    """The load generator: sends the trace's requests at their recorded times, spread over the
+    models.
 
     for_ms: of the trace, None = all of it.
     """
@@ -134,7 +134,7 @@ def replayer(
 
 
 def _kinds(model: str, graph: ComponentGraph) -> str:
-    """Kinds of requests to replay, by their shares and media."""
+    """Kinds of requests to replay, with their shares and media."""
     kinds = [f"{kind.share:.6f}:{'+'.join(sorted(kind.media))}" for kind in graph.types]
     return f"{model}={'/'.join(kinds)}"
 
@@ -142,8 +142,7 @@ def _kinds(model: str, graph: ComponentGraph) -> str:
 def node_file(
     run: Run, region: str, name: str, bootstrap: str, nodes: Container[str] | None = None
 ) -> Mapping[str, object]:
-    """What an executor needs to know of its nodes, models and engines. nodes: None = all of the
-    region."""
+    """An executor's nodes, models and engines as a file. nodes: None = all nodes of the region."""
     state = run.folder / f"{name}-state"
     return {
         "executor": name,
@@ -186,7 +185,7 @@ def node_file(
 
 
 def longest_start_s(cluster: Cluster) -> float:
-    """Domain s after which an instance has failed to start, wherever it is."""
+    """The longest time limit for the start of an instance, in domain s."""
     machines = max((pool.provision_s for pool in cluster.pools), default=0.0)
     return cluster.policy.start_timeout_s + machines
 

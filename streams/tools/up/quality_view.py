@@ -1,4 +1,4 @@
-"""Services that stand for several models, as the live view shows them: who answers, how well.
+"""Services of several models in the live view: each model's share of answers, and the quality.
 
 Pure: telemetry and routes come in, values and words go out.
 """
@@ -17,10 +17,12 @@ from topics.scoring import ALL_REQUESTS, FALLBACK
 
 @dataclass(frozen=True, slots=True)
 class ServiceRow:
-    """One service. shares: (model, served, planned), served None where nothing was; quality: of the
-    answers by the scores that came, None without any; thresholds: scores between its models, in
-    words, "" before there are any. fallbacks: requests that another model answered, because the one
-    for their score had no room."""
+    """One service. shares: (model, served, planned); served is None without answers.
+
+    quality: of the answers, by the scores of requests; None without scores. thresholds: scores
+    between its models as text, "" before there are any. fallbacks: requests that another model
+    answered, because the model for their score had no capacity.
+    """
 
     name: str
     req_per_s: float | None
@@ -32,7 +34,7 @@ class ServiceRow:
 
     @property
     def missed(self) -> bool:
-        """Whether answers are worse than asked for."""
+        """Whether the quality is below the declared one."""
         return self.quality is not None and self.quality < self.at_least
 
 
@@ -40,7 +42,7 @@ def service_row(
     route: QualityRoute, routes: Routes | None, shown: Iterable[Telemetry],
     recent: Iterable[Telemetry],
 ) -> ServiceRow:  # fmt: skip
-    """shown: telemetry that rates are read off; recent: that shares and scores are."""
+    """shown: the telemetry for rates. recent: the telemetry for shares and scores."""
     covered_s, arrivals = 0.0, 0
     for record in shown:
         covered_s, arrivals = covered_s + record.span_ms / 1000.0, arrivals + record.arrivals
@@ -64,7 +66,7 @@ def service_row(
 
 
 def service_parts(row: ServiceRow) -> list[str]:
-    """What there is to say, the most important first."""
+    """The texts on a service, the most important first."""
     if not row.thresholds:
         return [f"{row.name}: no thresholds yet"]
     shares = ", ".join(

@@ -1,7 +1,7 @@
 """Real engines for a run on this machine: vLLM for CPUs, with a tiny model without weights.
 
-Holds getting the environment (built once, outside the clone) and the engines' section of the node
-files. The two edges share no code: what stands in `executors` is asked for as a command.
+This module prepares the environment (built once, outside the clone) and the engines' section of the
+node files. It runs a program of `executors` as a command, because the two edges share no code.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _STARTUP_S = 45.0
 
 @dataclass(frozen=True, slots=True)
 class RealEngines:
-    """environment: of the vLLM to start. weights: folder of the tiny model."""
+    """environment: of vLLM. weights: folder of the tiny model."""
 
     environment: Path
     weights: Path
 
     def section(self, engine: EngineSpec) -> Mapping[str, object]:
-        """What a node file says of `engine`."""
+        """The section of a node file for `engine`."""
         return {
             "kind": "vllm",
             "executable": str(self.environment / "bin" / "vllm"),
@@ -42,7 +42,7 @@ class RealEngines:
 
 
 def prepare(folder: Path) -> RealEngines:
-    """Build what is missing, with progress on stderr; UserError where that is not possible."""
+    """Build missing parts, with progress on stderr. UserError: that is not possible."""
     environment = _ask("executors.engines.vllm.cpu_environment")
     weights = _ask("executors.engines.vllm.tiny_model", str(folder / "tiny"))
     return RealEngines(Path(environment), Path(weights))

@@ -1,8 +1,7 @@
-"""What the harness itself adds to a request: read from the gateway's and the engines' metrics.
+"""The time that the harness itself adds to a request, from metrics of the gateway and the engines.
 
-Owns the definition: p50 is the gateway's own median plus the engines' median lateness (weighted
-by how often they wrote); p99 is the gateway's plus that of the latest engine, so it errs upwards.
-Real milliseconds.
+p50 is the gateway's own median plus the engines' median lateness, weighted by their number of
+writes. p99 is the gateway's plus that of the latest engine, so it errs upwards. Real milliseconds.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _TIMEOUT_S = 2.0
 async def harness_overhead_ms(
     gateway_url: str, engines: Sequence[str]
 ) -> Mapping[str, float | None]:
-    """{"p50", "p99"} in real ms; None where the gateway does not answer or served nothing.
+    """{"p50", "p99"} in real ms; None if the gateway does not answer or has served nothing.
 
-    engines: "host:port" of those that still run; one that does not answer is left out.
+    engines: "host:port" of the running ones. An engine that does not answer is left out.
     """
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -35,7 +34,7 @@ async def harness_overhead_ms(
 
 
 def combine(gateway: str, engines: Sequence[str]) -> Mapping[str, float | None]:
-    """The same from the texts of the metrics pages."""
+    """The overhead from the texts of the metrics pages."""
     own = _quantiles(gateway, _GATEWAY)
     late = [(_quantiles(text, _ENGINE), _value(text, f"{_ENGINE}_count")) for text in engines]
     late = [(quantiles, count) for quantiles, count in late if quantiles and count]

@@ -1,4 +1,4 @@
-"""What the user asked a run for. Values only."""
+"""The user's options for a run. Values only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from topics.log_format import DEFAULT_LEVEL
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user asked for. for_s: real seconds for the whole run, 0 = the whole trace.
+    """The options of a run. for_s: real seconds for the whole run, 0 = the whole trace.
 
-    demands: of the trace's first minutes, for models that declare no rate; `config` has them.
-    real: engines that are not simulated. operated: options of the controller. columns: what columns
-    of the trace hold, as the option --columns has it.
+    demands: from the trace's first minutes, for models that declare no rate; `config` includes
+    them. real: engines that are not simulated. operated: options of the controller. columns: the
+    user's mapping of trace columns, the value of --columns.
     """
 
     config: Config

@@ -1,7 +1,7 @@
-"""What is going on, seen through the topics: the values behind the live view and the summary.
+"""The state of a run from its topics: the values for the live view and the summary.
 
-Owns folding records into one picture. Pure: records and the domain time come in, values go out;
-it opens nothing and draws nothing.
+This module folds records into one picture. Pure: records and the domain time come in, values go
+out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model as the view shows it. None = no data (which is not zero)."""
+    """One model as the view shows it. None = no data, which is not zero."""
 
     model: str
     req_per_s: float | None
@@ -56,15 +56,17 @@ class ModelRow:
 
     @property
     def missed(self) -> bool:
-        """Whether fewer requests than the SLO asks for were within both limits lately."""
+        """Whether the recent SLO attainment, both limits together, is below the declared one."""
         return self.attainment is not None and self.attainment < self.percentile
 
 
 @dataclass(frozen=True, slots=True)
 class FleetProgress:
-    """How far the wanted instances of some models are. settled: models of which everything that is
-    planned is ready and routed. started: models of which at least one instance is ready. nothing:
-    models of which no instance is wanted."""
+    """The start of the planned instances of some models.
+
+    settled: models with every planned instance ready and routed. started: models with at least one
+    ready instance. nothing: models without any planned instance.
+    """
 
     ready: int
     wanted: int
@@ -75,14 +77,14 @@ class FleetProgress:
 
 @dataclass(slots=True)
 class _Seen:
-    """What one model's telemetry said lately, by (gateway, end of span)."""
+    """The recent telemetry of one model, by (gateway, end of span)."""
 
     spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
     known: set[tuple[str, str, int]] = field(default_factory=set)
 
 
 class Picture:
-    """Everything that was said on the topics so far, as far as people want to see it."""
+    """The state that all records so far describe, as far as the view and the summary need it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -106,7 +108,7 @@ class Picture:
         self._numbers: set[tuple[int, int]] = set()
 
     def add(self, record: object) -> None:
-        """Take one record in; a copy of a known one changes nothing."""
+        """Take one record in. A copy of a known record changes nothing."""
         if isinstance(record, Telemetry):
             seen = self._telemetry.get(record.model)
             key = (record.gateway, record.boot, record.sequence)
@@ -114,7 +116,9 @@ class Picture:
                 seen.known.add(key)
                 seen.spans.append(record)
                 if record.model in self._models:
-                    self.demand.add(record)  # what came by another name is in its model's, too
+                    self.demand.add(
+                        record
+                    )  # a service's requests are also in its models' telemetry
                 self.ways.add(record)
         elif isinstance(record, Status):
             latest = self.statuses.get(record.node)
@@ -150,7 +154,7 @@ class Picture:
             self.plan = record
 
     def progress(self, models: Iterable[str]) -> FleetProgress:
-        """How far what is wanted of `models` is."""
+        """The start of the planned instances of `models`."""
         planned = {} if self.plan is None else _groups_planned(self.plan)
         states = {i.instance: i.state for s in self.statuses.values() for i in s.instances}
         ready = wanted = 0
@@ -177,9 +181,10 @@ class Picture:
         )
 
     def unmet(self, now_ms: int) -> dict[str, str]:
-        """Models whose demand or SLO cannot be met, and why: what the controller said last.
+        """Models whose demand or SLO cannot be met, with the controller's last reason.
 
-        A later plan without a shortfall ends it for demand. What is not said again is over, too.
+        For demand, a later plan without a shortfall ends the state. A reason that is not repeated
+        expires, too.
         """
         last = {d.model: d for d in self.decisions if d.kind == "infeasible"}
         return {
@@ -189,7 +194,7 @@ class Picture:
         }
 
     def behind(self) -> str:
-        """That the controller is behind on what it reads, in words; "" where it is not."""
+        """Text that the controller reads a topic late; "" if it does not."""
         found = ""
         for decision in self.decisions:
             if ReasonCode.READER_BEHIND in decision.codes:
@@ -204,7 +209,7 @@ class Picture:
         service = next((s for s in self._cluster.services if s.model == decision.model), None)
         usable = decision.capacity_req_per_s * (service.utilization if service else 1.0)
         if usable >= decision.demand_req_per_s:
-            return False  # it was about the SLO, of which plans say nothing
+            return False  # the reason was the SLO, which plans do not report
         missing = self.plan.shortfall_req_per_s.get(decision.model, 0.0)
         return missing <= _SLIVER * decision.demand_req_per_s
 
@@ -221,11 +226,11 @@ class Picture:
         return found
 
     def usd(self, now_ms: int) -> float:
-        """What was spent until now."""
+        """The cost until now in USD."""
         return sum((span.usd for span in self._bill.until(now_ms / 1000.0)), 0.0)
 
     def gpu_hours(self, now_ms: int) -> dict[str, float]:
-        """Billed until now by GPU type, of whole nodes, those that cost nothing included."""
+        """GPU hours until now by GPU type, of whole nodes, including those without a price."""
         found: dict[str, float] = {}
         for span in self._bill.until(now_ms / 1000.0):
             pool = self._pools[span.pool]
@@ -234,11 +239,11 @@ class Picture:
 
     @property
     def first_launch_ms(self) -> int:
-        """Domain ms at which the first instance was launched; 0 where none was."""
+        """Domain ms at which the first instance was launched; 0 if none was."""
         return self._first_launch_ms
 
     def usd_per_h(self) -> dict[Market, float]:
-        """What the nodes in use cost now, by market; owned ones cost nothing."""
+        """The cost of the nodes in use in USD/h, by market. Owned nodes cost nothing."""
         found = {Market.ON_DEMAND: 0.0, Market.SPOT: 0.0}
         for status in self._in_use():
             pool = self._pools.get(status.pool)
@@ -257,7 +262,10 @@ class Picture:
 
     def reactions_s(self) -> list[float]:
         """Per scale-out: domain seconds from the first second over the threshold to its first
-        assignment (the first one issued at or after the decision)."""
+        assignment.
+
+        The first assignment is the first one issued at or after the decision.
+        """
         found = []
         issued = sorted(self.assigned_ms)
         for decision in self.decisions:
@@ -271,7 +279,7 @@ class Picture:
         return (status for status in self.statuses.values() if _live(status))
 
     def _lately(self, name: str, now_ms: int) -> tuple[list[Telemetry], list[Telemetry]]:
-        """What rates are read off, and what latencies are."""
+        """The recent telemetry for rates, and that for latencies."""
         spans = self._telemetry[name].spans
         recent = [t for t in spans if t.end_ms > now_ms - LATENCY_WINDOW_S * 1000]
         return [t for t in recent if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000], recent

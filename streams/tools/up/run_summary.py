@@ -1,7 +1,7 @@
-"""The summary of a run: what was asked, served, spent and decided, as JSON and for people.
+"""The summary of a run: its options, served requests, cost and decisions, as JSON and as text.
 
-Owns the form of `--summary` (docs/summary.md says what each key means). Pure but for writing the
-file. Latencies and reactions are in domain time, lateness and overhead in real milliseconds.
+docs/summary.md describes the keys of `--summary`. Pure except for writing the file. Latencies and
+reactions are in domain time, lateness and overhead in real milliseconds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ JUDGED_UP_TO_SPEED = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended, beside its trace. for_s: what --for asked for, 0 = nothing. told: what the
-    replayer last said of its requests, for want of its report."""
+    """The end of a run and its trace. for_s: the value of --for, 0 = none.
+
+    told: the replayer's last counts of requests, used if its report is missing.
+    """
 
     traffic: Traffic
     for_s: float
@@ -52,7 +54,7 @@ def summarize(
     restarts: Mapping[str, int],
     ended: Ended,
 ) -> dict[str, Any]:
-    """The summary; `report` is the replayer's (empty where it never got to write one)."""
+    """The summary. report: of the replayer, empty if it wrote none."""
     requests = report.get("requests") or _last_told(ended.told)
     models = report.get("models", {})
     counted = Counter(decision.kind for decision in picture.decisions)
@@ -101,11 +103,11 @@ def summarize(
 
 
 def show(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the summary for people."""
+    """Print the summary as text."""
     requests = summary["requests"]
 
     def say(line: str) -> None:
-        # A terminal gets lines folded between words; a file keeps them whole.
+        # On a terminal lines are folded between words; in a file they stay whole.
         console.print(line, soft_wrap=not console.is_terminal)
 
     say("")
@@ -156,26 +158,26 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
 
 
 def _last_told(told: Mapping[str, int]) -> dict[str, int]:
-    """The requests of a replay without a report; those without an answer then never got one."""
+    """The requests of a replay without a report. Those without an answer count as dropped."""
     sent, served, failed = (told.get(key, 0) for key in ("sent", "served", "failed"))
     return {"sent": sent, "served": served, "failed": failed, "dropped": sent - served - failed}
 
 
 def _thresholds(split: ScoreSplit) -> list[float | None]:
-    """Scores below which each model but the last answers; None where it gets all or nothing."""
+    """The score below which each model but the last answers; None if it gets all or no requests."""
     ends = (None, *split.edges, None)
     return [ends[cut] for cut in split.cuts]
 
 
 def _attained(models: Mapping[str, Any]) -> float | None:
-    """The share of all requests that attained their model's SLO; None where nothing was sent."""
+    """The share of all requests within their model's SLO; None if none was sent."""
     sent = sum(row["requests"] for row in models.values())
     met = sum(row["requests"] * (row.get("slo_attainment") or 0.0) for row in models.values())
     return round(met / sent, 6) if sent else None
 
 
 def _worth(summary: Mapping[str, Any]) -> str:
-    """What it cost and gave, and what else the same demand would have cost."""
+    """The cost and the attainment, and the cost of the other ways to serve the same demand."""
     attained = summary["slo_attainment"]
     parts = [f"{summary['cost_usd']:.2f} USD"]
     unknown = "attainment not known" if summary["requests"]["sent"] else "nothing to attain"
@@ -188,7 +190,7 @@ def _worth(summary: Mapping[str, Any]) -> str:
 
 
 def _early(summary: Mapping[str, Any]) -> list[str]:
-    """That not all of the trace was sent, and why."""
+    """Text that the trace was not sent to its end, and why."""
     sent, total = summary["requests"]["sent"], summary["trace"]["requests"]
     why = {
         "interrupted": "it was interrupted",
@@ -203,7 +205,7 @@ def _early(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _gaps(summary: Mapping[str, Any]) -> list[str]:
-    """Silences of the record, by the trace's own time."""
+    """Gaps without requests in the trace, in trace time."""
     gaps = [
         f"{clock(start * 1000)} to {clock(end * 1000)}" for start, end in summary["trace"]["gaps_s"]
     ]
@@ -224,7 +226,7 @@ def _failures(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _ways(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Where requests of each kind went, beside where they were to go."""
+    """The routes of each kind of request: planned and served shares."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("kind", "way", "requests", "planned", "served"):
         table.add_column(title, justify="left" if title in ("kind", "way") else "right")

@@ -1,7 +1,7 @@
-"""How the live view is laid out: what stands where, and what goes first when there is no room.
+"""The layout of the live view: the place of each item, and the order of omission on a small screen.
 
-Owns lines of text of a given width and number. A narrow screen loses columns, never figures; a low
-one loses blank lines, old events and models that do well. Knows no terminal.
+The result is lines of text of a given width and number. A narrow screen loses columns, never
+figures. A low one loses blank lines, old events and models without a problem.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the picture. title: what runs; state: what it is doing now; alerts:
-    what is broken at this moment. began_ms: domain time of the start; late_p99_ms: real ms."""
+    """Facts about the run outside the picture. title: of the run. state: its current activity.
+
+    alerts: current faults. began_ms: domain time of the start. late_p99_ms: real ms.
+    """
 
     title: tuple[str, ...]
     state: str
@@ -51,7 +53,7 @@ class Facts:
 class _Column:
     title: str
     left: bool = False
-    optional: int = 0  # the lower, the sooner it is shown where there is room; 0: always
+    optional: int = 0  # lower numbers are shown first if there is room; 0: always
 
 
 _COLUMNS = (
@@ -71,7 +73,7 @@ _MODEL, _WHERE = 0, 4
 def screen(
     picture: Picture, now_ms: int, facts: Facts, width: int, height: int | None = None
 ) -> list[Text]:
-    """The view as lines of at most `width` cells; at most `height` of them, where that is given."""
+    """The view as lines of at most `width` cells, and at most `height` lines if it is given."""
     rows = picture.rows(now_ms)
     state = _cut(Text(facts.state, style="bold"), width)
     head = [state, *flow(facts_parts(picture, now_ms, facts), width)]
@@ -99,7 +101,7 @@ def screen(
 
 
 def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
-    """The clock, the requests, the money: one part each."""
+    """The clock, the requests and the cost: one part each."""
     usd_per_h = picture.usd_per_h()
     spot, rented = usd_per_h[Market.SPOT], usd_per_h[Market.ON_DEMAND]
     failed: list[Cell] = [(f"! {facts.failed} failed", _BAD)] if facts.failed else []
@@ -117,13 +119,13 @@ def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
 
 
 def _service(row: ServiceRow) -> list[Cell]:
-    """A service that stands for several models: one part each of what there is to say."""
+    """A service of several models: one part for each text."""
     first, *rest = service_parts(row)
     return [(first, ""), *((part, _BAD if part.startswith("!") else "") for part in rest)]
 
 
 def flow(parts: Sequence[Cell], width: int) -> list[Text]:
-    """`parts` side by side, in as few lines of `width` as they fit in."""
+    """`parts` next to each other, in as few lines of `width` as possible."""
     lines = [Text()]
     for text, style in parts:
         if lines[-1] and lines[-1].cell_len + 3 + cell_len(text) > width:
@@ -135,8 +137,8 @@ def flow(parts: Sequence[Cell], width: int) -> list[Text]:
 
 
 def table(rows: Sequence[ModelRow], width: int, most: int | None = None) -> list[Text]:
-    """A header and one line per model; of more than `most`, those that do worst, and how many
-    are left out."""
+    """A header and one line per model. Of more than `most` models, the worst ones and the number of
+    the others."""
     shown = list(rows)
     if most is not None and len(shown) > most:
         worst = sorted(rows, key=lambda row: (not row.missed, -_load(row)))[:most]
@@ -162,7 +164,7 @@ def table(rows: Sequence[ModelRow], width: int, most: int | None = None) -> list
 
 
 def _kept(wide: list[int], width: int, gap: int) -> list[int]:
-    """Columns that fit; `wide` is set to the widths they get. Names and places give way last."""
+    """Columns that fit. `wide` is set to their widths. Names and places shrink last."""
     wide[_MODEL] = max(cell_len(_COLUMNS[_MODEL].title), wide[_MODEL])
     kept = [index for index, column in enumerate(_COLUMNS) if not column.optional]
 
@@ -186,7 +188,7 @@ def _kept(wide: list[int], width: int, gap: int) -> list[int]:
 
 
 def cells(row: ModelRow) -> tuple[Cell, ...]:
-    """One model's cells; a dash is no data, which is not zero; "!" is beside what misses."""
+    """One model's cells. A dash means no data, which is not zero; "!" marks a missed limit."""
     rate = "-" if row.req_per_s is None else _three_digits(row.req_per_s, 1)
     load = _load(row)
     met = "-" if row.attainment is None else f"{row.attainment:.1%}"
@@ -217,7 +219,7 @@ def unmet_lines(picture: Picture, now_ms: int) -> list[str]:
 
 
 def story(events: Sequence[Event], began_ms: int, width: int) -> list[Text]:
-    """Events in order, each in at most two lines; what is bad is marked."""
+    """Events in order, each in at most two lines; losses and failures are marked."""
     lines = []
     for event in events:
         wrapped = textwrap.wrap(
@@ -232,7 +234,7 @@ def story(events: Sequence[Event], began_ms: int, width: int) -> list[Text]:
 
 
 def _last(lines: list[Text], room: int) -> list[Text]:
-    """The last `room` lines, beginning with the beginning of an event."""
+    """The last `room` lines, beginning with the first line of an event."""
     kept = lines[-room:] if room > 0 else []
     if len(kept) < len(lines) and kept and kept[0].plain.startswith(" "):
         kept = kept[1:]
@@ -240,14 +242,14 @@ def _last(lines: list[Text], room: int) -> list[Text]:
 
 
 def _load(row: ModelRow) -> float:
-    """Demand over capacity; -1 where it is not known."""
+    """Demand over capacity; -1 if it is not known."""
     if row.req_per_s is None or row.capacity_req_per_s <= 0.0:
         return -1.0
     return row.req_per_s / row.capacity_req_per_s
 
 
 def _load_text(load: float) -> str:
-    """At most five characters: what is left of a capacity may be next to nothing."""
+    """The load in at most five characters. With almost no capacity left it can be very large."""
     if load < 0.0:
         return "-"
     return f"{load:.0%}" if load < 9.995 else ">999%"

@@ -1,7 +1,7 @@
 """One run of the whole loop on this machine, from the first process to the summary.
 
-Owns the order of things: broker, topics, the parts side by side, the first fleet, then the load;
-at the end the load first, then everything else. Clean-up runs whatever happened.
+The order is: broker, topics, the parts in parallel, the first fleet, then the load. At the end the
+load stops first, then everything else. Clean-up happens after every error.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ class Session:
         self._bootstrap = ""
         self._following: asyncio.Task[None] | None = None
         self._drawing: asyncio.Task[None] | None = None
-        self.ended_ms = 0  # domain time at which the run was over and the parts were told to end
-        self.logs: Path | None = None  # kept where something failed
+        self.ended_ms = 0  # domain time of the run's end, when the parts begin to end
+        self.logs: Path | None = None  # kept if a part failed
 
     @property
     def lost(self) -> str:
-        """Parts that failed under way and could not be started again, "" where all is well."""
+        """Parts that failed during the run and could not be restarted; "" if there are none."""
         return ", ".join(self._children.lost)
 
     def interrupt(self) -> None:
-        """End the run now: no more load, everything down, summary."""
+        """End the run now: stop the load, end all parts, make the summary."""
         self._interrupted.set()
         self._shown.silent = True
         self._shown.stand("stopping...")
 
     async def run(self) -> dict[str, Any]:
-        """The whole run; returns the summary. Raises UserError when it cannot be started."""
+        """Perform the run and return its summary. UserError: it cannot be started."""
         wishes = self._wishes
         if wishes.gateway_port:
             check_port(wishes.gateway_port)
         started = time.monotonic()
         for_s = wishes.for_s or float("inf")
-        # Real engines take as long to start as they take: the time counts from the first one on.
+        # Real engines have no predictable start, so the time counts from the first ready one.
         deadline = float("inf") if wishes.real else started + for_s
         folder = Path(tempfile.mkdtemp(prefix="shoal-up-"))
         time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
@@ -145,7 +145,7 @@ class Session:
         )
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Whether `work` was done before somebody ended the run; it is cancelled if not."""
+        """Whether `work` ended before an interrupt of the run. An interrupt cancels it."""
         task = asyncio.ensure_future(work)
         interrupted = asyncio.ensure_future(self._interrupted.wait())
         either: set[asyncio.Future[Any]] = {task, interrupted}
@@ -197,10 +197,11 @@ class Session:
         return f"http://{process_list.HOST}:{run.gateway_port}"
 
     async def _first_fleet(self, deadline: float) -> bool:
-        """Wait until what is first wanted of every model with a floor or a declared rate is ready,
-        or cannot be had; False if the run ends before.
+        """Wait until the first planned instances of every model with a floor or a declared rate are
+        ready or cannot be had. Returns False if the run ends before.
 
-        The wait has a limit. When it strikes the load starts, unless some model has nothing at all.
+        The wait has a limit. At the limit the load starts, except if a model has no instance at
+        all.
         """
         cluster = self._wishes.config.cluster
         awaited = {
@@ -224,7 +225,7 @@ class Session:
             self._shown.state = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
             if not unplanned and awaited <= progress.settled | (unmet.keys() & progress.nothing):
-                # What is decided arrives over several topics; look twice.
+                # A decision arrives over several topics, so check twice.
                 settled_at = min(settled_at, now)
                 if now - settled_at >= _SETTLED_S:
                     return True
@@ -253,9 +254,9 @@ class Session:
         return names - known.keys(), members
 
     async def _load(self, run: process_list.Run, url: str, deadline: float) -> dict[str, Any]:
-        """Replay the trace; returns the replayer's report."""
+        """Replay the trace. Returns the replayer's report."""
         wishes = self._wishes
-        start_mono_ns = time.monotonic_ns() + 1_500_000_000  # it imports and reads the trace
+        start_mono_ns = time.monotonic_ns() + 1_500_000_000  # time to import and to read the trace
         for_ms: int | None = None
         if deadline != float("inf"):
             left_s = max(0.5, deadline - start_mono_ns / 1e9 - _tail_s(wishes.for_s))
@@ -309,12 +310,13 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
 
 
 def _keys() -> Mapping[str, str]:
-    """A key of this run's own for signatures, unless the user has named one."""
+    """A new key for this run's signatures, unless the user has named one."""
     if read_keys():
         return {}
     return {CLUSTER_KEY: secrets.token_hex(32)}
 
 
 def _tail_s(for_s: float) -> float:
-    """Real seconds at the end of a bounded run without new requests, so that the last can end."""
+    """Real seconds without new requests at the end of a bounded run, so that the last ones can
+    end."""
     return min(12.0, max(4.0, 0.08 * for_s))

@@ -1,6 +1,6 @@
-"""What the screen says of a run: its state, its story, and where the trace is silent.
+"""The texts of the screen: the state of a run, its events, and the gaps of the trace.
 
-Owns the words and when they are drawn. Knows no processes but by what became of them.
+This module also decides when to draw.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _REDRAW_S = 0.25
 
 
 class Shown:
-    """The screen of one run. state: what it does now. progress: of the replayer. title: of the run,
-    once it serves. trace_began_ms: domain time at which trace time 0 is replayed; 0: not yet.
-    silent: gaps of the trace do not matter any more."""
+    """The screen of one run. state: its current activity. progress: of the replayer.
+
+    title: of the run, once it serves. trace_began_ms: domain time at which trace time 0 is
+    replayed; 0: not yet. silent: gaps of the trace do not matter any more.
+    """
 
     def __init__(self, wishes: Wishes, view: View, picture: Picture, children: Children) -> None:
         self._wishes = wishes
@@ -47,13 +49,13 @@ class Shown:
         self._stopped_ms = 0
 
     def begin(self) -> None:
-        """From now on there is something to see."""
+        """Draw from now on."""
         self._view.start()
         self._visible = True
         self._tell_workloads()
 
     def stop(self) -> int:
-        """The run is over: the clock and the bill stand still from now on. Domain time, ms."""
+        """The run is over: freeze the clock and the cost. Returns domain time in ms."""
         self._stopped_ms = self.now_ms()
         self.stand("stopping...")
         return self._stopped_ms
@@ -73,7 +75,7 @@ class Shown:
         return self._stopped_ms or self.time_base.now_ms(time.monotonic_ns())
 
     def say(self, text: str, bad: bool = False) -> None:
-        """Add to the story."""
+        """Add an event to the log."""
         self._picture.story.append(Event(self.now_ms(), text, bad))
         self.show()
 
@@ -85,19 +87,19 @@ class Shown:
             await asyncio.sleep(_REDRAW_S)
 
     def told(self) -> dict[str, int]:
-        """What the replayer last said: requests sent, served and failed; {} before the first."""
+        """The replayer's last counts: requests sent, served and failed; {} before the first."""
         counts = {key: int(self.progress.get(key, 0)) for key in ("sent", "served", "failed")}
         return counts if counts["sent"] else {}
 
     def show(self) -> None:
-        """Draw what is now, once there is something to see."""
+        """Draw the current state, if drawing has begun."""
         if not self._visible:
             return
         now_ms = self.now_ms()
         late = self.progress.get("late_p99_ms")
         down, lost = ", ".join(self._children.down()), ", ".join(self._children.lost)
         alerts = [f"! down: {down}; starting again"] if down else []
-        alerts += [f"! lost: {lost}; what runs goes on as it is"] if lost else []
+        alerts += [f"! lost: {lost}; instances go on as they are"] if lost else []
         behind = self._picture.behind()
         alerts += [f"! {behind}"] if behind else []
         gap = None if self.silent else self._gap(now_ms)
@@ -116,12 +118,13 @@ class Shown:
         self._view.update(self._picture, now_ms, facts)
 
     def _gap(self, now_ms: int) -> Gap | None:
-        """The silence of the trace in which we are, if we are in one."""
+        """The current gap of the trace, if there is one."""
         at_s = (now_ms - self.trace_began_ms) / 1000.0 if self.trace_began_ms else -1.0
         return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
 
     def _tell_workloads(self) -> None:
-        """Of which models the trace says what to plan for at first, and the catalogue another."""
+        """Add events for models with facts from another catalogue entry or a rate from the
+        trace."""
         if self._wishes.traffic.read_as:
             self.say(f"{self._wishes.trace.name} is read as {self._wishes.traffic.read_as}")
         for model, name, entry in uncertain_facts(self._wishes.config.cluster):
@@ -142,11 +145,11 @@ class Shown:
             self.say(f"the trace has no requests until {until} (a gap in the record)")
 
     def _clock_of(self, trace_s: float) -> str:
-        """A time of the trace by the clock of the screen."""
+        """A time of the trace as domain time since the start of the run."""
         return clock(self.trace_began_ms + trace_s * 1000.0 - self.time_base.origin_ms)
 
     def serves(self, port: int, ready_s: float) -> None:
-        """The load begins: the title of the run and what it does now."""
+        """Set title and state when the load begins."""
         cluster = self._wishes.config.cluster
         regions = len({pool.region for pool in cluster.pools})
         nodes = cluster.max_total_nodes

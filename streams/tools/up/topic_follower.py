@@ -1,7 +1,7 @@
 """Follow the topics of a run and fold them into a picture.
 
-Owns one consumer. A record that cannot be read or drawn is skipped here: the controller writes the
-dead letter, and a screen must not stop for it.
+Unreadable records are skipped: the controller writes the dead letter, and they must not stop the
+screen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
 
 
 async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
-    """Read everything on the topics with this prefix into `picture`, until cancelled."""
+    """Read all topics with this prefix into `picture`, until cancelled."""
     short = {topic.wire_name(prefix): topic.name for topic in _FOLLOWED}
     consumer = new_consumer(
         bootstrap, "shoal-up", max_poll_records=2000, isolation_level="read_committed"
@@ -53,7 +53,7 @@ async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
 
 
 def take(topic: str, value: bytes, picture: Picture) -> None:
-    """Fold one record in. What it raises is its own doing: the picture adds nothing of its own."""
+    """Fold one record in. An unreadable record, or one that the picture cannot show, is skipped."""
     with contextlib.suppress(InvalidRecord):
         record = decode(topic, value)
         try:

@@ -1,5 +1,4 @@
-"""What a run knows of its trace before it starts: how many requests, where it is silent, and what
-its first minutes ask of each model.
+"""Facts about a trace before the run: the number of requests, its gaps, and the first demand.
 
 Pure: a trace comes in, values go out.
 """
@@ -31,8 +30,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A trace in short. duration_s: until its last request. read_as: its form, and how its times
-    were read."""
+    """The facts about a trace. duration_s: until its last request.
+
+    read_as: its form, and how its times were read.
+    """
 
     requests: int
     duration_s: float
@@ -41,14 +42,16 @@ class Traffic:
 
 
 def traffic(trace: Trace) -> Traffic:
-    """What `trace` holds."""
+    """The facts about `trace`."""
     read_as = f"{trace.form}; {trace.clock}"
     return Traffic(len(trace.arrivals_ms), trace.duration_s, gaps(trace.arrivals_ms), read_as)
 
 
 def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:
-    """Where nothing arrives for a minute or more, and for far longer than usual (30 times the
-    mean gap), from the start of the trace on. In a Poisson stream that happens once in e^30."""
+    """Times of a minute or more without arrivals that are also over 30 times the mean gap.
+
+    They include the start of the trace. In a Poisson stream such a gap has probability e^-30.
+    """
     usual_ms = arrivals_ms[-1] / max(1, len(arrivals_ms))
     least_ms = max(_GAP_S * 1000.0, _GAP_MEANS * usual_ms)
     return tuple(
@@ -59,27 +62,27 @@ def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:
 
 
 def weights(cluster: Cluster) -> dict[str, float]:
-    """Shares of the trace, by name that requests may be for."""
+    """Shares of the trace, by name of a model or service."""
     found = {service.model: service.traffic_share for service in cluster.services}
     return found | {route.name: route.traffic_share for route in cluster.routes}
 
 
 def longest_of(cluster: Cluster) -> dict[str, int]:
-    """Tokens that a request for each name may have; any model that it stands for must hold it."""
+    """The most tokens of a request for each name. All models of a service must hold it."""
     found = {service.model: service.max_len_tokens for service in cluster.services}
     return found | {r.name: min(found[model] for model in r.models) for r in cluster.routes}
 
 
 def with_first_minutes(cluster: Cluster, trace: Trace, seed: int) -> dict[str, Demand]:
-    """Demand of the trace's first minutes, of models that declare no rate and get requests.
+    """Demand of the trace's first minutes, for models that declare no rate and get requests.
 
-    The rate is that of the five minutes after the first request, the lengths are their means.
+    The rate is that of the five minutes after the first request; the lengths are their means.
     """
     start_ms = trace.arrivals_ms[0]
     span_s = min(FIRST_S, max(1.0, trace.duration_s - start_ms / 1000.0))
     first_ms = start_ms + FIRST_S * 1000.0
     longest = longest_of(cluster)
-    jobs = [  # without those that the gateway refuses
+    jobs = [  # except those that the gateway refuses
         job
         for job in schedule(trace, weights(cluster), longest, seed, first_ms)
         if job.input_tokens + job.output_tokens <= longest[job.model]

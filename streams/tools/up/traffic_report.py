@@ -1,7 +1,7 @@
-"""Which ways requests were to go, and which they went: by kind, over a whole run.
+"""Planned and actual routes of requests by kind, over a whole run.
 
-Owns the comparison of routes with what gateways say they sent. What is planned changes under way,
-so each second of telemetry is held against the routes that were in force then. Pure.
+Plans change during a run, so each second of telemetry is compared with the routes that were in
+force then. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _MOST_ROUTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class WayRow:
-    """One way of one kind of a model's requests. planned, served: shares of the kind's requests."""
+    """One route of one kind of a model's requests. planned, served: shares of the kind's
+    requests."""
 
     model: str
     kind: str
@@ -31,28 +32,28 @@ class WayRow:
 
 
 class WaysSeen:
-    """Fold routes and telemetry in, in whatever order they come."""
+    """Collects routes and telemetry, in any order."""
 
     def __init__(self) -> None:
         self._planned: dict[tuple[str, int], Mapping[str, Mapping[str, float]]] = {}
         self._sent: dict[tuple[str, int], dict[str, Counter[str]]] = {}
 
     def plan(self, routes: Routes) -> None:
-        """Routes that came."""
+        """Add a record of routes."""
         key = routes.model, routes.generation
         self._planned[key] = shares_of(routes)
         if len(self._planned) > _MOST_ROUTES:
             del self._planned[next(iter(self._planned))]
 
     def add(self, record: Telemetry) -> None:
-        """What a gateway sent in a second (each record once)."""
+        """Add the requests that a gateway sent in a second (each record once)."""
         if record.sent:
             sent = self._sent.setdefault((record.model, record.route_generation), {})
             for kind, ways in record.sent.items():
                 sent.setdefault(kind, Counter()).update(ways)
 
     def rows(self) -> list[WayRow]:
-        """Every way that was planned or gone, by model and kind."""
+        """Every planned or used route, by model and kind."""
         expected: dict[tuple[str, str], Counter[str]] = {}
         served: dict[tuple[str, str], Counter[str]] = {}
         for (model, generation), kinds in self._sent.items():
@@ -60,7 +61,7 @@ class WaysSeen:
             for kind, ways in kinds.items():
                 shares = planned.get(kind)
                 if not shares:
-                    continue  # of routes that nobody has seen: nothing to hold it against
+                    continue  # the record of its routes is missing, so there is no plan to compare
                 total = sum(ways.values())
                 went = served.setdefault((model, kind), Counter())
                 for way, count in ways.items():
@@ -72,13 +73,15 @@ class WaysSeen:
 
 
 def _of(way: str) -> str:
-    """The copies of one combo are one way, whichever of them there were over time."""
+    """The name of a route without its copy: all copies of one combo count as one route."""
     return combo_id_of(way) if serial_of(way) else way
 
 
 def shares_of(routes: Routes) -> Mapping[str, Mapping[str, float]]:
-    """Kind -> way -> planned share: paths of a model of components, groups of workload types, the
-    models that a name stands for."""
+    """Kind -> route -> planned share.
+
+    Routes are paths of a model of components, groups of workload types, or the models of a service.
+    """
     found: dict[str, Mapping[str, float]] = dict(planned_shares(routes.groups))
     if routes.split is not None:
         found[ALL_REQUESTS] = dict(zip(routes.split.models, routes.split.shares, strict=False))
