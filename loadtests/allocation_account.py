@@ -1,6 +1,6 @@
-"""The account of a plan of templates: cost, demand served and capacity, summed row by row.
+"""Account of a plan of templates: cost, served demand and used capacity, summed row by row.
 
-Independent of the optimizer's own check.
+The sums do not use the optimizer's own check.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _line(name: str, plan: TemplatePlan, extra: dict[str, Any]) -> str:
-    """What was measured, in one line."""
+    """One line with the measured figures."""
     done = plan.result
     served = float(done.served_fraction.min())
     parts = [
@@ -120,7 +120,7 @@ def _line(name: str, plan: TemplatePlan, extra: dict[str, Any]) -> str:
         parts.append(
             f"of {extra['instances_running']} running {extra['instances_stopped']} stopped "
             f"({100 * extra['fraction_replaced']:.1f}%), {extra['instances_started']} started; "
-            f"all anew {extra['cost_if_all_started_usd_per_h']:.4f} USD/h"
+            f"all new {extra['cost_if_all_started_usd_per_h']:.4f} USD/h"
         )
     if done.limits_hit:
         parts.append("limits: " + ", ".join(done.limits_hit))

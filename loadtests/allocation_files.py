@@ -1,6 +1,6 @@
 """Files of the allocation benchmarks: instances (.npz) and plans (.json).
 
-Owns reading and writing them with one clear refusal per fault. Knows nothing of solving.
+Each fault of a file gets one error that names it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def read_plan(path: Path, instance: TemplateProblem) -> Ints:
 
 
 def write_plan(path: Path, plan: TemplatePlan, missing: Floats, extra: dict[str, Any]) -> None:
-    """The plan in the checker's form; `missing` requests/s by group."""
+    """Write the plan in the form that the checker reads; `missing`: unserved requests/s by
+    group."""
     result = plan.result
     body = {
         "instances": [

@@ -1,15 +1,14 @@
-"""Make allocation instances of the form that the checker and the bench read.
+"""Generate allocation instances in the form that the checker and the benchmark read.
 
 usage: python -m loadtests.allocation_generate --models M --regions R --configs C --seed S
        --out FILE [--scarcity X] [--templates N]
 
-Owns a plausible, seeded world: GPU kinds with published memory, compute and bandwidth; prices per
+The seed draws a plausible world: GPU kinds with published memory, compute and bandwidth; prices per
 GPU with a factor for size and region; models of lognormal size; templates as node multisets whose
-memory holds the model up to 12 times, with a throughput that grows faster than their parts while
-memory is short and loses to uneven pipelines. Availability, with --scarcity X, is worth about X
-times what a loose fleet for the demand would cost; without it nothing is scarce. What a generated
-world proves holds for worlds of this kind only: template counts and throughputs are drawn, not
-placed.
+memory holds the model up to 12 times. A template's throughput grows faster than its parts while
+memory is short, and loses to uneven pipelines. With --scarcity X the available nodes are worth
+about X times the cost of an unconstrained fleet for the demand; without it nothing is scarce.
+Template counts and throughputs are drawn, not placed, so results hold for such worlds only.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ class World:
 
 
 def world(configs: int) -> World:
-    """The first `configs` of kind x size; past the known kinds, mixtures of two of them."""
+    """Return the first `configs` combinations of kind and size; after the real kinds, mixtures of
+    two."""
     names: list[str] = []
     rows: list[list[float]] = []
     kinds = list(KINDS.items())

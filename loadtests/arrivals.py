@@ -1,6 +1,6 @@
-"""Generated processes of requests, for benchmarks.
+"""Generated arrivals of requests, for benchmarks.
 
-Owns the draw from a seeded generator that the caller passes in.
+Every draw comes from the seeded generator that the caller passes in.
 """
 
 from __future__ import annotations

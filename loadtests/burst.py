@@ -1,10 +1,11 @@
-"""From a burst to its answer, through the real processes: 1 to 10 requests/s, over and over.
+"""Time from a burst to the assignment that answers it, through the real processes.
 
     python -m loadtests.burst [--bursts N] [--broker HOST:PORT] [--json OUT]
 
-Four models share a stack; each has its burst once, then the stack is made anew. Measured on the
-broker's clock: the burst's first request, the last telemetry record of that model before its
-assignment, and the assignment that adds an instance. Both brokers append with this machine's clock.
+A burst raises one model from 1 to 10 requests/s. Four models share a stack; each has its burst
+once, then a new stack starts. Three times are read on the broker's clock: the burst's first
+request, the last telemetry record of that model before its assignment, and the assignment that adds
+an instance. Both brokers append with this machine's clock.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ models:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Milliseconds from the first request, and from the last proving record, to the assignment."""
+    """Milliseconds from the first request, and from the last telemetry record, to the
+    assignment."""
 
     model: str
     first_to_assignment_ms: int
@@ -79,7 +81,7 @@ class Watch:
     _desired: dict[str, dict[str, int]] = field(default_factory=dict)
 
     async def follow(self, stack: Stack) -> None:
-        """Until cancelled."""
+        """Read records until cancelled."""
         reading = consumer(
             stack.bootstrap, "burst", fetch_max_wait_ms=50, isolation_level="read_committed"
         )
@@ -116,7 +118,8 @@ class Watch:
                     self.ordered.setdefault(model, []).append((message.timestamp, total))
 
     def answer(self, model: str, since_ms: int) -> Burst | None:
-        """The burst of `model` that began at `since_ms`, once it has its assignment."""
+        """Return the burst of `model` that began at `since_ms`; None before its assignment is
+        read."""
         orders = self.ordered.get(model, [])
         before = max((total for at, total in orders if at <= since_ms), default=0)
         at_ms = next((at for at, total in orders if at > since_ms and total > before), 0)
@@ -127,7 +130,8 @@ class Watch:
 
 
 async def one_round(bootstrap: str, prefix: str, folder: Path) -> list[Burst | None]:
-    """A stack, and a burst of each of its models; None for one that got no answer in time."""
+    """Start a stack and give each of its models a burst; None for a model without an answer in
+    time."""
     await ensure_topics(bootstrap, prefix)
     stack = Stack(
         folder, bootstrap, prefix, _CONFIG, ("controller-a",), ("executor-east",), ("gateway-a",)
@@ -186,7 +190,9 @@ async def _load(session: ClientSession, stack: Stack, model: str, rates: dict[st
         asked.add(task)
         task.add_done_callback(asked.discard)
         rate = rates[model]
-        for _ in range(max(1, round(20 / rate))):  # a burst that begins is not slept through
+        for _ in range(
+            max(1, round(20 / rate))
+        ):  # short sleeps, so that the start of a burst is noticed
             await asyncio.sleep(0.05)
             if rates[model] != rate:
                 break

@@ -1,7 +1,7 @@
-"""Mutated public configurations: each ends in an architecture or in one printable line.
+"""Fuzz test of public configurations: each mutation gives an architecture or a one-line error.
 
-`python -m loadtests.checkpoint_fuzz --count 20000 --seed 1` prints how many ended in which way, and
-the exit code is 1 where one did not.
+`python -m loadtests.checkpoint_fuzz --count 20000 --seed 1` prints the number of each result. The
+exit code is 1 if a mutation gives neither.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ODD: tuple[Any, ...] = (
 )  # fmt: skip
 _ODD_KEYS = ("", "a\nb", "\x1b[2J", "re:(", "x" * 500, "\u202e", "quant_method")
 _LONGEST_LINE = 2000
-_LARGEST = 30_000  # characters of a configuration that takes part
+_LARGEST = 30_000  # characters of the largest configuration to mutate
 
 
 def mutated(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _at(node: Any, path: tuple[Any, ...]) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the mutations; 1 where one ended in anything but a value or a line."""
+    """Run the mutations; return 1 if one gave neither a value nor a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.checkpoint_fuzz")
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)

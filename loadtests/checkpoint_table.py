@@ -1,4 +1,4 @@
-"""The table of docs/checkpoints.md: what Shoal reads out of public configurations.
+"""Table of docs/checkpoints.md: the architectures that Shoal reads from public configurations.
 
 `python -m loadtests.checkpoint_table` prints it, `--write` puts it into the page.
 """
@@ -36,7 +36,8 @@ def facts() -> Mapping[str, Mapping[str, Any]]:
 
 
 def table() -> str:
-    """The table in Markdown: what is read first, then what is refused and why."""
+    """Return the table in Markdown: accepted configurations first, then refused ones with the
+    reason."""
     read, refused = [], []
     for name, row in facts().items():
         try:
@@ -70,7 +71,7 @@ def _stated(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_table(page: str) -> str:
-    """The text of the page with its table made anew."""
+    """Return the text of the page with a new table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{table()}{END}{after}"

@@ -1,12 +1,11 @@
-"""How well the controller decides, in simulations: attainment, cost, speed and steadiness.
+"""Benchmark of the controller's decisions in simulations: attainment, cost, speed, steadiness.
 
 usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 1:2.5,1:10 |
        --gamma 3.5 | --swing 4 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT]
        [--static] [--fluid] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
 
-Without a scenario: the bundled trace and configuration. What each figure means stands in
-`loadtests.decision_figures` and `autoscaler.simulation.run_measures`. Owns the command line and the
-processes.
+Without a scenario it runs the bundled trace and configuration. `loadtests.decision_figures` and
+`autoscaler.simulation.run_measures` define the figures.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _arguments() -> argparse.ArgumentParser:
     what.add_argument("--gamma", type=number(0.01, 100.0), help="CV of Gamma arrivals")
     what.add_argument("--swing", type=number(1.0, 1e3), help="highest by lowest rate of a day")
     what.add_argument("--steady", type=_rates, help="Poisson arrivals at these rates, e.g. 1,5,20")
-    parser.add_argument("--config", type=Path, help="a shoal.yaml; one model but for --trace")
+    parser.add_argument("--config", type=Path, help="a shoal.yaml; one model, except with --trace")
     parser.add_argument("--seeds", type=whole(1), default=1, help="how many, from 1 on")
     parser.add_argument("--duration", type=number(1.0, 1e7), help="seconds of arrivals")
     parser.add_argument(
@@ -87,7 +86,7 @@ def _steps(text: str) -> tuple[tuple[float, float], ...]:
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
-    """The scenarios asked for."""
+    """Return the scenarios that the command line selects."""
     base = partial(
         Case,
         config=args.config or (GENERATED_CONFIG if _is_generated(args) else TRACE_CONFIG),

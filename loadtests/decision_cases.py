@@ -1,7 +1,7 @@
-"""The scenarios of decision_bench: what is asked for on the command line, made into simulations.
+"""Scenarios of decision_bench: command-line options as simulations.
 
-Owns the translation of a case and a seed into a `Scenario` and the truth about its demand. Reads
-traces and configurations; knows nothing of what is measured.
+A case and a seed become a `Scenario` and the true demand behind it. Traces and configurations are
+read from files.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ TRACE_CONFIG = Path(__file__).parents[1] / "streams" / "data" / "demo.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One scenario to be run with many seeds.
+    """One scenario to run with many seeds.
 
     kind: "trace", "steps", "gamma", "swing" or "steady". rates: before and after the step, or the
-    mean rate. swing: highest by lowest rate of a swing, which takes all of duration_s once.
-    before_s: until the step. duration_s: of arrivals, 0 = the whole trace. load: of a steady
-    scenario, demand as a share of what the fleet is planned for.
-    fluid: simulated as rates.
+    mean rate. swing: ratio of the highest to the lowest rate of a swing, whose period is
+    duration_s. before_s: seconds until the step. duration_s: seconds of arrivals, 0 = the whole
+    trace. load: demand of a steady scenario as a share of the planned rate. fluid: simulate rates
+    instead of requests.
     """
 
     name: str
@@ -67,7 +67,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One run to come. step_s: when the rate jumps, on the simulation's axis, None = never."""
+    """A run that is ready to start. step_s: simulated second of the step in the rate, None = no
+    step."""
 
     scenario: Scenario
     truth: Truth
@@ -75,7 +76,7 @@ class Prepared:
 
 
 def prepare(case: Case, seed: int) -> Prepared:
-    """The run of `case` with `seed`; UserError or ConfigError for files that are not right."""
+    """Build the run of `case` with `seed`; raises UserError or ConfigError for a faulty file."""
     cluster = acting(load_config(case.config, cautious=False).cluster)
     if case.kind == "trace":
         return _from_trace(case, cluster, seed)
@@ -120,7 +121,7 @@ def prepare(case: Case, seed: int) -> Prepared:
 
 
 def acting(cluster: Cluster) -> Cluster:
-    """`cluster` with every service in mode act: a simulation of recommendations shows nothing."""
+    """Return `cluster` with every service in mode act: recommendations alone change nothing."""
     return replace(
         cluster, services=tuple(replace(service, mode=Mode.ACT) for service in cluster.services)
     )
@@ -160,10 +161,10 @@ def _lengths(case: Case, service: Service) -> Draw:
 
 
 def _sized(cluster: Cluster, service: Service, req_per_s: float) -> Service:
-    """`service` declared, and held, at a fleet that is planned for `req_per_s`.
+    """Declare `service` with a fleet that is planned for `req_per_s` and keeps that size.
 
-    A floor and a scale-in that is put off keep the fleet from shrinking to the demand, which would
-    end the load asked for.
+    A floor and a deferred scale-in keep the fleet from shrinking to the demand, because a smaller
+    fleet would change the requested load.
     """
     demand = Demand(service.model, req_per_s, service.lengths)
     request = PlanRequest(1, Urgency.FULL, 0, (demand,), scope=(service.model,))

@@ -1,6 +1,7 @@
-"""Ours beside the cheapest fixed fleets: what is said of it, and whether ours is dominated.
+"""Comparison of the controller's run with fixed fleets: is the run dominated, and what do they
+cost?
 
-Owns the comparison and its JSON form. Simulates nothing.
+The functions compare results of simulations and format them as text or JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ TARGETS = (0.97, 0.95)
 
 
 def report(ours: Run, sweeps: Sequence[FleetSearchResult]) -> list[str]:
-    """What the fixed fleets say of ours, for people."""
+    """Describe as text how the controller's run compares with fixed fleets."""
     lines = []
     for found in sweeps:
         for target, fleet in sorted(found.cheapest.items(), reverse=True):
@@ -38,7 +39,7 @@ def report(ours: Run, sweeps: Sequence[FleetSearchResult]) -> list[str]:
 
 
 def over_seeds(swept: Sequence[tuple[Run, Sequence[FleetSearchResult]]]) -> list[str]:
-    """What the fixed fleets of all seeds say of ours together, for people."""
+    """Describe as text how the controller's runs of all seeds compare with fixed fleets."""
     lines = []
     for target in TARGETS:
         pairs = [(ours.cost_usd, fixed_usd(sweeps, target)) for ours, sweeps in swept]
@@ -57,8 +58,8 @@ def over_seeds(swept: Sequence[tuple[Run, Sequence[FleetSearchResult]]]) -> list
 
 
 def fixed_usd(sweeps: Sequence[FleetSearchResult], target: float) -> float | None:
-    """What the cheapest fixed fleets cost that attain `target` for every model; None where for
-    some model there is none."""
+    """Return the cost in USD of the cheapest fixed fleets that attain `target` for every model;
+    None if a model has no such fleet."""
     fleets = [found.cheapest[target] for found in sweeps]
     if any(fleet is None for fleet in fleets):
         return None
@@ -66,8 +67,8 @@ def fixed_usd(sweeps: Sequence[FleetSearchResult], target: float) -> float | Non
 
 
 def as_good_usd(ours: Run, sweeps: Sequence[FleetSearchResult]) -> float | None:
-    """What the cheapest fixed fleets cost that attain at least as much as ours for every model;
-    None where for some model there is none."""
+    """Return the cost in USD of the cheapest fixed fleets that attain at least as much as our run
+    for every model; None if a model has no such fleet."""
     total = 0.0
     for found in sweeps:
         fleet = found.cheapest.get(ours.models[found.model].slo_attainment)
@@ -78,7 +79,8 @@ def as_good_usd(ours: Run, sweeps: Sequence[FleetSearchResult]) -> float | None:
 
 
 def is_dominated(ours: Run, sweeps: Sequence[FleetSearchResult]) -> bool:
-    """Whether fixed fleets attain as much for each model for less, or more for as much."""
+    """Whether fixed fleets attain as much for each model at a lower cost, or more at the same
+    cost."""
     total = as_good_usd(ours, sweeps)
     if total is None or total > ours.cost_usd:
         return False
@@ -91,7 +93,7 @@ def is_dominated(ours: Run, sweeps: Sequence[FleetSearchResult]) -> bool:
 
 
 def dominance(ours: Run, sweeps: Sequence[FleetSearchResult]) -> str:
-    """The same for people."""
+    """Describe as text whether our run is dominated."""
     total = as_good_usd(ours, sweeps)
     if total is None:
         return "ours is not dominated: no fixed fleet attains as much for every model"
@@ -101,7 +103,7 @@ def dominance(ours: Run, sweeps: Sequence[FleetSearchResult]) -> str:
 
 
 def as_json(ours: Run, sweeps: Sequence[FleetSearchResult]) -> dict[str, Any]:
-    """The sweep of one scenario and seed."""
+    """Return the sweep of one scenario and seed as JSON values."""
     return {
         "scenario": ours.scenario,
         "seed": ours.seed,

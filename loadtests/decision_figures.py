@@ -1,23 +1,22 @@
-"""How well the loop decided in one run, from its timeline and the truth about its demand.
+"""Figures of the decisions of one run, from its timeline and its true demand.
 
-Owns the definitions:
+Definitions:
 
-`late` attainment leaves out what arrived in the first three minutes.
+`late` attainment leaves out the arrivals of the first three minutes.
 
 Needed capacity: the true rate / utilization.
 
 First scale-out after a step: the first time that ordered capacity rises after the step. Sufficient:
-the first time from the step on that it is at least what the new rate needs. Both are 0 where the
-fleet was sufficient at the step.
+the first time from the step on that ordered capacity is at least the need of the new rate. Both are
+0 if the fleet was sufficient at the step.
 
 Over-provisioning: the mean over time, from the first arrival on, of ordered x utilization / true
-rate, minus 1, where the true rate is not 0.
+rate, minus 1, over the time with a true rate above 0.
 
-A false scale-out is one after the first possible arrival, while what was ordered already was
-sufficient, and no node had been lost in the two minutes before.
+A false scale-out comes after the first possible arrival although the ordered capacity was
+sufficient, and no node was lost in the two minutes before.
 
-Attainment, ordered capacity and reversals are as `autoscaler.simulation.run_measures` defines
-them.
+Attainment, ordered capacity and reversals are as `autoscaler.simulation.run_measures` defines them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Rate = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What only a simulation knows. rates: per model; lengths: per model, as they came."""
+    """True demand of a simulation. rates: per model; lengths: per model, in order of arrival."""
 
     rates: Mapping[str, Rate]
     lengths: Mapping[str, Lengths]
@@ -59,8 +58,8 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """One model. attained, late_*: counts; ratios as defined above. over_p99: None of flows, which
-    do not say when within a tick their requests came."""
+    """Figures of one model. attained, late_*: counts; ratios as defined above. over_p99: None for a
+    simulation of rates, which has no arrival times within a tick."""
 
     requests: int
     served: int
@@ -74,25 +73,26 @@ class ModelFigures:
 
     @property
     def slo_attainment(self) -> float:
-        """Attained / arrived; 1 where nothing arrived."""
+        """Attained / arrived; 1 without arrivals."""
         return self.attained / self.requests if self.requests else 1.0
 
     @property
     def late_attainment(self) -> float:
-        """The same without the first minutes."""
+        """Attainment without the first minutes."""
         return self.late_attained / self.late_requests if self.late_requests else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """Seconds from a step to what followed; None where it never came."""
+    """Seconds from a step to each event that followed; None if the event did not occur."""
 
     first_scale_out_s: float | None
     sufficient_s: float | None
 
 
 def step_figures(found: OrderedCapacity, step_s: float, needed_req_per_s: float) -> StepFigures:
-    """How the orders answered a step at `step_s` to a raw need of `needed_req_per_s`."""
+    """Measure how ordered capacity follows a step at `step_s` after which `needed_req_per_s` is
+    needed."""
     enough = needed_req_per_s * (1.0 - 1e-9)
     if found.value(step_s) >= enough:
         return StepFigures(0.0, 0.0)

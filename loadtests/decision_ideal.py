@@ -1,8 +1,8 @@
-"""How much of a swing could be saved at all: what is rented comes in lumps.
+"""Cost of an ideal fleet for a changing rate, because nodes are rented whole.
 
-Owns the bill of a fleet that is, at each moment, the cheapest that the planner knows for the rate
-of that moment, changed at once and for nothing. It foresees nothing and is no bound: less than what
-is planned for a rate may do.
+The ideal fleet is, at each moment, the cheapest plan for the rate of that moment; changes take no
+time and cost nothing. Its cost is no lower bound, because a smaller fleet than the planned one may
+serve the rate.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.simulation.virtual_planner import plan_in_process
 from loadtests.decision_cases import Case, prepare
 
-_MOMENTS = 144  # of a day: every ten minutes
+_MOMENTS = 144  # moments of a day: every ten minutes
 
 
 def ideal_usd(case: Case, seed: int) -> float:
-    """USD for `case`, whose rate is known, with the lengths that `seed` drew."""
+    """Return USD for `case`, whose rate is known, with the lengths that `seed` drew."""
     prepared = prepare(case, seed)
     scenario, truth = prepared.scenario, prepared.truth
     (service,) = scenario.cluster.services

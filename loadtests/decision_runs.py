@@ -1,6 +1,6 @@
-"""One run of decision_bench and its figures, and what many seeds say together.
+"""One run of decision_bench with its figures and JSON form, and the summary of many seeds.
 
-Owns the JSON form of a run. Deterministic: the same case and seed give the same bytes.
+Deterministic: the same case and seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from loadtests.decision_figures import ModelFigures, StepFigures, model_figures,
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The figures of one run. step: None where the rate does not jump."""
+    """Figures of one run. step: None if the rate has no step."""
 
     scenario: str
     seed: int
@@ -83,7 +83,7 @@ def run(case: Case, seed: int, timeline: Path | None = None) -> Run:
 
 
 def run_with(case: Case, seed: int, decider: Decider) -> Run:
-    """The same under another decider."""
+    """Simulate `case` with `seed` under another decider."""
     prepared = prepare(case, seed)
     return judge(case.name, seed, prepared, _simulator(case)(prepared.scenario, decider))
 
@@ -93,7 +93,7 @@ def _simulator(case: Case) -> Callable[[Scenario, Decider], Timeline]:
 
 
 def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
-    """The figures of a run that is over."""
+    """Return the figures of a finished run."""
     scenario, truth = prepared.scenario, prepared.truth
     cluster = scenario.cluster
     span_s = scenario.lead_s, scenario.end_s
@@ -136,19 +136,19 @@ def write_timeline(path: Path, timeline: Timeline) -> None:
 
 
 def as_json(runs: Sequence[Run], extra: dict[str, Any] | None = None) -> bytes:
-    """The whole report."""
+    """Return the run as an entry of `runs[]`."""
     report = {"runs": [one.as_json() for one in runs], **(extra or {})}
     return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def percentile(values: Iterable[float | None], q: float) -> float:
-    """The q-quantile by nearest rank; what never came counts as infinite."""
+    """Return the q-quantile by nearest rank; an event that did not occur counts as infinite."""
     ranked = sorted(math.inf if value is None else value for value in values)
     return ranked[max(0, math.ceil(q * len(ranked)) - 1)]
 
 
 def summary(runs: Sequence[Run]) -> list[str]:
-    """What the runs of one scenario say together, for people."""
+    """Summarise the runs of one scenario as text."""
     count = len(runs)
     lines = [f"{runs[0].scenario} ({count} seed{'s' if count > 1 else ''})"]
     for model in runs[0].models:

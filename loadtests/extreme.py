@@ -1,8 +1,7 @@
-"""Records at the edges of what the codec takes, on every topic.
+"""Generated records at the limits of the codec, on every topic.
 
-Owns how one is made: a plain record of the topic, of which some fields, at any depth, are set to
-values at their bounds or in contradiction to the others. Most of them are valid; the rest is poison
-like any other. Knows nothing of who reads them.
+Some fields of a plain record, at any depth, are set to values at their bounds or in contradiction
+to other fields. Most of the records are valid; the others are malformed records for the readers.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ _MOST_REPEATED = 300
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What records may speak of: declared names, and names that run. now_ms: of domain time."""
+    """Names for generated records: declared names, and names of running instances. now_ms: domain
+    time."""
 
     now_ms: int
     models: tuple[str, ...] = ("chat",)
@@ -53,7 +53,7 @@ class Names:
     token: int = 1
 
     def strange(self) -> tuple[str, ...]:
-        """Names of every kind, in the place of any other."""
+        """Return names of every kind, to put in the place of any other."""
         known = (*self.models, *self.nodes, *self.pools, *self.groups, *self.instances)
         serials = ("0", "007", "9" * 12, "9" * 150, str(MAX_COUNT), "x")
         combos = [group.rpartition(":")[0] for group in self.groups[:3]]
@@ -63,7 +63,7 @@ class Names:
 
 
 def extreme(pick: Pick, names: Names, topic: str = "") -> tuple[str, bytes | None, bytes]:
-    """(topic, key, record) of one; topic: of this one, instead of any."""
+    """Return (topic, key, record) of one extreme record; topic: "" draws one."""
     topic = topic or pick([one.name for one in TABLE])
     record = plain(pick, names, topic)
     value = orjson.loads(encode(record))
@@ -129,7 +129,7 @@ def _cells(pick: Pick) -> str:
 
 
 def plain(pick: Pick, names: Names, topic: str) -> Any:
-    """A record of `topic` as a fleet that is well might write it."""
+    """Return a record of `topic` as a healthy fleet writes it."""
     return _PLAIN[topic](pick, names)
 
 
@@ -279,8 +279,8 @@ WRITER = "extreme"
 
 
 def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
-    """(topic, key, record) of valid records on every topic, at the bounds, that change nothing of a
-    fleet that is well: of names that nobody declared, or with values that nobody may believe."""
+    """Return (topic, key, record) of valid records at the bounds, on every topic, that must not
+    change a healthy fleet: their names are not declared, or their values are not credible."""
     now_ms, node, pool = names.now_ms, names.nodes[-1], names.pools[0]
     late = records.Telemetry(names.models[0], "extreme", "b", MAX_COUNT, MAX_MS, LONGEST_SPAN_MS,
                              MAX_COUNT, *MOST_PER_S, MOST_IN_FLIGHT, MAX_COUNT)  # fmt: skip

@@ -1,20 +1,22 @@
-"""The simulator beside the running stack: latencies of the same requests, one by one.
+"""Compare latencies in the simulator and in the running stack, request by request.
 
     python -m loadtests.fidelity [--trace FILE] [--for S] [--instances N | --config FILE]
     python -m loadtests.fidelity --engine vllm [--trace FILE] [--for S]
     python -m loadtests.fidelity --url http://HOST:PORT --config FILE [--trace FILE]
 
-Plays the same trace three times: twice through a stack of its own (broker, controller, executors,
-gateway, simulated engines, all at the speed of real time, a fresh one each time), once through
+The same trace is played three times: twice through a real stack (broker, controller, executors,
+gateway, simulated engines, all at the speed of real time, a new stack each time), once through
 `autoscaler.simulation` under the same controller and configuration. Requests are paired by their
-number; the simulator gets the lengths that the server counted. Without --config the fleet is
-fixed: one or two instances of one model. With --engine vllm it is one real vLLM on a CPU with a
-small model (built once, see `make test-vllm`): `shoal profile measure` measures it through the
-gateway first, and the simulator runs with what that found. With --url a server that runs already
-takes the stack's place: the configuration says what it is (`measurements:` of it included), and its
-prefix cache has to be off, because prompts are alike. Exit code 0: both deviations are within the
-bar; 1: not; 2: it could not be run, the load was late, or the two real runs lie too far apart to
-judge anything.
+number; the simulator gets the lengths that the server counted. Without --config the fleet is fixed:
+one or two instances of one model.
+
+With --engine vllm the engine is one real vLLM on a CPU with a small model (built once, see `make
+test-vllm`): `shoal profile measure` measures it through the gateway first, and the simulator uses
+that measurement. With --url a running server takes the stack's place: the configuration describes
+it (with its `measurements:`), and its prefix cache must be off, because prompts are alike.
+
+Exit code 0: both deviations are within the limit; 1: one is not; 2: the comparison failed, the load
+was late, or the two real runs differ too much to compare with.
 """
 
 from __future__ import annotations
@@ -70,13 +72,13 @@ TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz
 _MEASURED = "measurements.json"
 _ANSWER_S = 600.0
 _START_S = 1.0
-_VLLM_SCALE = 0.2  # what one core serves without a queue
+_VLLM_SCALE = 0.2  # scales the trace to the load that one core serves without a queue
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A replay. sent: what was asked, with the lengths that the server counted. late_ms: p99 of how
-    late requests left; failed: requests without a full answer."""
+    """A replay. sent: requests with the lengths that the server counted. late_ms: p99 of the delay
+    with which requests left; failed: requests without a full answer."""
 
     run: Run
     sent: tuple[Arrival, ...]
@@ -85,7 +87,8 @@ class Played:
 
 
 def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> Played:
-    """Send every request at its time to the gateway at `base`, whatever became of the others."""
+    """Send every request at its time to the gateway at `base`, whether or not others were
+    answered."""
     client = Client(base, _ANSWER_S)
     begin_s = time.monotonic() + start_s
     run: dict[int, Latency] = {}
@@ -99,7 +102,7 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
             answer = client.complete(
                 arrival.model, arrival.input_tokens, arrival.output_tokens, due_s
             )
-        except Exception:  # whatever went wrong, this request has no latency and counts as failed
+        except Exception:  # after any error the request has no latency and counts as failed
             return
         run[number] = Latency(answer.first_ms, answer.last_ms - answer.first_ms)
         sent[number] = replace(
@@ -117,7 +120,7 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
 
 
 def simulated(scenario: Scenario) -> Run:
-    """The trace in virtual time."""
+    """Simulate the trace in virtual time."""
     run: dict[int, Latency] = {}
     for row in Simulator(scenario, ControllerUnderTest()).run().requests:
         if row.outcome == Ending.SERVED and row.first_token_s is not None and row.end_s is not None:
@@ -127,7 +130,7 @@ def simulated(scenario: Scenario) -> Run:
 
 
 async def _on_simulated(config: str, scenario: Scenario) -> list[Played]:
-    """Two replays, each on a stack of its own."""
+    """Replay twice on simulated engines, each time on a new stack."""
     found = []
     for _ in range(2):
         async with running(config, scenario.cluster) as base:
@@ -138,7 +141,7 @@ async def _on_simulated(config: str, scenario: Scenario) -> list[Played]:
 async def _on_vllm(
     config: str, scenario: Scenario, real: RealEngines, measured: Path
 ) -> list[Played]:
-    """Two replays on one real engine, once what it takes was written into `measured`."""
+    """Replay twice on one real engine, after its measurement was written into `measured`."""
     async with running(config, scenario.cluster, real) as base:
         await asyncio.to_thread(measure, base, real.weights / "config.json", measured)
         return [await asyncio.to_thread(play, base, scenario.arrivals) for _ in range(2)]

@@ -1,6 +1,7 @@
-"""How far latencies of the same requests lie apart, in two runs or in a run and a simulation.
+"""Deviation of the latencies of the same requests, between two runs or a run and a simulation.
 
-Owns pairing, deviations, the bar and their forms. Knows no stack. Latencies in ms.
+Requests are paired; deviations are compared with a limit and shown as tables and charts. Latencies
+are in ms.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _POINTS = 99
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of one request. prefill_ms: from when it was due to its first token; decode_ms: from there
-    to its last one, 0 where it has one token."""
+    """Latency of one request. prefill_ms: from its due time to its first token; decode_ms: from the
+    first to the last token, 0 for an answer of one token."""
 
     prefill_ms: float
     decode_ms: float
@@ -43,7 +44,8 @@ PHASES: Mapping[str, Callable[[Latency], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Over pairs of the same request: mean of |a - b| / b, and the median of a - b in ms."""
+    """Deviation over pairs of the same request: mean of |a - b| / b, and the median of a - b in
+    ms."""
 
     pairs: int
     mean: float
@@ -51,8 +53,9 @@ class Deviation:
 
 
 def deviation(run: Run, real: Run, phase: str) -> Deviation:
-    """How far `run` is from `real`. Requests that only one of them answered, or that took no time
-    in `real` (a single token has no decode), are left out; without any pair the mean is NaN."""
+    """Return the deviation of `run` from `real`. A request is left out if only one of them answered
+    it, or if it took no time in `real` (a single token has no decode). Without a pair the mean is
+    NaN."""
     of = PHASES[phase]
     pairs = [(of(run[k]), of(real[k])) for k in real if k in run and of(real[k]) > 0.0]
     if not pairs:
@@ -63,14 +66,15 @@ def deviation(run: Run, real: Run, phase: str) -> Deviation:
 
 
 def bar(phase: str, between_runs: float) -> float:
-    """What the simulator may deviate: as much as Coral's, or 1.5 times two real runs."""
+    """Return the largest allowed deviation of the simulator: Coral's, or 1.5 times the deviation
+    between two real runs."""
     return max(CORAL[phase], RUNS_FACTOR * between_runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One phase. simulated, shift_ms: the simulator against the real runs, the mean over both;
-    runs: the second real run against the first."""
+    """Deviations of one phase. simulated, shift_ms: the simulator against the real runs, the mean
+    over both; runs: the second real run against the first."""
 
     phase: str
     pairs: int
@@ -80,22 +84,22 @@ class Comparison:
 
     @property
     def bar(self) -> float:
-        """What is allowed."""
+        """Largest allowed deviation."""
         return bar(self.phase, self.runs)
 
     @property
     def judged(self) -> bool:
-        """Whether the real runs are close enough to each other to hold something against them."""
+        """Whether the real runs agree closely enough to compare the simulator with them."""
         return self.pairs > 0 and self.runs <= MOST_BETWEEN_RUNS
 
     @property
     def held(self) -> bool:
-        """Whether the simulator is as close as it has to be."""
+        """Whether the simulator's deviation is within the limit."""
         return self.judged and self.simulated <= self.bar
 
 
 def compare(simulated: Run, real: tuple[Run, Run]) -> list[Comparison]:
-    """The simulation beside two real runs of the same trace, for each phase."""
+    """Compare the simulation with two real runs of the same trace, for each phase."""
     found = []
     for phase in PHASES:
         apart = [deviation(simulated, run, phase) for run in real]

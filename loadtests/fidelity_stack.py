@@ -1,7 +1,6 @@
-"""What runs in a fidelity measurement: a stack with simulated engines or with a real vLLM.
+"""Stacks for fidelity measurements: with simulated engines or with a real vLLM.
 
-Owns their configurations, starting a stack until its fleet serves, and measuring its engine. Knows
-no latencies.
+The functions make configurations, start a stack until its fleet serves, and measure its engine.
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ engines:
            --distributed-executor-backend=uni, --kv-cache-memory-bytes=134217728]
     max_num_seqs: 16
 """
-# Eight times the tiny model: an iteration takes longer than what the processes around it do.
+# Eight times the tiny model: an iteration takes longer than the work of the other processes.
 _SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 8,
 }  # fmt: skip
 _LONGEST = 600, 100  # tokens of a prompt and of an answer: seconds, on a core
-_TOKENS_A_WORD = 2  # of the words that the client sends, for a tokenizer of bytes
-# Prompts of about 400 and 100 tokens; the first step twice, for it tells the most.
+_TOKENS_A_WORD = 2  # tokens of one word of the client, for a tokenizer of bytes
+# Prompts of about 400 and 100 tokens; the first step twice, because it is the most informative.
 _SWEEP = ("--input", "64", "--output", "100", "--concurrency", "1,1,2,4")
 _READY_S = 240.0
 _SETTLED_S = 3.0
@@ -66,25 +65,26 @@ _GATEWAY = "gateway-a"
 
 
 def fixed_fleet(instances: int) -> str:
-    """A configuration with so many simulated instances of one model, whatever the demand."""
+    """Return a configuration with this many simulated instances of one model at any demand."""
     return _SIMULATED.format(n=instances)
 
 
 def one_vllm(folder: Path) -> str:
-    """The same of one real vLLM on a CPU core, with a small model made in `folder`."""
+    """Return a configuration with one real vLLM on a CPU core and a small model made in
+    `folder`."""
     return _VLLM.format(source=small_model(folder))
 
 
 def before_others() -> None:
-    """This process and those that it starts go before what else runs here, where that is allowed:
-    latencies of a stack that waits for its turn say nothing of the stack."""
+    """Give this process and its children priority over other processes of the machine, if allowed:
+    waiting for the CPU would distort the latencies."""
     with contextlib.suppress(PermissionError):
         os.nice(-15)
 
 
 def on_a_core_of_its_own(real: RealEngines, folder: Path) -> RealEngines:
-    """The same engine on one core, everything else that this process starts on the others: an
-    engine that computes all the time would keep the client from its clock."""
+    """Return the engine pinned to one core, and pin this process and its other children to the
+    others: a busy engine would delay the client's clock."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return real
@@ -99,7 +99,7 @@ def on_a_core_of_its_own(real: RealEngines, folder: Path) -> RealEngines:
 
 
 def small_model(folder: Path) -> Path:
-    """The tiny model of `shoal up --engine vllm` in `folder`, enlarged; its config.json."""
+    """Enlarge the tiny model of `shoal up --engine vllm` in `folder`; returns its config.json."""
     config = folder / "config.json"
     made = json.loads(config.read_text())
     config.write_text(json.dumps({**made, **_SMALL}))
@@ -107,8 +107,7 @@ def small_model(folder: Path) -> Path:
 
 
 def shortened(arrivals: Sequence[Arrival]) -> tuple[Arrival, ...]:
-    """The same with lengths that the small model takes, and prompts counted in the client's words;
-    what is too long is cut."""
+    """Cut lengths to those that the small model takes, and count prompts in the client's words."""
     return tuple(
         replace(
             one,
@@ -123,8 +122,8 @@ def shortened(arrivals: Sequence[Arrival]) -> tuple[Arrival, ...]:
 async def running(
     config: str, cluster: Cluster, real: RealEngines | None = None
 ) -> AsyncIterator[str]:
-    """A stack of its own, all at the speed of real time, once its first fleet is ready: the
-    gateway's address. UserError when it does not get ready."""
+    """Start a stack at the speed of real time and wait until its first fleet is ready. Yields the
+    gateway's address; raises UserError if the fleet does not get ready."""
     prefix = f"fidelity-{secrets.token_hex(4)}."
     executors = sorted({f"executor-{pool.region}" for pool in cluster.pools})
     with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
@@ -147,8 +146,8 @@ async def running(
 
 
 def measure(base: str, model: Path, into: Path) -> None:
-    """`shoal profile measure` of the small model behind `base`, told as it runs. Through the
-    gateway: what it takes is part of a first token."""
+    """Run `shoal profile measure` on the small model behind `base` and show its progress. It
+    measures through the gateway, because the gateway's time is part of a first token."""
     argv = [
         sys.executable, "-m", "streams.cli.main", "profile", "measure", "--url", base,
         "--served-model", "small", "--model", str(model), "--gpu", "CPU-core",
@@ -169,4 +168,4 @@ async def _first_fleet(stack: Stack, picture: Picture) -> None:
     except TimeoutError:
         missing = ", ".join(sorted(models - picture.progress(models).settled))
         raise UserError(f"no fleet for {missing} within {_READY_S:.0f} s") from None
-    await asyncio.sleep(_SETTLED_S)  # routes reach the gateway
+    await asyncio.sleep(_SETTLED_S)  # until routes reach the gateway

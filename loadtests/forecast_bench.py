@@ -1,15 +1,14 @@
-"""Which way of looking ahead errs least: `python -m loadtests.forecast_bench [--traces DIR]`.
+"""Compare the errors of forecasts: `python -m loadtests.forecast_bench [--traces DIR]`.
 
-Every strategy of `autoscaler.estimate.forecast` is held against last value on data that it has not
-seen: at each moment of a series it knows what came before, and its answer for some time later is
-compared with what came then. `auto` is the choice as the controller makes it, every 30 bins from
-the error on what came before; where it chooses nothing, what is asked now is taken as it is, so
-it is scored as last value.
+Every strategy of `autoscaler.estimate.forecast` is compared with last value. At each moment of a
+series a strategy sees the earlier bins, and its forecast is compared with the later ones. `auto` is
+the choice that the controller makes every 30 bins from the past errors; without a choice the
+controller uses the present rate, so `auto` scores as last value.
 
 Generated series are Poisson counts of minutes around a known rate. --traces names the folder of the
-public traces: per minute, per 10 s where a trace is shorter than half an hour, ServeGen's windows
-of 10 minutes as they are. Printed: mean absolute error (MAE) and pinball loss at 0.9 in requests/s,
-both also as a share of last value's.
+public traces: per minute, per 10 s for a trace shorter than half an hour, ServeGen's windows of 10
+minutes as they are. Printed: mean absolute error (MAE) and pinball loss at 0.9 in requests/s, and
+both as a share of last value's.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """rates: requests/s of bins of `bin_s` seconds, NaN where nothing was recorded."""
+    """A series of rates: requests/s of bins of `bin_s` seconds, NaN without a recording."""
 
     name: str
     bin_s: int
@@ -55,7 +54,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How one method did on one series at one horizon. origins: moments it was asked at."""
+    """Errors of one method on one series at one horizon. origins: number of forecasts."""
 
     series: str
     horizon_s: int
@@ -90,7 +89,7 @@ def generated(seed: int) -> list[Series]:
 
 
 def recorded(path: Path) -> Series:
-    """The series of a trace file. UserError: it cannot be read."""
+    """Return the series of a trace file; raises UserError if the file cannot be read."""
     name = path.name.split(".")[0]
     if is_servegen(path):
         rates = window_rates(path)
@@ -103,7 +102,7 @@ def recorded(path: Path) -> Series:
 
 
 def judged(series: Series, horizon_s: int) -> list[Row]:
-    """Every method, and `auto`, on the newer two thirds of `series`."""
+    """Score every method, and `auto`, on the newer two thirds of `series`."""
     steps = horizon_s // series.bin_s
     known = forecasters(series.bin_s)
     rates = series.rates
@@ -150,7 +149,7 @@ def _losses(predicted: Rates, truth: Rates) -> tuple[float, float]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For people."""
+    """Format the rows as text."""
     lines = []
     before = ("", 0)
     for row in rows:

@@ -1,18 +1,19 @@
-"""Attacks on a running gateway under load: what other clients and its memory feel of them.
+"""Attacks on a running gateway: their effect on other clients and on the gateway's memory.
 
     python -m loadtests.gateway_attacks [--seconds 3] [--rounds 2] [--only ATTACK] [--json OUT]
 
-Ordinary clients ask two gateways at a steady rate, first while it is quiet and then while one
-client attacks the first of them. Per attack: the 99th percentile of the ordinary requests (whole
-answers, real ms) in the quiet rounds and in the attacked ones, and the peak memory of the attacked
-gateway with its parser process. The second gateway, `beside`, is asked at the same times, has the
-same code and is not attacked: what its clients feel is the machine, on which attacker, gateways,
-engine and clients share the cores. An attack is `held` if the attacked p99 is within twice the
-quiet one; `machine` says that it is not, and within twice that of the gateway beside.
+Ordinary clients send requests to two gateways at a steady rate, first without an attack and then
+while one client attacks the first gateway. Figures per attack: the 99th percentile of the ordinary
+requests (whole answers, real ms) in the quiet and in the attacked rounds, and the peak memory of
+the attacked gateway with its parser process. The second gateway gets the same requests,
+has the same code and is not attacked. Its latency shows the effect of the shared machine, whose
+cores serve the attacker, gateways, engine and clients. An attack is `held` if the attacked p99 is
+within twice the quiet one; it is `machine` if only the limit of twice the second gateway's p99 is
+met.
 
-The attacker runs when nothing else does (SCHED_IDLE); clients, engine and both gateways, but not
-the attacked one's parser, before everybody else where that is allowed (SCHED_FIFO). Elsewhere they
-would not share cores, and what is left is what the gateway makes its clients wait.
+The attacker runs only on otherwise idle cores (SCHED_IDLE). Clients, engine and both gateways,
+except the attacked one's parser, get priority (SCHED_FIFO) if that is allowed. In production these
+processes do not share cores, so the rest of the delay comes from the gateway itself.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from executors.gateway.wire.engine_pool import EnginePool, TransportError
 from loadtests.gateway_load import _PLAIN, ask
 from loadtests.gateway_processes import Target, children, forget_peak, peak_mib, started
 
-_HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+_HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 _RATE = 100.0
 Attack = Callable[[str, Counter[str]], Awaitable[None]]
 
@@ -50,7 +51,8 @@ def body(data: bytes, *more: bytes) -> bytes:
 
 
 async def connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """With a small buffer, so that no write keeps a core in the kernel for milliseconds."""
+    """Connect with a small send buffer, so that no write keeps a core in the kernel for
+    milliseconds."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     sock.setblocking(False)
@@ -122,7 +124,7 @@ _LONGER_S = {"1,000 half-sent heads": 12.0}  # they are refused after 10 s
 
 
 async def ordinary(pool: EnginePool, targets: list[Target], seconds: float) -> list[list[float]]:
-    """Milliseconds of steady ordinary requests, per target."""
+    """Send steady ordinary requests; returns their latencies in ms, per target."""
     found: list[list[float]] = [[] for _ in targets]
 
     async def one(number: int) -> None:
@@ -140,8 +142,8 @@ async def ordinary(pool: EnginePool, targets: list[Target], seconds: float) -> l
 
 @dataclass
 class Suffered:
-    """What an attack did to other clients. Latencies in ms: of the attacked gateway, and of the
-    one beside."""
+    """Effect of an attack on other clients: latencies in ms of the attacked and of the second
+    gateway."""
 
     quiet: list[float] = field(default_factory=list)
     attacked: list[float] = field(default_factory=list)
@@ -170,17 +172,17 @@ def p99(found: list[float]) -> float:
 
 
 async def suffer(attacked: Target, beside: Target, name: str, s: float, found: Suffered) -> None:
-    """One quiet time and one under attack, by a process of its own."""
+    """Measure one quiet period and one under attack; the attacker is a process of its own."""
     pool, targets = EnginePool(5.0, 2.0, 1 << 24), [attacked, beside]
     failed = attacked.failed
-    await ordinary(pool, targets, 0.3)  # connections
+    await ordinary(pool, targets, 0.3)  # opens the connections
     found.quiet += (await ordinary(pool, targets, s))[0]
     attacker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadtests.gateway_attacks", "--attack", name,
         "--address", attacked.address, "--seconds", str(s), stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert attacker.stdout is not None
-    await attacker.stdout.readline()  # it is ready
+    await attacker.stdout.readline()  # the attacker is ready
     pid = attacked.pids[0]
     forget_peak((pid, *children(pid)))
     for list_, more in zip(
@@ -195,14 +197,14 @@ async def suffer(attacked: Target, beside: Target, name: str, s: float, found: S
 
 
 def before_others(pid: int) -> None:
-    """`pid` (0: this process) runs whenever it has something to do, where that is allowed."""
+    """Let `pid` (0: this process) run before other processes, if that is allowed."""
     with contextlib.suppress(PermissionError):
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(pid, policy, os.sched_param(1))
 
 
 async def attack(name: str, address: str, seconds: float) -> None:
-    """Again and again for `seconds`."""
+    """Repeat the attack for `seconds`."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     print("ready", flush=True)
     answers: Counter[str] = Counter()
@@ -229,12 +231,12 @@ def main() -> int:
         uvloop.run(attack(options.attack, options.address, options.seconds))
         return 0
     found = {}
-    gc.disable()  # a pause of the clients would be taken for one of the gateway
+    gc.disable()  # a pause of the clients would look like one of the gateway
     with started((1, 1), others=False) as (engine, shoal, beside):
         for pid in (0, *engine.pids, *shoal.pids, *beside.pids):
             before_others(pid)
         print(
-            f"{'p99 in ms':<24}    quiet  attacked  ratio  beside  within 2x   MiB  failed",
+            f"{'p99 in ms':<24}    quiet  attacked  ratio  second  within 2x   MiB  failed",
             "answers",
         )
         for name in [options.only] if options.only else ATTACKS:

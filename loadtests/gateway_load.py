@@ -1,18 +1,19 @@
-"""What the gateway costs, beside other proxies, in one run on real processes.
+"""Cost of the gateway compared with other proxies, in one run on real processes.
 
     python -m loadtests.gateway_load [--json OUT] [--rounds 3] [--workers 2]
 
 Each proxy stands in front of the same engine, which answers at once or streams 64 events, 4 ms
-apart. Targets take turns within every round, so that a machine that is busy with something else
-treats all alike. Measured per target: requests per CPU-second of the proxy's process (plain and
-streamed), the latency that the proxy adds to the direct way at a low rate (plain requests, time to
-the last byte), and what 1,000 open streams take in memory. nginx is measured where it is
-installed; `bare` is the shortest aiohttp reverse proxy (`loadtests.gateway_targets`). With
-`--workers N` ours and `bare` are measured with one process and with N on one port; `scaling` is N
-times the requests per CPU-second of N processes over those of one, at the same load of each process
-(one that is busier does more at a time, and so with less): what N cores serve beside one, if
-clients and engine have cores of their own, which this machine need not have. What `bare` loses
-there is lost to the machine.
+apart. Targets take turns within every round, so that other load on the machine affects all alike.
+Figures per target: requests per CPU-second of the proxy's process (plain and streamed), the latency
+that the proxy adds to direct requests at a low rate (plain requests, time to the last byte), and
+the memory of 1,000 open streams. nginx is measured if it is installed; `bare` is the shortest
+aiohttp reverse proxy (`loadtests.gateway_targets`).
+
+With `--workers N` our gateway and `bare` are measured with one process and with N on one port.
+`scaling` is N times the requests per CPU-second of N processes over those of one, at the same load
+of each process, because a busier process handles more at a time and so needs less CPU time per
+request. It is the throughput of N cores relative to one, if clients and engine have cores of their
+own, which this machine may lack. The loss of `bare` is the machine's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PLAIN = json.dumps(
 ).encode()
 _STREAM = _PLAIN[:-1] + b',"stream":true}'
 _OPEN_STREAMS = 1_000
-_EVEN_REQ_PER_S = 600.0  # of each process, far from what it could do
+_EVEN_REQ_PER_S = 600.0  # of each process, far below its limit
 
 
 async def ask(pool: EnginePool, target: Target, body: bytes) -> None:
@@ -53,7 +54,8 @@ async def ask(pool: EnginePool, target: Target, body: bytes) -> None:
 
 
 async def busy(pool: EnginePool, target: Target, body: bytes, seconds: float, at_once: int) -> int:
-    """Requests answered in `seconds` by `at_once` clients that ask again and again."""
+    """Count the requests that `at_once` clients, each without a pause, get answered in
+    `seconds`."""
     until = time.monotonic() + seconds
     count = 0
 
@@ -68,7 +70,7 @@ async def busy(pool: EnginePool, target: Target, body: bytes, seconds: float, at
 
 
 async def even(pool: EnginePool, target: Target, seconds: float) -> int:
-    """Requests of `seconds` at a steady rate per process."""
+    """Send requests for `seconds` at a steady rate per process."""
     rate = _EVEN_REQ_PER_S * target.workers
     began = time.perf_counter()
     asked = []
@@ -80,7 +82,7 @@ async def even(pool: EnginePool, target: Target, seconds: float) -> int:
 
 
 async def calm(pool: EnginePool, target: Target, seconds: float, rate: float) -> None:
-    """Latencies at a low rate."""
+    """Return latencies at a low rate."""
     for _ in range(int(seconds * rate)):
         began = time.perf_counter()
         await ask(pool, target, _PLAIN)
@@ -89,7 +91,7 @@ async def calm(pool: EnginePool, target: Target, seconds: float, rate: float) ->
 
 
 async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
-    """Fill in what is measured."""
+    """Measure every target and store the figures in it."""
     pool = EnginePool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
     for target in targets:
         await busy(pool, target, _PLAIN, 0.5, 8)  # imports, caches, connections
@@ -119,7 +121,7 @@ async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
 
 
 def report(targets: list[Target]) -> dict[str, object]:
-    """What the issue asks for, as JSON."""
+    """Return the figures as JSON values."""
     direct = targets[0]
     found: dict[str, object] = {}
     for target in targets[1:]:
@@ -146,13 +148,13 @@ def report(targets: list[Target]) -> dict[str, object]:
 
 
 def scaled(targets: list[Target]) -> list[Target]:
-    """Those of which both one process and several are here."""
+    """Return the targets that run both with one process and with several."""
     names = {target.name.partition("-")[0] for target in targets if target.workers > 1}
     return [target for target in targets if target.name.partition("-")[0] in names]
 
 
 def scaling(targets: list[Target]) -> dict[str, dict[str, float]]:
-    """What several processes of a proxy serve beside one, each on a core of its own."""
+    """Throughput of several processes of a proxy relative to one, each on a core of its own."""
     found = {}
     single = {target.name: target for target in targets}
     for many in targets:
@@ -176,7 +178,7 @@ def main() -> int:
     parser.add_argument("--json", help="write the figures here")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each part of a round")
-    parser.add_argument("--workers", type=int, default=1, help="of a proxy, beside one")
+    parser.add_argument("--workers", type=int, default=1, help="of a proxy, compared with one")
     options = parser.parse_args()
     with (
         started(sorted({1, options.workers}), others=True) as targets,

@@ -1,6 +1,6 @@
-"""The processes that the gateway's benches measure: an engine, other proxies, our gateway.
+"""Processes for the gateway's benchmarks: an engine, other proxies, our gateway.
 
-Owns starting and ending them, and reading what they took (CPU seconds, memory) from /proc.
+They are started and ended here; CPU seconds and memory are read from /proc.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Process = subprocess.Popen[str]
 
 @dataclass
 class Target:
-    """One way to the engine. pids: the proxy's processes, the engine's for the direct way.
-    workers: how many of them serve."""
+    """One route to the engine. pids: the proxy's processes, or the engine's for direct requests.
+    workers: number of serving processes."""
 
     name: str
     address: str
@@ -50,7 +50,7 @@ class Target:
 
 
 def cpu_s(pids: tuple[int, ...]) -> float:
-    """User and system seconds of processes."""
+    """User and system CPU seconds of the processes."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -59,13 +59,13 @@ def cpu_s(pids: tuple[int, ...]) -> float:
 
 
 def rss_mib(pids: tuple[int, ...]) -> float:
-    """Resident memory of processes."""
+    """Resident memory of the processes."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def peak_mib(pids: tuple[int, ...]) -> float:
-    """The most that each of the processes held since `forget_peak`, together."""
+    """Sum of each process's peak memory since `forget_peak`."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -75,7 +75,7 @@ def peak_mib(pids: tuple[int, ...]) -> float:
 
 
 def forget_peak(pids: tuple[int, ...]) -> None:
-    """From here on."""
+    """Reset the peak memory of the processes."""
     for pid in pids:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
@@ -87,14 +87,14 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 def said_port(process: Process) -> int:
-    """From its first line."""
+    """Read the port from the first line of the process's output."""
     assert process.stdout is not None
     line = process.stdout.readline()
     return int(json.loads(line)["url"].rsplit(":", 1)[1]) if "{" in line else int(line)
 
 
 class Stand:
-    """Starts processes in front of one engine; `started` ends them."""
+    """Start processes in front of one engine; `started` ends them."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -105,7 +105,7 @@ class Stand:
         self.targets.append(Target("direct", self._engine, (engine.pid,)))
 
     def bare(self, workers: int) -> None:
-        """The aiohttp proxy, in so many processes on one port."""
+        """Start the aiohttp proxy with `workers` processes on one port."""
         command = (*_PART, "bare", "--upstream", self._engine)
         first = self._run(*command)
         port = said_port(first)
@@ -115,7 +115,7 @@ class Stand:
         self._add("bare", port, pids, workers)
 
     def nginx(self) -> None:
-        """nginx, where it is installed."""
+        """Start nginx, if it is installed."""
         if not shutil.which("nginx"):
             return
         port = free_port()
@@ -126,7 +126,7 @@ class Stand:
         self._add("nginx", port, (nginx.pid, *children(nginx.pid)), 1)
 
     def shoal(self, workers: int) -> None:
-        """Our gateway, with routes and without a broker."""
+        """Start our gateway, with routes and without a broker."""
         state = Path(self._folder, f"shoal{len(self.targets)}")
         group = RouteGroup("g", 1.0, (Endpoint("e", self._engine),))
         routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
@@ -162,9 +162,9 @@ class Stand:
 
 @contextmanager
 def started(gateways: Sequence[int], others: bool) -> Iterator[list[Target]]:
-    """All processes, ended afterwards: the direct way first, then proxies (others: not ours too).
-    gateways: each with so many workers."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind then either
+    """Start all processes, and end them afterwards: direct requests first, then proxies (others:
+    also foreign ones). gateways: number of workers of each of our gateways."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes on SIGTERM as well
     with tempfile.TemporaryDirectory() as folder:
         stand = Stand(folder)
         try:

@@ -1,9 +1,9 @@
-"""What the gateway is measured with: an engine that costs next to nothing, and other proxies.
+"""Targets for the gateway's benchmarks: an engine with almost no cost, and other proxies.
 
     python -m loadtests.gateway_targets engine|bare [--upstream HOST:PORT] [--port N]
 
 Each prints its port on its first line and serves until it is ended. `bare` is the shortest reverse
-proxy one writes with aiohttp: it knows no models, limits, retries or telemetry.
+proxy with aiohttp: it has no models, limits, retries or telemetry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from executors.gateway.wire.client_exchange import Exchange
 from executors.gateway.wire.client_limits import ClientLimits
 from executors.gateway.wire.http_server import HttpServer
 
-EVENTS = 64  # of a stream
-GAP_S = 0.004  # between two of them: 250 tokens/s
+EVENTS = 64  # events of a stream
+GAP_S = 0.004  # between two events: 250 tokens/s
 _EVENT = (
     b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"chat",'
     b'"choices":[{"index":0,"text":" a","logprobs":null,"finish_reason":null}]}\n\n'
@@ -44,7 +44,7 @@ async def generate(exchange: Exchange) -> None:
 
 
 async def engine() -> None:
-    """Serve for ever."""
+    """Serve until the process ends."""
 
     def refuse(exchange: Exchange, status: int, why: str) -> None:
         exchange.answer(status, why.encode())
@@ -55,7 +55,7 @@ async def engine() -> None:
 
 
 async def bare(upstream: str, port: int) -> None:
-    """Proxy for ever. port: shared with other processes; 0 takes a free one."""
+    """Proxy until the process ends. port: shared with other processes; 0 takes a free one."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
 
@@ -82,7 +82,7 @@ async def bare(upstream: str, port: int) -> None:
 
 
 def nginx_config(port: int, upstream: str, folder: str) -> str:
-    """One worker that passes everything on without buffering."""
+    """Return a configuration with one worker that proxies every request without buffering."""
     return f"""
 daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log stderr crit;
 events {{ worker_connections 8192; }}

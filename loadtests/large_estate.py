@@ -1,7 +1,7 @@
-"""Large estates for benchmarks: models, pools, what nodes and gateways say of them.
+"""Large estates for benchmarks: models, pools, and the records of their nodes and gateways.
 
-Owns what is there if every assignment is carried out at once. Models repeat after some kinds, so
-that an estate of any size follows from a small one.
+Every assignment is carried out at once. Models repeat after some kinds, so that an estate of any
+size follows from a small one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _HEARTBEAT_S = 2
 
 
 class Estate:
-    """`models` models, each allowed one of `regions`, and `nodes` nodes of eight pools a region.
+    """`models` models, each allowed in one of `regions`, and `nodes` nodes in eight pools a region.
 
-    load: times 2 to 6 req/s, the rate of a model. kinds: after so many, models are as the first.
+    load: factor of a model's rate of 2 to 6 req/s. kinds: number of distinct models, which then
+    repeat.
     """
 
     def __init__(self, models: int, nodes: int, regions: int, load: float, kinds: int) -> None:
@@ -67,11 +68,11 @@ class Estate:
         self._said: dict[str, Status] = {}
 
     def declare(self, models: int) -> None:
-        """The first `models` models are declared."""
+        """Declare the first `models` models."""
         self.cluster = replace(self.cluster, services=self.services[:models])
 
     def report(self, now_ms: int, rates: dict[str, float], random: np.random.Generator) -> None:
-        """One second of telemetry of every model."""
+        """Report one second of telemetry of every model."""
         self.sequence += 1
         for service in self.cluster.services:
             n = int(random.poisson(rates[service.model]))
@@ -86,8 +87,8 @@ class Estate:
             )  # fmt: skip
 
     def statuses(self, now_ms: int) -> dict[str, Status]:
-        """What every declared node said last: every assigned instance is ready. A node reports
-        every two seconds, and at once what is new."""
+        """Return the last status of every declared node: every assigned instance is ready. A node
+        reports every two seconds, and at once after a change."""
         turn = now_ms // 1000 % _HEARTBEAT_S
         for number, (node, pool) in enumerate(self.nodes.items()):
             wanted = self.assignments.get(node)
@@ -100,8 +101,8 @@ class Estate:
         return dict(self._said)
 
     def copied(self, block: Estate) -> None:
-        """Run for the models of all kinds, again and again, what `block` runs for the first ones,
-        on other nodes."""
+        """Copy the instances that `block` runs for its models to the models of all kinds, on other
+        nodes."""
         used: dict[str, int] = {}
         for node, wanted in block.assignments.items():
             if wanted.instances:

@@ -1,11 +1,11 @@
 """Template libraries of Coral's core and extended setup: templates, CPU seconds, memory.
 
 `python -m loadtests.library_bench [--setup core|extended|both] [--engine coral] [--json FILE]`.
-Models, latency limits (Coral Table 3), GPUs (sec. 6.1), N_max = 6 and rho = 12 are the paper's;
-lengths are the means of the datasets that the paper names per model, as far as we have them
-(Azure conversation) or else round figures, stated in the output. Throughput comes from this
-release's performance model, not from the paper's profiling. CPU seconds exclude imports and the
-first compilation, which a small library made beforehand pays for.
+Models, latency limits (Coral Table 3), GPUs (sec. 6.1), N_max = 6 and rho = 12 are the paper's.
+Lengths are the means of the paper's dataset for each model, if available (Azure conversation), or
+round figures that the output states. Throughput comes from this release's performance model, not
+from the paper's profiling. CPU seconds exclude imports and the first compilation, which happens on
+a small library beforehand.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _HEADINGS = f"{'library':32} {'visited':>8} {'templates':>9} {'build s':>8} {'lo
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one library took."""
+    """Measurements of one library."""
 
     setup: str
     library: str
@@ -71,7 +71,7 @@ class Row:
 
 
 def requests_of(setup: str, engine: EngineCapabilities, profile: Profile) -> list[LibraryRequest]:
-    """The libraries of one of Coral's setups."""
+    """Return the library requests of one of Coral's setups."""
     models, gpus = _SETUPS[setup]
     configs = tuple(NodeSlice(catalog.gpu(name), n) for name in gpus for n in SLICE_SIZES)
     return [
@@ -133,7 +133,7 @@ def _line(row: Row) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark and print what was measured."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.library_bench")
     parser.add_argument("--setup", choices=(*_SETUPS, "both"), default="both")
     parser.add_argument("--engine", choices=tuple(ENGINES), default="coral")

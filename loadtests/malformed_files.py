@@ -1,9 +1,9 @@
-"""Spoilt traces, benchmark results and feeds: each ends in a value or in one line, never otherwise.
+"""Fuzz test of traces, benchmark results and feeds: each file gives a value or a one-line error.
 
     python -m loadtests.malformed_files [--count 20000] [--seed 1] [traces results feeds]
 
-Takes files in the shape that users have them (`malformed_seeds`), spoils bytes, cells, keys, lines
-and nesting, and reads them. Prints what went wrong with the file that did it; exit code 1 then.
+Files of the usual form (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting
+before they are read. Each failure is printed with its file; the exit code is 1 then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DEEP = 3000
 
 
 def spoilt(text: str, draw: random.Random) -> bytes:
-    """`text` with one to four faults."""
+    """Return `text` with one to four faults."""
     data = text.encode()
     for _ in range(draw.choice((1, 1, 1, 2, 2, 4))):
         data = draw.choice((_values, _values, _values, _cells, _cells, _lines, _bytes, _whole))(
@@ -51,7 +51,7 @@ def spoilt(text: str, draw: random.Random) -> bytes:
 
 
 def _values(data: bytes, draw: random.Random) -> bytes:
-    """A value, a key or a row of JSON becomes something else; of other files, a cell."""
+    """Replace a value, a key or a row of JSON; of other files, a cell."""
     lines = data.split(b"\n")
     try:
         found = json.loads(data)
@@ -100,7 +100,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _cells(data: bytes, draw: random.Random) -> bytes:
-    """A cell of a CSV becomes something else, is dropped, doubled or moved."""
+    """Replace, drop, double or move a cell of a CSV."""
     lines = data.split(b"\n")
     at = draw.randrange(len(lines))
     cut = b";" if b";" in lines[0] else b","
@@ -145,7 +145,7 @@ def _bytes(data: bytes, draw: random.Random) -> bytes:
 
 
 def _whole(data: bytes, draw: random.Random) -> bytes:
-    """The file is cut off, zipped, in another encoding, with other line ends, or nested deeply."""
+    """Cut or compress the file, or change its encoding, line ends or depth of nesting."""
     kind = draw.randrange(8)
     if kind == 0:
         return data[: draw.randrange(len(data) + 1)]
@@ -164,11 +164,11 @@ def _whole(data: bytes, draw: random.Random) -> bytes:
     return b"[" * _DEEP + data + b"]" * draw.choice((_DEEP, 0))
 
 
-# -- what must hold -----------------------------------------------------------------------------
+# -- checks of each kind of file ----------------------------------------------------------------
 
 
 def read_trace(path: Path, _: int, __: random.Random) -> None:
-    """Read a trace; AssertionError where it is none."""
+    """Read a trace; raises AssertionError if the result is no trace."""
     _check_trace(load_trace(path))
 
 
@@ -186,7 +186,7 @@ def _check_trace(trace: Trace) -> None:
 
 
 def read_result(path: Path, _: int, __: random.Random) -> None:
-    """Read a result of a benchmark."""
+    """Read a benchmark result."""
     for run in read_results(path).runs:
         assert all(
             0.0 < value < math.inf
@@ -205,7 +205,7 @@ _CLUSTER = Cluster(
 
 
 def read_supply(path: Path, seed: int, draw: random.Random) -> None:
-    """Read a feed, or a file of --supply, as the seed is one or both."""
+    """Read a feed, a file of --supply, or both, as the seed allows."""
     kind = draw.choice(seeds.FEED_READERS[seed])
     if kind == "supply":
         times = TraceTime(None, 3600.0, _INSTANCES)
@@ -227,7 +227,8 @@ KINDS: dict[str, tuple[Sequence[str], Callable[[Path, int, random.Random], None]
 
 
 def run(kind: str, count: int, seed: int, folder: Path) -> tuple[list[str], int]:
-    """What went wrong in `count` spoilt files of `kind`, and how many were read all the same."""
+    """Read `count` faulty files of `kind`; returns the failures and the number of accepted
+    files."""
     texts, read = KINDS[kind]
     draw = random.Random(f"{kind} {seed}")
     path = folder / "file.dat"
@@ -250,7 +251,7 @@ def run(kind: str, count: int, seed: int, folder: Path) -> tuple[list[str], int]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 where every file ended in a value or in one line."""
+    """Return 0 if every file gave a value or a one-line error."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (all)")
     parser.add_argument("--count", type=int, default=20_000)

@@ -1,4 +1,4 @@
-"""Files in the shape that users have them, to be spoilt by `loadtests.malformed_files`."""
+"""Files of the usual form, for the faults of `loadtests.malformed_files`."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What choosing a path costs a gateway: along the plan, or by asking the queues at every hop.
+"""Cost of choosing a path at a gateway: along the plan, or by the queues at every hop.
 
     python -m loadtests.path_routing_bench [--requests N] [--rounds N]
 
-Stages of a model of components run as processes of their own and answer at once; before them stand
-three gateways, each the whole process with its routes read from disk, which differ in one thing:
+Stages of a model of components are processes of their own and answer at once. Three gateways, each
+a whole process that reads its routes from disk, differ in one respect:
 
-planned         the path is sampled once, by the plan, and followed (what Shoal does)
-queues asked    at every hop the instance with the shortest queue, as its /metrics tells: what a
+planned         the path is sampled once, by the plan, and followed (as Shoal does)
+queues asked    each hop goes to the instance with the shortest queue in its /metrics, as a
                 gateway must do that shares instances with other gateways
-own counts      the same by what this gateway itself has in flight, blind to the others
+own counts      the same by this gateway's own requests in flight; other gateways' are unknown
 
-Rounds alternate; printed are requests per CPU-second of the gateway's process.
+Rounds alternate. Printed are requests per CPU-second of the gateway's process.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _TEXT = {"type": "text", "text": "word " * 50}
 
 
 class ByQueues:
-    """Replaces `Proxy._answer_by_stages` by the shortest queue at each hop. ask: ask the stages for
-    their queues instead of counting the requests sent from here."""
+    """Routing by the shortest queue at each hop, in place of `Proxy._answer_by_stages`. ask: read
+    the queues from the stages instead of counting this gateway's requests."""
 
     def __init__(self, ask: bool) -> None:
         self._ask = ask
@@ -71,7 +71,7 @@ class ByQueues:
     async def along(
         self, proxy: Proxy, request: InflightRequest, slot: Slot, way: ComponentPath
     ) -> Outcome:
-        """Serve `request`; the path that was sampled says only which components it needs."""
+        """Serve `request`; the sampled path only names the components that it needs."""
         left = sorted({component for hop in way.hops for component in hop.runs})
         slot.release()
         routes = proxy._table.routers[request.call.model].routes
@@ -83,7 +83,7 @@ class ByQueues:
             options = [(hop, end) for hop in hops for end in stages[hop.stage]]
             lengths = await asyncio.gather(*(self._queue(proxy, end) for _, end in options))
             shortest = [one for one, n in zip(options, lengths, strict=True) if n == min(lengths)]
-            hop, end = self._draw.choice(shortest)  # so both ways make as many hops as the plan
+            hop, end = self._draw.choice(shortest)  # so both methods make as many hops as the plan
             left = [component for component in left if component not in hop.runs]
             self._in_flight[end] += 1
             try:
@@ -105,7 +105,7 @@ class ByQueues:
 
 
 def serve(way: str, options: list[str]) -> int:
-    """Be a gateway that chooses by `way`."""
+    """Run a gateway that routes by the method `way`."""
     if way != "planned":
         chooser = ByQueues(way == "queues asked")
 
@@ -120,7 +120,7 @@ def serve(way: str, options: list[str]) -> int:
 
 @contextmanager
 def started() -> Iterator[dict[str, tuple[str, int]]]:
-    """Way -> (address, pid) of its gateway; everything is ended afterwards."""
+    """Yield method -> (address, pid) of its gateway; every process is ended afterwards."""
     processes: list[subprocess.Popen[str]] = []
 
     def run(*words: str) -> subprocess.Popen[str]:
@@ -164,7 +164,7 @@ def started() -> Iterator[dict[str, tuple[str, int]]]:
 
 
 def _wait_for(address: str, seconds: float = 30.0) -> None:
-    """Until `address` ("host:port") takes connections; TimeoutError where it does not in time."""
+    """Wait until `address` ("host:port") takes connections; raises TimeoutError after `seconds`."""
     host, port = address.rsplit(":", 1)
     until = time.monotonic() + seconds
     while True:
@@ -201,7 +201,7 @@ async def measure(gateways: dict[str, tuple[str, int]], requests: int, rounds: i
         for way, (address, pid) in gateways.items():
             before = cpu_s((pid,))
             await _send(pool, address, requests)
-            if turn:  # the first one opens connections
+            if turn:  # the first round opens connections
                 found[way].append(requests / max(0.01, cpu_s((pid,)) - before))
     pool.close()
     rates = {way: statistics.median(of) for way, of in found.items()}
@@ -235,7 +235,7 @@ async def _send(pool: EnginePool, address: str, requests: int) -> None:
 
 
 def main() -> int:
-    """Print the table, or be one of the gateways."""
+    """Print the table, or run one of the gateways."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=2000, help="a round and way (2000)")
     parser.add_argument("--rounds", type=int, default=3)

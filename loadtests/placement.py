@@ -1,7 +1,7 @@
-"""Exact placement of one model on one multiset of nodes, a case at a time.
+"""Exact placement of one model on one multiset of nodes, one case at a time.
 
-Calls the search that template libraries are built with. T̂ comes as numbers: models, SLOs and
-prices are unknown here.
+It calls the search that builds template libraries. The input is T̂ as numbers, without models, SLOs
+or prices.
 """
 
 from __future__ import annotations

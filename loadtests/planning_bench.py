@@ -1,7 +1,7 @@
 """`python -m loadtests.planning_bench`: plan a declared cluster of many models, regions and pools.
 
-Goes the way that `shoal plan` and the control loop go: candidates, formulation, solve. Prints CPU
-seconds of each and the proven gap; --json as one line. The cluster is drawn from --seed.
+The steps are those of `shoal plan` and the control loop: candidates, formulation, solve. It prints
+CPU seconds of each and the proven gap; --json prints one line. The cluster is drawn from --seed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Records what `make run` shows in its first three minutes, as text: `make recording`.
+"""Record the output of `make run` in its first three minutes as text: `make recording`.
 
     python -m loadtests.recording [--seconds 180] [--out docs/recording.md] [--readme README.md]
 
-It runs `make run` on a terminal in memory, resizes that to 100, 80 and 60 columns at each moment,
-copies what stands there, presses Ctrl-C at the end, and writes the document. The picture of the
+`make run` runs on a terminal in memory, which is resized to 100, 80 and 60 columns at each moment.
+Its text is copied, Ctrl-C is pressed at the end, and the document is written. The picture of the
 first minute at 80 columns becomes the README's first screen.
 """
 
@@ -55,23 +55,23 @@ class Terminal:
         self.over = False
 
     def wait(self, seconds: float) -> None:
-        """Take in what is written for so long, or until the program ends."""
+        """Read output for `seconds`, or until the program ends."""
         until = time.monotonic() + seconds
         while not self.over and (left := until - time.monotonic()) > 0.0:
             if not select.select([self._ours], [], [], left)[0]:
                 return
             try:
                 data = os.read(self._ours, 65536)
-            except OSError:  # its end was closed
+            except OSError:  # the program closed its end
                 data = b""
             self.over = not data
             _, leaves, after = data.rpartition(_NORMAL_SCREEN)
-            if leaves:  # the alternate screen is given back: what stood on it is gone
+            if leaves:  # the program leaves the alternate screen, whose text disappears
                 self._screen.reset()
             self._stream.feed(after if leaves else data)
 
     def pictures(self) -> dict[int, str]:
-        """What stands there at every size, by columns."""
+        """Return the text of the screen at every size, by columns."""
         found = {}
         for columns, rows in SIZES:
             self._resize(columns, rows)
@@ -81,15 +81,15 @@ class Terminal:
         return found
 
     def text(self) -> str:
-        """What stands there now, without the empty end."""
+        """Return the text of the screen, without empty lines at the end."""
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def grow(self, rows: int) -> None:
-        """Room for what is printed at the end; the program is not told."""
+        """Add rows for the output at the end; the program is not notified."""
         self._screen.resize(rows, SIZES[0][0])
 
     def press_ctrl_c(self) -> None:
-        """As a person would."""
+        """Press Ctrl-C on the terminal."""
         os.write(self._ours, b"\x03")
 
     def _resize(self, columns: int, rows: int) -> None:
@@ -98,7 +98,7 @@ class Terminal:
 
 
 def record(argv: list[str], seconds: float) -> list[tuple[str, dict[int, str]]]:
-    """(moment, pictures by columns) of a run of `argv`, its end included."""
+    """Run `argv`; returns (moment, pictures by columns), with the end of the run."""
     terminal = Terminal(argv)
     began = time.monotonic()
     found = []
@@ -117,7 +117,7 @@ def record(argv: list[str], seconds: float) -> list[tuple[str, dict[int, str]]]:
 
 
 def document(found: list[tuple[str, dict[int, str]]]) -> str:
-    """The recording as Markdown."""
+    """Format the recording as Markdown."""
     parts = [
         "# The first three minutes",
         "",
@@ -133,7 +133,7 @@ def document(found: list[tuple[str, dict[int, str]]]) -> str:
 
 
 def main() -> int:
-    """Exit code: 0, 1 when the program did not run to its end."""
+    """Return exit code 0, or 1 if the program did not run to its end."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=180.0, help="until Ctrl-C (180)")
     parser.add_argument("--out", type=Path, default=Path("docs/recording.md"))

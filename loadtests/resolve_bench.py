@@ -1,9 +1,9 @@
-"""How long a full re-solve takes, as the controller makes it: `python -m loadtests.resolve_bench`.
+"""Duration of a full re-solve in the controller: `python -m loadtests.resolve_bench`.
 
-Plans MODELS models on GPUS GPUs in REGIONS regions through the controller's solver process, takes
-that plan as the fleet that runs, and then has it solved again and again with other demands and
-prices. Prints wall and CPU seconds of the re-solves (the process runs already), the gap, and the
-most memory that this process and the solver held at one time, together.
+It plans MODELS models on GPUS GPUs in REGIONS regions through the controller's solver process,
+takes that plan as the running fleet, and re-solves it with other demands and prices. It prints wall
+and CPU seconds of the re-solves (with the process already running), the gap, and the peak memory of
+this process and the solver together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streams.solver.solver_client import Solver, solver_argv
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print; exit code 1 where no plan came out."""
+    """Run and print; exit code 1 without a plan."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=40)
     parser.add_argument("--gpus", type=int, default=600)
@@ -114,7 +114,7 @@ async def _solved(solver: Solver, cluster: Cluster, request: PlanRequest) -> Pla
 
 
 def _demands(cluster: Cluster, factors: Sequence[float] | None = None) -> tuple[Demand, ...]:
-    """What is declared, each times its factor."""
+    """Return the declared demands, each times its factor."""
     times = [1.0] * len(cluster.services) if factors is None else factors
     return tuple(
         Demand(s.model, s.req_per_s * float(f), s.lengths)

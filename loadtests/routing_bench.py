@@ -70,7 +70,7 @@ PAPER = {
 
 @dataclass
 class World:
-    """A gateway, its engines, and what ended."""
+    """A gateway, its engines, and the finished requests."""
 
     events: EventQueue
     gateway: SimGateway
@@ -78,7 +78,7 @@ class World:
 
 
 def world(shapes: Sequence[Shape], weights: Sequence[float], policy: RoutingPolicy) -> World:
-    """Everything up and routed."""
+    """Return a world with all engines running and routed."""
     events, groups = EventQueue(), []
     engines: dict[str, AnyEngine] = {}
     ended: list[Call] = []
@@ -108,7 +108,7 @@ def world(shapes: Sequence[Shape], weights: Sequence[float], policy: RoutingPoli
 
 
 def call(rng: random.Random, number: int, at_ms: float) -> Call:
-    """A request of about 1,000 tokens in and 200 out."""
+    """Return a request of about 1,000 tokens in and 200 out."""
     return Call(
         number,
         _MODEL,
@@ -119,7 +119,7 @@ def call(rng: random.Random, number: int, at_ms: float) -> Call:
 
 
 def goodput(shape: Shape, requests: int = 400) -> float:
-    """Requests/s that the combo finishes when it always has enough."""
+    """Requests/s that the combo finishes under constant backlog."""
     here = world((shape,), (1.0,), RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))
     rng = random.Random(1)
     for number in range(_CLOSED):

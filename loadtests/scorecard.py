@@ -1,16 +1,15 @@
 """The release's scorecard: every policy on a fixed set of traces, written to docs/scorecard.md.
 
 usage: python -m loadtests.scorecard [--traces DIR] [--work DIR] [--only NAME,...] [--out FILE]
-       [--jobs N] [--share X] [--draws N] [--policies A,B,...]
+      [--jobs N] [--share X] [--draws N] [--policies A,B,...]
 
-Each scenario is one `shoal backtest`: knobs tuned on another trace (of a recorded one: even
-arrivals at its mean rate with its lengths; of a generated one: another seed, shorter), all policies
-and ours without each part. A generated trace is drawn several times (--draws): on one alone, single
-purchases decide. Its JSON is kept in --work; a scenario whose JSON is there is not run
-again, so that the page can be written from runs made one at a time. Spans are short, so that one
-core is done in about ten minutes; --share 3 makes generated and cut ones three times as long.
---traces names the folder of the public traces; scenarios whose file is not there are left out, and
-the page says so.
+Each scenario is one `shoal backtest` of all policies, and of ours without each of its parts. Knobs
+are tuned on another trace: of a recorded trace, even arrivals at its mean rate with its lengths; of
+a generated one, another seed, shorter. A generated trace is drawn several times (--draws), because
+on a single one the result depends on a few purchases. Its JSON is kept in --work. A scenario with a
+JSON file is not run again, so that the page can be written from runs made one at a time. Spans are
+short; --share 3 makes generated and cut ones three times as long. --traces names the folder of the
+public traces; scenarios without their file are left out, and the page says so.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """about: for the page. make: arrivals of one model at a mean rate for so many seconds, with the
-    lengths of the bundled trace, `req_per_s` over all models; None = the trace in `file`, the slice
-    [from_s, from_s + span_s) of it, its requests dealt out to the models by chance. config: a
-    file beside this one, "" for the bundled one. models: shares of the requests. few: only ours,
-    its variants, Homo and the fixed fleet for the peak, because a run takes long. fluid: as
-    rates (`shoal backtest --fluid`)."""
+    """One scenario. about: text for the page. make: arrivals of one model at a mean rate for a
+    number of seconds, with the lengths of the bundled trace, `req_per_s` over all models; None =
+    the trace in `file`, the slice [from_s, from_s + span_s) of it, with its requests assigned to
+    the models by chance. config: a file in this folder, "" for the bundled one. models: shares of
+    the requests. few: only ours, its variants, Homo and the fixed fleet for the peak, because a run
+    takes long. fluid: simulate rates (`shoal backtest --fluid`)."""
 
     name: str
     about: str
@@ -99,8 +98,8 @@ def _steps(
 def _hourly(
     model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Jobs that start by the clock: in the first tenth of every hour four times the rate of the
-    rest."""
+    """Jobs that start by the clock: four times the rate of the other arrivals in the first tenth of
+    every hour."""
     high = rate / 0.325
     steps = [
         Step(at_s, each)
@@ -114,8 +113,8 @@ def _hourly(
 def _roles(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Long prompts with short answers, a third of the time more requests the other way, and
-    back."""
+    """Requests with long prompts and short answers; a third of the time the opposite, at a higher
+    rate."""
     third_s = span_s / 3.0
     prompts, answers = lognormal_lengths(6000.0, 150.0, 0.7), lognormal_lengths(2000.0, 400.0, 0.7)
     parts = ((0.82, prompts), (1.36, answers), (0.82, prompts))
@@ -131,7 +130,7 @@ def _roles(
 def _mix(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """As many requests all the time; once from long prompts with short answers to short prompts
+    """A constant request rate with one change from long prompts with short answers to short prompts
     with long answers and back."""
     long, short = lognormal_lengths(8000.0, 80.0, 0.5), lognormal_lengths(500.0, 400.0, 0.5)
     return [
@@ -236,7 +235,7 @@ _TUNE, _TUNE_S = 0.4, 300.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, else that of the backtest that failed."""
+    """Return exit code 0, or that of the failed backtest."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.scorecard")
     parser.add_argument("--traces", type=Path, help="the folder of the public traces")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "scorecard")
@@ -293,14 +292,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(scenario: Scenario, args: argparse.Namespace) -> Path:
-    """Where its JSON is kept."""
+    """Path of the scenario's JSON."""
     draws = f"-{args.draws}" if scenario.make else ""
     folder: Path = args.work
     return folder / f"{scenario.name}-{args.share:g}{draws}.json"
 
 
 def _commit() -> str:
-    """What the code is that runs now."""
+    """Commit of the running code."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run(
         [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
@@ -338,8 +337,8 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
 
 
 def _source(scenario: Scenario, traces: Path | None) -> Path | None:
-    """The file that gives lengths, and requests where the scenario has no rule of its own; None
-    where it is not there."""
+    """File with the lengths, and with the requests if the scenario has no rule of its own; None if
+    it does not exist."""
     if not scenario.file:
         return BUNDLED_TRACE
     path = traces / scenario.file if traces else None
@@ -349,7 +348,8 @@ def _source(scenario: Scenario, traces: Path | None) -> Path | None:
 def _traces(
     scenario: Scenario, source: Path, folder: Path, share: float, draws: int
 ) -> tuple[list[Path], Path]:
-    """(judged, for tuning): plain CSV files. draws: so many are judged where they are generated."""
+    """Return (judged, for tuning): plain CSV files. draws: number of judged traces if they are
+    generated."""
     tune = folder / f"{scenario.name}-tune.csv"
     judged = []
     for number in range(1, draws + 1 if scenario.make else 2):

@@ -1,7 +1,4 @@
-"""The scorecard's page: tables and charts from the JSON of its backtests.
-
-Owns the page. Runs nothing.
-"""
+"""Page of the scorecard: tables and charts from the JSON of its backtests."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ HINDSIGHT = ("fixed-best", "fixed-peak")
 def write(
     path: Path, reports: Mapping[str, tuple[str, Report]], left_out: Sequence[str], head: str
 ) -> None:
-    """The page and its charts. reports: scenario -> (what it is, its JSON)."""
+    """Write the page and its charts. reports: scenario -> (description, JSON)."""
     charts = path.with_suffix("")
     charts.mkdir(parents=True, exist_ok=True)
     parts = ["# Scorecard", "", head, ""]
@@ -62,7 +59,8 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _exceptions(reports: Mapping[str, Report]) -> list[str]:
-    """Each policy that attains at least as much for less, and by which share of the difference."""
+    """List each policy that attains at least as much at a lower cost, with its share of the
+    difference."""
     lines = [
         f"- {name}, {other}: {_cause(_named(report, 'shoal'), _named(report, other))}"
         for name, report in reports.items()
@@ -74,7 +72,8 @@ def _exceptions(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _cause(ours: Report, other: Report) -> str:
-    """In figures: cost, GPU time, price of it, and what the other is given."""
+    """Explain the difference in figures: cost, GPU time, its price, and the inputs of the other
+    policy."""
     less = 1.0 - other["cost_usd"] / ours["cost_usd"]
     points = 100.0 * (other["slo_attainment"] - ours["slo_attainment"])
     hours = other["gpu_hours"] / ours["gpu_hours"] - 1.0
@@ -140,7 +139,7 @@ def _table(report: Report) -> list[str]:
 
 
 def _old_knobs(report: Report) -> str:
-    """What is to be said of policies whose knob was another one when they were run."""
+    """Note on policies whose knob has changed since their run."""
     found: dict[str, list[str]] = {}
     for policy in report["policies"]:
         known = POLICIES.get(policy["name"])

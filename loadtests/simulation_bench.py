@@ -1,12 +1,12 @@
-"""How fast the simulator is: requests per CPU-second, and a day of three models.
+"""Speed of the simulator: requests per CPU-second, and a day of three models.
 
 usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N]
-       [--day | --week M_LARGE_RATES] [--hours H]
+      [--day | --week M_LARGE_RATES] [--hours H]
 
-Serving: a fixed fleet at 75% of what it is planned for, so that deciding costs next to nothing;
-what the decider takes is measured and left out. A day: three models at 20 requests/s in all under
-the production controller, with requests (one tick per second) and with rates, side by side. Week:
-ServeGen's windows with rates. CPU time by part; --hours takes the first so many only.
+Serving: a fixed fleet at 75% of its planned load, so that decisions cost almost nothing; the
+decider's time is measured and subtracted. Day: three models at 20 requests/s in all under the
+production controller, with requests (one tick per second) and with rates. Week: ServeGen's windows
+with rates. CPU time is shown by part; --hours takes only the first hours.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from streams.tools.replay.traces import load_trace
 _LEAD_S = 240.0
 _PARTS = 12
 _COMBO = "mini:a1@us-east/l40s/on-demand"
-_REQ_PER_S = 7.0  # per L40S node in the serving benchmark
+_REQ_PER_S = 7.0  # requests/s per L40S node in the serving benchmark
 _DAY = {"chat": 5.0, "code": 6.0, "mini": 9.0}
 _WEEK_MODEL = "mini"
 
 
 @dataclass(slots=True)
 class Timed:
-    """A decider and a planner whose CPU time is counted. span_s: of the run, to tell on stderr how
-    far it is at each twelfth; 0 tells nothing."""
+    """A decider and a planner whose CPU time is counted. span_s: length of the run, for progress on
+    stderr at each twelfth; 0 shows no progress."""
 
     inner: Decider
     span_s: float = 0.0
@@ -70,7 +70,7 @@ class Timed:
     told: int = 0
 
     def decide(self, seen: DeciderInput, now_ms: int) -> DeciderOutput:
-        """As the decider."""
+        """Call the decider."""
         begin = time.process_time()
         output = self.inner.decide(seen, now_ms)
         self.decide_s += time.process_time() - begin
@@ -91,7 +91,7 @@ class Timed:
             )
 
     def plan(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-        """As the planner."""
+        """Call the planner."""
         begin = time.process_time()
         found = self.plan_with(request, cluster)
         self.plan_s += time.process_time() - begin
@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def serving(nodes: int, requests: int, draw: Draw) -> None:
-    """A fixed fleet of `nodes` nodes."""
+    """Measure a fixed fleet of `nodes` nodes."""
     cluster = acting(load_config(DEFAULT_CONFIG, cautious=False).cluster)
     service = cluster.service("mini")
     pools = tuple(p for p in cluster.pools if p.id == _COMBO.split("@")[1])
@@ -144,7 +144,7 @@ def serving(nodes: int, requests: int, draw: Draw) -> None:
 def simulate_timed(
     what: str, cluster: Cluster, arrivals: list[Arrival], span_s: float, counts: dict[str, int]
 ) -> None:
-    """One run of a fixed fleet, in words."""
+    """Simulate a fixed fleet and print its figures."""
     lengths = measured_lengths(arrivals)
     timed = Timed(FixedFleet(counts, cluster, lengths))
     begin = time.process_time()
@@ -190,7 +190,7 @@ def week(path: Path, hours: float) -> None:
 
 
 def under(timed: Timed, run: Callable[[], Timeline]) -> tuple[Timeline, str]:
-    """What `run` gives, and what it took, by part."""
+    """Return the timeline of `run`, and its CPU time by part as text."""
     begin, begin_wall = time.process_time(), time.monotonic()
     found = run()
     cpu_s, wall_s = time.process_time() - begin, time.monotonic() - begin_wall

@@ -1,18 +1,17 @@
-"""Attainment that sizing predicts against what the simulated engine attains.
+"""Attainment predicted by sizing, compared with the simulated engine.
 
 `python -m loadtests.sizing_bench [--trace FILE]... [--seeds N] [--json OUT]`: for each case (model,
 GPU, SLO, lengths), percentile and load (60, 80, 95% of planned load; planned load = utilisation x
-capacity) requests with Poisson arrivals go through `serving.batching.Batcher`, with lengths drawn
-from a lognormal distribution or from a trace's own (input, output) pairs. What sizing knows of
-them are means and the quantiles at `LEVELS`, as telemetry gives them.
+capacity) requests with Poisson arrivals go through `serving.batching.Batcher`. Lengths are drawn
+from a lognormal distribution or from the (input, output) pairs of a trace. Sizing gets their means
+and the quantiles at `LEVELS`, as from telemetry.
 
-predicted: share of the model's sample that attains.  simulated: share of LONG_RUN independent
-requests that does, by the compiled engine, which a test holds to the Batcher; batcher: share of
-4,000 x seeds in the Batcher itself (one run of 5,000 long prompts differs from the next by 2
-points).  spare: the rate that an independent sample bears at the percentile, over the planned load
-(both at most utilisation x saturation): how much too safe the capacity is.  Exit status 1 when a
-prediction is more than two points too high, or a pair at planned load that far below its
-percentile.
+predicted: share of the model's sample that attains. simulated: share of LONG_RUN independent
+requests that attains in the compiled engine, which a test compares with the Batcher; batcher: share
+of 4,000 x seeds in the Batcher itself (long prompts vary between runs). spare: the highest rate at
+which an independent sample keeps the percentile, over the planned load (both at most utilisation x
+saturation): how far capacity is on the safe side. Exit status 1 when a prediction is more than two
+points too high, or a pair at planned load that far below its percentile.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ PERCENTILES = (0.9, 0.95, 0.99)
 LOADS = (0.6, 0.8, 0.95)
 POOLS = (2, 3, 8)
 _UTILISATION = 0.85
-_USEFUL = 0.1  # of saturation: below, the percentile is nearly out of reach
+_USEFUL = 0.1  # of saturation: at a lower load the percentile is almost unattainable
 _REQUESTS = 4000
-_EDGE = 500  # requests at either end that are not counted
+_EDGE = 500  # requests at either end, left out of the count
 _SPARE_REQUESTS = 24_000
 LONG_RUN = 72_000
 
@@ -116,9 +115,9 @@ def compiled_share(
 def bears(
     times: StepTimes, slo: Slo, traffic: Traffic, percentile: float, rates: Floats, seed: int
 ) -> float:
-    """Highest of `rates` at which a long independent sample keeps the percentile, 0 if none.
+    """Highest of `rates` at which a long independent sample keeps the percentile; 0 if none does.
 
-    By the compiled engine, which a test holds to the Batcher.
+    The compiled engine serves the sample; a test compares it with the Batcher.
     """
     unit, inputs, outputs = draw(traffic, _SPARE_REQUESTS, seed)
     low, high = -1, len(rates)
@@ -138,7 +137,7 @@ def bears(
 def _served(
     times: StepTimes, phase: Phase, arrivals: Floats, inputs: Ints, outputs: Ints, hold_ms: Floats
 ) -> tuple[Floats, Floats]:
-    """First and last token of each request, by the compiled engine."""
+    """First and last token of each request, in the compiled engine."""
     batched = batched_tokens(phase, times.max_batch)
     grid = timing_grid(times, batched)
     first, last = np.empty(len(arrivals)), np.empty(len(arrivals))
@@ -160,7 +159,7 @@ def _share(
 
 
 def measure(setup: Setup, traffic: Traffic, seeds: int) -> Iterator[Row]:
-    """The rows of one engine under one traffic; none where no rate attains the percentile."""
+    """The rows of one engine under one traffic; none if no rate attains the percentile."""
     name, _, gpu, gpus, ttft_ms, tpot_ms = setup
     model, times, slo = _placed(setup)
     node, profile = NodeSlice(catalog.gpu(gpu), gpus), default_profile()
@@ -224,7 +223,8 @@ def _rows(
 
 
 def pooled(setup: Setup, traffic: Traffic) -> list[float]:
-    """How much more each of POOLS instances behind one round robin sustains than one alone."""
+    """Ratio of the load per instance that POOLS instances behind one round robin sustain to that of
+    one alone."""
     model, _, slo = _placed(setup)
     node, lengths = NodeSlice(catalog.gpu(setup[2]), setup[3]), traffic.lengths()
     rates = [
@@ -240,7 +240,7 @@ def pooled(setup: Setup, traffic: Traffic) -> list[float]:
 def pair_attains(setup: Setup, traffic: Traffic, percentile: float, load: float) -> float | None:
     """Share that attains on a prefill and a decode instance in a row, both at `load` of planned.
 
-    The pair is as fast as its slower half. None where one of them cannot keep the percentile.
+    The slower of the two sets the pair's rate. None if one of them cannot keep the percentile.
     """
     model, _, slo = _placed(setup)
     node, lengths = NodeSlice(catalog.gpu(setup[2]), setup[3]), traffic.lengths()
@@ -303,9 +303,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _more(traffic: list[Traffic], setups: Sequence[Setup]) -> int:
-    """Pools of instances behind one router, and pairs of prefill and decode.
+    """Measure pools of instances behind one router, and pairs of prefill and decode.
 
-    Returns how many pairs stay more than two points below the percentile.
+    Returns the number of pairs that stay more than two points below the percentile.
     """
     bad = 0
     gains = [found for s in setups for t in traffic if (found := pooled(s, t))]

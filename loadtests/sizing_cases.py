@@ -1,7 +1,4 @@
-"""Cases of the sizing benchmark: engines with their SLOs, and requests to draw from.
-
-Owns which cases there are and the drawing of independent requests. Knows no sizing.
-"""
+"""Cases of the sizing benchmark: engines with their SLOs, and requests to draw from."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ class Traffic:
     outputs: Ints
 
     def lengths(self) -> Lengths:
-        """What telemetry would know: means and quantiles."""
+        """Means and quantiles, as telemetry reports them."""
         if len(set(self.inputs)) == len(set(self.outputs)) == 1:
             return Lengths(float(self.inputs[0]), float(self.outputs[0]))
         return Lengths(
@@ -61,7 +58,7 @@ class Traffic:
 
 
 def drawn_traffic() -> Iterator[Traffic]:
-    """Lognormal lengths, and fixed ones."""
+    """Return lognormal lengths, and fixed ones."""
     random = np.random.default_rng(7)
     for name, mean_in, mean_out, cv in _DRAWN:
         sigma = np.sqrt(np.log1p(cv * cv))
@@ -83,7 +80,7 @@ def trace_traffic(path: Path, most: int = 16_000) -> Traffic:
 
 
 def draw(traffic: Traffic, count: int, seed: int) -> tuple[Floats, Ints, Ints]:
-    """Arrivals at 1 per ms, input and output tokens."""
+    """Draw arrivals at 1 per ms, with input and output tokens."""
     random = np.random.default_rng(seed)
     at = random.integers(0, len(traffic.inputs), count)
     gaps = random.exponential(1.0, count)

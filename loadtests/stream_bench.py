@@ -1,14 +1,14 @@
-"""How fast telemetry is read: `python -m loadtests.stream_bench [--broker HOST:PORT] [--json OUT]`.
+"""Speed of reading telemetry: `python -m loadtests.stream_bench [--broker HOST:PORT] [--json OUT]`.
 
-Writes records of 100 requests each, as gateways do, to a topic of its own on one broker (an
-embedded one where none is given), reads them twice in one process - with a bare `getmany` and
-`orjson.loads`, and with our path into windows that are looked at as often as once a second at the
-steady rate - and then follows another process that writes at that rate, with a look whenever the
-controller would, up to ten times a second. Last, the windows are filled with half an hour of what
-all gateways say, so that the peak of memory is that of a controller that has run for long. CPU
-seconds are of this process, without what it takes once to load (or, on a machine's first run, to
-compile) the windows' kernel. Gateways say which kinds of requests they sent where (`sent`) only for
-models that are planned by kind; what that adds to a record is measured apart. JSON keys:
+Records of 100 requests each, as from gateways, are written to a new topic on one broker (an
+embedded one by default). One process reads them twice: with a bare `getmany` and `orjson.loads`,
+and with our code into windows that are queried as often as once a second at the steady rate. Then
+it follows another process that writes at that rate, and queries the windows whenever the controller
+would, up to ten times a second. Last, the windows are filled with half an hour of records of all
+gateways, so that the peak of memory is that of a long-running controller. CPU seconds are of this
+process, without the time to load (or, on a machine's first run, to compile) the windows' kernel.
+Gateways report the kinds of requests per combo (`sent`) only for models that are planned by kind;
+its cost per record is measured separately. JSON keys:
 
     bare_records_per_cpu_s, ours_records_per_cpu_s, us_per_record, requests_per_cpu_s,
     p99_append_to_window_ms, peak_rss_mib, steady_us_per_record, kinds_us_per_record
@@ -69,8 +69,8 @@ _TOGETHER = 100
 def records(
     models: int, gateways: int, seconds: int, seed: int, first_s: int = 0
 ) -> list[tuple[str, bytes]]:
-    """(key, value) of every model at every gateway for each second from `first_s` on. 100 requests
-    a record, their lengths and latencies log-normal."""
+    """Return (key, value) of every model at every gateway for each second from `first_s` on: 100
+    requests a record, with log-normal lengths and latencies."""
     random_ = random.Random(seed)
     made = []
     sketches = [[_sketch(random_, *of) for _ in range(50)] for of in _SKETCHED]
@@ -89,7 +89,7 @@ def records(
 
 
 def _load() -> None:
-    """Load what the first records of a process would wait for."""
+    """Load the kernel, which the first records of a process would otherwise wait for."""
     windows = TelemetryWindows()
     record = _record("model", "gateway", 1, 1000, 1, [{0: 1}] * 4)
     windows.add_all(read_reported([encode(record)])[0], np.array([1000]))
@@ -97,7 +97,7 @@ def _load() -> None:
 
 
 def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_ms: int) -> None:
-    """Half an hour of seconds with `requests` requests of each model."""
+    """Add half an hour of seconds with `requests` requests of each model."""
     random_ = random.Random(0)
     sketches = [[_sketch(random_, *of, requests) for of in _SKETCHED] for _ in range(4)]
     said = [
@@ -137,7 +137,7 @@ def _sketch(
 
 
 def _kinds_us(made: Sequence[tuple[str, bytes]]) -> float:
-    """CPU us that a record takes longer to read where it says kinds, at best of five."""
+    """Additional CPU us to read a record with kinds, best of five."""
     sent = {f"type-{k}": {f"us-east/l40s/on-demand:{n}": 17 + n for n in (1, 2)} for k in range(3)}
     wire = [value for _, value in made[:2000]]
     with_kinds = [one.replace(b'"sent":{}', b'"sent":' + orjson.dumps(sent)) for one in wire]
@@ -160,7 +160,8 @@ async def _write(producer: AIOKafkaProducer, name: str, made: Sequence[tuple[str
 
 
 async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> float:
-    """CPU seconds of a bare loop over `count` records, with its consumer as ours has one."""
+    """CPU seconds of a bare loop over `count` records, with the same settings of the consumer as
+    ours."""
     began = time.process_time()
     consumer = new_consumer(bootstrap, "bench-bare", fetch_max_wait_ms=40)
     await consumer.start()
@@ -177,8 +178,8 @@ async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> floa
 
 
 class _Followed:
-    """Our path, as the controller has it: read, windows, looks at every model. look_each: records
-    between looks where what is there already is read."""
+    """Our code as the controller runs it: read, fold into windows, query every model. look_each:
+    number of records between queries while records that already exist are read."""
 
     def __init__(
         self, bootstrap: str, prefix: str, models: int, embedded: bool, look_each: int
@@ -202,21 +203,21 @@ class _Followed:
         raise AssertionError(poison)
 
     def sink(self, records: TelemetryBatch, ends_ms: Times) -> None:
-        """Count them."""
+        """Count the records."""
         self._count(records, ends_ms)
         due, self.seen = self.seen // self.look_each, self.seen + len(records)
         if self.seen // self.look_each > due:
             self.look()
 
     def timed(self, records: TelemetryBatch, ends_ms: Times) -> None:
-        """Count them, and note when they were appended until somebody looks."""
+        """Count the records, and keep their append times until the next query."""
         if not self.waiting and not self.delays_ms:
             self.began_cpu_s, self.looks = time.process_time(), 0
         self._count(records, ends_ms)
         self.waiting += ends_ms.tolist()
 
     def look(self) -> None:
-        """What a tick reads of the windows; everything that waited is in them now."""
+        """Query the windows as a tick does; all waiting records are in them then."""
         observe_demand(self.windows, self.models, Policy(), self.clock.now_ms())
         self.looks += 1
         now_ms = self.clock.now_ms()
@@ -224,7 +225,7 @@ class _Followed:
         self.waiting.clear()
 
     async def looking(self) -> None:
-        """Look when the controller would."""
+        """Query the windows whenever the controller would."""
         never = asyncio.Event()
         while True:
             await self.pace.next(1.0, never)
@@ -234,7 +235,7 @@ class _Followed:
 
 
 async def _ours(followed: _Followed, count: int) -> float:
-    """CPU seconds of our path over `count` records, looks included."""
+    """CPU seconds of our code over `count` records, with queries."""
     began = time.process_time()
     await followed.source.replay(followed.sink)
     if count % followed.look_each:
@@ -245,7 +246,7 @@ async def _ours(followed: _Followed, count: int) -> float:
 
 
 def _write_steadily(bootstrap: str, name: str, given: argparse.Namespace) -> None:
-    """Write `per_s` records/s for `for_s` seconds; in a process of its own, as gateways are."""
+    """Write `per_s` records/s for `for_s` seconds, in a process of its own."""
     count = given.per_s * given.for_s
     seconds = -(-count // (given.models * given.gateways))
     made = records(given.models, given.gateways, seconds, given.seed + 1, given.first_s)[:count]
@@ -268,8 +269,8 @@ def _write_steadily(bootstrap: str, name: str, given: argparse.Namespace) -> Non
 async def _steady(
     followed: _Followed, bootstrap: str, name: str, given: argparse.Namespace
 ) -> tuple[float, float]:
-    """The 99th percentile of ms from append to a look at the windows, and CPU seconds from the
-    first record to the look that sees the last one."""
+    """The 99th percentile of ms from append to a query of the windows, and CPU seconds from the
+    first record to the query that includes the last one."""
     count = given.per_s * given.for_s
     follow = asyncio.create_task(followed.source.follow(followed.timed))
     await followed.source.live()
@@ -294,7 +295,7 @@ async def _steady(
 
 
 async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
-    """All of it on the broker at `bootstrap`."""
+    """Run all measurements on the broker at `bootstrap`."""
     prefix = given.prefix or f"bench-{uuid.uuid4().hex[:8]}."
     found = await ensure_topics(bootstrap, prefix)
     name = TELEMETRY.wire_name(prefix)

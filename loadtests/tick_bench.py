@@ -1,12 +1,12 @@
-"""How long a tick takes on a large estate: `python -m loadtests.tick_bench`.
+"""Duration of a tick on a large estate: `python -m loadtests.tick_bench`.
 
-The first 20 models are declared a few each second until all run; more are copies of them, which
-a controller takes over as it does after a start. Then it ticks: quietly, and with surges of one
-model at a time. Every node reports; what is assigned is ready at once. Prints CPU seconds of the
-takeover, of windows and deciding (a tick), and of the urgent plans that a thread makes beside it.
-Full plans are made by another process (`loadtests.resolve_bench` measures them): one is answered at
-the end, at other prices and half of the demand so that every model changes, and the longest tick of
-those that carry it out is printed.
+The first 20 models are declared a few each second until all run. The others are copies of them,
+which a controller takes over as after a start. Then it ticks: without changes, and with surges of
+one model at a time. Every node reports; every assigned instance is ready at once. Printed are CPU
+seconds of the takeover, of windows and deciding (a tick), and of the urgent plans that a second
+thread makes. Full plans are made by another process (`loadtests.resolve_bench` measures them). One
+is answered at the end, at other prices and half of the demand so that every model changes, and the
+longest tick that carries it out is printed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _FULL_S = 60.0
 
 
 class _Run:
-    """A controller on an estate, second by second. ticks: CPU seconds, of those with news of the
-    planner apart; plans: of urgent plans."""
+    """A controller on an estate, second by second. ticks: CPU seconds, separately for ticks that
+    request an urgent plan or take an answer; plans: CPU seconds of urgent plans."""
 
     def __init__(self, estate: Estate, seed: int) -> None:
         self.estate = estate
@@ -64,7 +64,8 @@ class _Run:
         return START_MS + self.second * 1000
 
     def take_over(self, block: _Run) -> float:
-        """Begin with copies of what runs in `block`; CPU seconds of rebuilding the state."""
+        """Start with copies of the fleet of `block`; returns CPU seconds of rebuilding the
+        state."""
         estate = self.estate
         self.second = block.second
         estate.copied(block.estate)
@@ -75,7 +76,7 @@ class _Run:
         return time.process_time() - began
 
     def tick(self) -> None:
-        """One second."""
+        """Run one second."""
         estate = self.estate
         self.second += 1
         now_ms = self.now_ms
@@ -106,9 +107,9 @@ class _Run:
         self.ticks[urgent].append(took)
 
     def carry_out_full(self) -> int:
-        """Wait for a full plan to be asked for and tick while its answer is carried out; how many
-        models it changes."""
-        # One of long ago may be waited for still.
+        """Wait for the request of a full plan, and tick until its answer is carried out; returns
+        the number of changed models."""
+        # An earlier request may still be waiting.
         why = Reason(ReasonCode.SOLVER_AWAY)
         self._answers += [no_plan_answer(request, why) for request in self._fulls[-1:]]
         asked = len(self._fulls)
@@ -142,7 +143,7 @@ class _Run:
 
     @property
     def used(self) -> int:
-        """Nodes with something to run."""
+        """Number of nodes with an assigned instance."""
         return sum(bool(a.instances) for a in self.estate.assignments.values())
 
 

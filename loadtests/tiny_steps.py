@@ -2,9 +2,9 @@
 
     python -m loadtests.tiny_steps
 
-builds the real vLLM where needed, starts one server with all its processes on one core, and prints
-(tokens, batch, ms) rows of prefill passes and decode steps as JSON, seen by a client that streams:
-each the least of several tries, so that what else runs on the machine counts little.
+It builds the real vLLM if needed, starts one server with all its processes on one core, and prints
+(tokens, batch, ms) rows of prefill passes and decode steps as JSON, as a streaming client sees
+them: each the minimum of several tries, so that other load on the machine counts little.
 """
 
 from __future__ import annotations

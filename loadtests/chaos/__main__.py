@@ -34,7 +34,7 @@ def _minutes(text: str) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0: every promise held; 1: one broke; 2: it could not be run."""
+    """Exit code 0: every promise held; 1: one broke; 2: the run failed."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.chaos",
         description="Breaks the running stack piece by piece and checks what must hold.",
@@ -80,7 +80,7 @@ async def _run(options: argparse.Namespace) -> int:
         await ensure_topics(bootstrap, prefix)
         if not embedded:
             closing.push_async_callback(remove_topics, bootstrap, prefix)
-        work = folder / "work"  # logs and state: those of an earlier run say nothing of this one
+        work = folder / "work"  # logs and state; those of an earlier run are removed
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         stack = Stack(work, bootstrap, prefix)

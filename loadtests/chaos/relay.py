@@ -1,7 +1,7 @@
-"""The way of one process to the broker: a relay that can be cut, held up or slowed.
+"""A relay between one process and the broker, which can be cut, held up or slowed.
 
-Knows so much of Kafka's protocol as it must: answers that name the broker's address (Metadata,
-FindCoordinator) are rewritten to name the relay, so a client never learns another way.
+It reads only two kinds of Kafka's answers: those that name the broker's address (Metadata,
+FindCoordinator) are rewritten to name the relay, so that a client connects only through it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ADDRESSES: dict[tuple[int, int], Any] = {
 
 
 class Relay:
-    """One listening port in front of `broker` ("host:port"). cut: nothing passes, new connections
+    """One listening port in front of `broker` ("host:port"). cut: no data passes, new connections
     are refused and old ones end; slow_s: added to every answer."""
 
     def __init__(self, broker: str) -> None:
@@ -37,7 +37,7 @@ class Relay:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Address at which clients connect."""
         return f"127.0.0.1:{self._port}"
 
     async def open(self) -> None:
@@ -46,18 +46,18 @@ class Relay:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """End every connection and listen no more."""
+        """End every connection and stop listening."""
         if self._server is not None:
             self._server.close()
         self._drop()
 
     def cut(self) -> None:
-        """From now on nothing passes."""
+        """Let no data pass from now on."""
         self.is_cut = True
         self._drop()
 
     def heal(self) -> None:
-        """The way is free again."""
+        """Let data pass again."""
         self.is_cut = False
         self.slow_s = 0.0
 

@@ -17,7 +17,7 @@ _WIDTH, _ROW, _LEFT = 860, 22, 190
 
 
 def write(chaos: Chaos, folder: Path, title: str) -> tuple[Path, Path]:
-    """Both files in `folder`."""
+    """Write both files into `folder`."""
     page, figures = folder / "chaos.html", folder / "chaos.json"
     page.write_text(html(chaos, title), encoding="utf-8")
     figures.write_bytes(orjson.dumps(summary(chaos, title), option=orjson.OPT_INDENT_2))
@@ -25,7 +25,7 @@ def write(chaos: Chaos, folder: Path, title: str) -> tuple[Path, Path]:
 
 
 def summary(chaos: Chaos, title: str) -> dict[str, object]:
-    """Everything that was measured."""
+    """Return every measurement."""
     requests = chaos.requests
     takeovers = [o.takeover_s for o in chaos.outcomes if o.takeover_s >= 0]
     return {
@@ -42,7 +42,7 @@ def summary(chaos: Chaos, title: str) -> dict[str, object]:
 
 
 def _lost(request: Request, chaos: Chaos) -> dict[str, object]:
-    """A request without an answer, and the fault that it met ("" for none)."""
+    """A request without an answer, and the fault at its time ("" for none)."""
     at_s = request.sent_s - chaos.began_s
     met = (
         o.fault
@@ -60,7 +60,7 @@ def _lost(request: Request, chaos: Chaos) -> dict[str, object]:
 
 
 def html(chaos: Chaos, title: str) -> str:
-    """The page; it opens without a network."""
+    """Return the page; it opens without a network."""
     found = summary(chaos, title)
     rows = "".join(_row(o) for o in chaos.outcomes)
     return "\n".join([
@@ -98,7 +98,7 @@ def _cells(cells: Iterable[object]) -> str:
 
 
 def timeline(chaos: Chaos) -> str:
-    """A row for each kind of fault, time to the right."""
+    """Draw a row for each kind of fault, with time to the right."""
     names = list(dict.fromkeys(o.fault for o in chaos.outcomes))
     end_s = max([o.until_s + max(o.well_s, 0.0) for o in chaos.outcomes], default=1.0)
     height = _ROW * (len(names) + 2)

@@ -1,4 +1,4 @@
-"""One run: the stack, the onlooker, and fault after fault with the checks that follow each."""
+"""One run: the stack, the observer, and a series of faults with the checks after each."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _FLOOR = 2
 
 @dataclass(slots=True)
 class Outcome:
-    """One fault as it went. at_s, until_s: when, from the start of the run; well_s: from its end
-    until all was well again, -1 if it never was; stall_s: of the host meanwhile; takeover_s: until
-    another controller led; cost: requests without an answer, instances that were started."""
+    """Result of one fault. at_s, until_s: times from the start of the run; well_s: seconds from its
+    end until the stack was healthy again, -1 if it never was; stall_s: stall of the host meanwhile;
+    takeover_s: seconds until another controller led; cost: requests without an answer, started
+    instances."""
 
     fault: str
     lines: str
@@ -53,8 +54,8 @@ class Outcome:
 
 
 class Chaos:
-    """What faults and checks see. hit: what the present fault hit. poison: places that
-    must get one dead letter each. bases: clocks that executors were given."""
+    """State of a run, for faults and checks. hit: target of the present fault. poison: places that
+    must get one dead letter each. bases: clocks given to executors."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Chaos:
         self._why = ""
 
     async def run(self, minutes: float, only: str = "") -> None:
-        """Fault after fault until the time is over. only: this kind alone."""
+        """Inject faults until the time is over. only: this kind alone."""
         tasks = [
             asyncio.create_task(self.topics.follow(self.stack, self.embedded)),
             asyncio.create_task(self.load.run(self.stack)),
@@ -139,7 +140,7 @@ class Chaos:
         return outcome
 
     async def _takeover(self, leader: str, began: float) -> float:
-        """Seconds until another controller's first decision, by its own word."""
+        """Seconds until another controller's first decision, by its own record."""
         since = self.stack.leads_since.get(leader, (0, 0.0))[0]
         while time.monotonic() - began < _GIVE_UP_S:
             for name, (token, at_s) in self.stack.leads_since.items():
@@ -148,11 +149,11 @@ class Chaos:
             await asyncio.sleep(0.05)
         return -1.0
 
-    # -- is all well --------------------------------------------------------------------------
+    # -- is the stack healthy -----------------------------------------------------------------
 
     async def _well(self, limit_s: float) -> float:
-        """Seconds from now until all was well for good, which is `_STEADY_S`; -1 where that takes
-        too long. A fault may show a little after it happened."""
+        """Seconds from now until the stack stayed healthy for `_STEADY_S`; -1 if that takes longer
+        than `limit_s`. The effect of a fault may show with a delay."""
         began = ill = time.monotonic()
         while ill - began < limit_s:
             self._why = await self._ill()
@@ -164,7 +165,7 @@ class Chaos:
         return -1.0
 
     async def _ill(self) -> str:
-        """What is not well; "" if all is."""
+        """Describe an unhealthy part; "" if all are healthy."""
         seen = [await self._metrics(name) for name in CONTROLLERS]
         leading = [m for m in seen if m.get("shoal_leader") == 1.0]
         if len(leading) != 1:
@@ -219,7 +220,7 @@ class Chaos:
         return ""
 
     async def _metrics(self, name: str) -> dict[str, float]:
-        """The metrics of a controller by name and labels; {} where it does not answer."""
+        """Metrics of a controller by name and labels; {} if it does not answer."""
         url = f"http://127.0.0.1:{self.stack.ports[name]}/metrics"
         found: dict[str, float] = {}
         try:
@@ -236,7 +237,7 @@ class Chaos:
                 found[key] = float(value)
         return found
 
-    # -- what must hold after a fault ---------------------------------------------------------
+    # -- promises to check after a fault ------------------------------------------------------
 
     async def _check(
         self, fault: Fault, outcome: Outcome, began: float,
@@ -258,14 +259,14 @@ class Chaos:
             if name in launched and len(times) > len(launched[name])
         }  # fmt: skip
         outcome.started = len(fresh)
-        # What an earlier fault left too many of leaves in its own time.
+        # Surplus instances of an earlier fault may leave later.
         moved = [
             d
             for _, d in self.topics.decisions[said:]
             if d.applied and d.change and not (d.kind == "scale_in" and d.model in spare)
         ]
         if fault.quiet and (fresh or moved):
-            why = moved[0].reason if moved else "nobody said why"
+            why = moved[0].reason if moved else "without a reason"
             broken.append(f"the fleet was changed without need ({len(moved)} decisions: {why})")
         if fault.quiet and again and "clock" not in fault.name:
             broken.append(f"{', '.join(sorted(again))} was started again")
@@ -277,7 +278,7 @@ class Chaos:
         await self._special(fault, outcome)
 
     def _requests(self, fault: Fault, outcome: Outcome, began: float) -> None:
-        """Serving goes on: what may fail is what the fault itself took away."""
+        """Check that serving goes on: only the fault itself may make requests fail."""
         failed = self.load.failed(began - _SERVES_S, time.monotonic())
         failed = [r for r in failed if r.sent_s + r.took_s >= began]
         outcome.failed = len(failed)
@@ -305,8 +306,8 @@ class Chaos:
     async def _special(self, fault: Fault, outcome: Outcome) -> None:
         broken = outcome.broken
         if fault.leads:
-            # What was lost or counted twice is in the window for a minute; what is on its way to
-            # one of the two readers on a busy host is not.
+            # A lost or doubled count stays in the window for a minute; a record on its way to
+            # one of the two readers on a busy host does not.
             for _ in range(_LOOKS):
                 outcome.rate_off = await self._rate_off()
                 if outcome.rate_off <= _OFF:
@@ -339,12 +340,12 @@ class Chaos:
         self.answers.clear()
 
     async def _rate_off(self) -> float:
-        """How far the leader's windows are from counting every telemetry record once.
+        """Deviation of the leader's windows from counting every telemetry record once.
 
-        The oracle is the window of a reader that never failed. A window's newest second is in part
-        on its way, and which tick a scrape shows is not known to the second: so of each scrape
-        the nearest window counts, and of a few scrapes the one in the middle. What was lost or
-        counted twice stays off in most.
+        The reference is the window of a reader that never failed. The newest second of a window is
+        incomplete, and the tick of a scrape is not known to the second. So each scrape counts with
+        its nearest window, and a few scrapes count with their median. A lost or doubled record
+        stays in most of them.
         """
         await asyncio.sleep(2.0)
         scrapes: list[dict[str, float]] = []

@@ -1,7 +1,7 @@
-"""The faults: what each does, how long it lasts, what may be lost, and how soon all is well again.
+"""Faults: the effect of each, its duration, its permitted losses, and its limit for recovery.
 
-A new fault is one entry in `FAULTS`. Seconds of limits are real ones; the host's own stall comes on
-top of them, measured, because a process that gets no processor keeps no promise.
+A new fault is one entry in `FAULTS`. Limits are in real seconds. The measured stall of the host is
+added to them, because a process without a processor keeps no promise.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ Act = Callable[["Chaos", random.Random], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """lines: of the table of promises. lasts_s: least and most. limit_s: from its end until all is
-    well. loses: what may fail meanwhile: "" nothing, or in words. quiet: it gives no reason to
-    start or remove an instance. real: only on a real broker; killable: only on one that may be
-    killed, because it is started again. leads: it takes the leader away."""
+    """lines: of the table of promises. lasts_s: least and most. limit_s: from its end until the
+    stack is healthy. loses: permitted failures meanwhile as text, "" for none. quiet: it gives no
+    reason to start or remove an instance. real: only on a real broker; killable: only on a broker
+    that is started again after a kill. leads: it removes the leader."""
 
     name: str
     lines: str
@@ -116,7 +116,7 @@ def _broker(what: signal.Signals) -> Act:
 
 
 def broker_on(address: str) -> int:
-    """The process of the Kafka of `make kafka` that listens on `address`; 0 where there is none."""
+    """Process id of the Kafka of `make kafka` that listens on `address`; 0 if there is none."""
     port = address.rpartition(":")[2]
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -168,7 +168,7 @@ async def _resume_engine(chaos: Chaos, rng: random.Random) -> None:
 
 
 def engine_on(port: str) -> int:
-    """The process of this run's engine that listens on `port`; 0 where there is none."""
+    """Process id of this run's engine that listens on `port`; 0 if there is none."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -181,7 +181,7 @@ def engine_on(port: str) -> int:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process descends from this one: others may run the same on this machine."""
+    """Whether a process descends from this one, because the machine may run other stacks."""
     while pid > 1:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -193,7 +193,8 @@ def _is_ours(pid: int) -> bool:
 
 
 def _wrong_clock(chaos: Chaos, by_s: float) -> None:
-    """Executors read their file at each start: another clock, and a new life."""
+    """Restart executors with another clock, because they read the file of their clock only at the
+    start."""
     path = chaos.stack.folder / f"{chaos.hit}.json"
     base = shifted(chaos.stack.base, by_s)
     text = path.read_text()
@@ -217,8 +218,8 @@ Raw = tuple[str, bytes | None, bytes]
 
 
 async def _write(chaos: Chaos, records: Sequence[Raw]) -> list[Any]:
-    """Write (topic, key, value) signed as their writers sign: what a stranger writes is believed
-    by nobody. Returns the broker's answers."""
+    """Write (topic, key, value), signed as their writers sign, because readers ignore unsigned
+    records. Returns the broker's answers."""
     signer = Signer(Keys(chaos.stack.key), lambda: time.time_ns() // 1_000_000, "chaos")
     writer = producer(chaos.stack.bootstrap, "chaos")
     await writer.start()
@@ -250,7 +251,7 @@ async def _poison(chaos: Chaos, rng: random.Random) -> None:
 
 
 async def _extreme(chaos: Chaos, rng: random.Random) -> None:
-    """Valid records at their bounds, which nobody may believe."""
+    """Write valid records at their bounds, which no reader may believe."""
     chaos.hit = "every topic"
     prefix, cluster = chaos.stack.prefix, chaos.stack.config.cluster
     idle = [node for node, status in sorted(chaos.topics.statuses.items()) if not status.instances]
@@ -265,7 +266,7 @@ async def _extreme(chaos: Chaos, rng: random.Random) -> None:
 
 
 async def _foreign(chaos: Chaos, rng: random.Random) -> None:
-    """Empty assignments and routes: of a former leader, of one that never claimed, unsigned."""
+    """Write empty assignments and routes: of a former leader, of one without a claim, unsigned."""
     chaos.hit = "assignments and routes"
     prefix = chaos.stack.prefix
     records: list[Raw] = []
@@ -297,7 +298,7 @@ async def _prices(chaos: Chaos, rng: random.Random) -> None:
         jump = Price(pool.id, 1000.0 * pool.price_usd_per_h, now_ms)
         records.append((PRICES.wire_name(prefix), pool.id.encode(), encode(jump)))
     for number, taken in enumerate(await _write(chaos, records)):
-        if number % 5 != 4:  # the fifth is a price, if an absurd one
+        if number % 5 != 4:  # the fifth is an absurd price
             chaos.poison.add((PRICES.name, taken.partition, taken.offset))
 
 
@@ -384,7 +385,7 @@ FAULTS: tuple[Fault, ...] = (
 def order(
     rng: random.Random, embedded: bool, only: str = "", *, killable: bool = False
 ) -> list[Fault]:
-    """Every fault once, shuffled; a longer run goes round again with another order."""
+    """Return every fault once, shuffled; a longer run repeats them in another order."""
     faults = [fault for fault in FAULTS if not (fault.real and embedded)]
     faults = [fault for fault in faults if killable or not fault.killable]
     faults = [fault for fault in faults if only in ("", fault.name)]

@@ -1,7 +1,7 @@
-"""The processes under test: two controllers, an executor per region, two gateways, engines.
+"""Processes under test: two controllers, an executor per region, two gateways, engines.
 
-Each process reaches the broker through a relay of its own. Engines are simulated ones that come up
-within seconds. Processes that are killed are started again, as an init system would.
+Each process reaches the broker through a relay of its own. Engines are simulated and start within
+seconds. Killed processes are started again, as by an init system.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Stack:
         await self.children.start(child)
 
     def pid(self, name: str) -> int:
-        """Of a part's process now, 0 while there is none."""
+        """Process id of a part now, 0 while there is none."""
         process = self.parts[name].process
         return process.pid if process is not None and process.returncode is None else 0
 
@@ -123,11 +123,11 @@ class Stack:
             os.kill(pid, what)
 
     def leader(self) -> str:
-        """Which controller came to lead last, by its own word; "" before any did."""
+        """Controller that came to lead last, by its own record; "" before the first."""
         return max(self.leads_since, key=lambda n: self.leads_since[n][0], default="")
 
     def controller(self, name: str) -> Child:
-        """A controller's process."""
+        """Process of a controller."""
         child = self._child(
             name, "streams.controller", "--config", str(self.path),
             "--broker", self.relays[name].address, "--time-base", self.base.format(),
@@ -177,7 +177,7 @@ class Stack:
 
     def waited_s(self) -> float:
         """CPU seconds for which the controllers' main threads were ready and had to wait, so far:
-        the host's own stall, by the kernel's count."""
+        the host's stall, as the kernel counts it."""
         waited = 0.0
         for name in self._controllers:
             try:
@@ -189,5 +189,5 @@ class Stack:
 
 
 def shifted(base: TimeBase, by_s: float) -> TimeBase:
-    """`base` as a host sees it whose clock is `by_s` ahead."""
+    """`base` as seen by a host whose clock is `by_s` ahead."""
     return replace(base, origin_ms=base.origin_ms + int(by_s * 1000))

@@ -1,6 +1,6 @@
-"""What an onlooker sees: every record of the topics, every request, and how the host stalls.
+"""Observer of a run: every record of the topics, every request, and the stalls of the host.
 
-Reads the broker directly, not through a relay, and takes part in nothing.
+It reads the broker directly, not through a relay, and writes nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _BODY_TOKENS = 32
 
 @dataclass(slots=True)
 class Topics:
-    """The records of a run as they are read. statuses, assignments, routes: last by key; heard:
-    monotonic seconds of each node's last status. windows: of all telemetry, by a reader that never
-    failed. numbers: how often each (leader token, decision number) was read. launches: by instance,
-    when its processes were started."""
+    """Records of a run. statuses, assignments, routes: last by key; heard: monotonic seconds of
+    each node's last status. windows: of all telemetry, by a reader that never failed. numbers: how
+    often each (leader token, decision number) was read. launches: by instance, the start times of
+    its processes."""
 
     statuses: dict[str, Status] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Topics:
     launches: dict[str, set[int]] = field(default_factory=dict)
 
     async def follow(self, stack: Stack, embedded: bool) -> None:
-        """Until cancelled."""
+        """Read until cancelled."""
         known: dict[TopicPartition, int] = {}
         while True:
             reading = consumer(
@@ -99,7 +99,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of the load. status: 0 where no answer came."""
+    """One request of the load. status: 0 without an answer."""
 
     model: str
     gateway: str
@@ -111,14 +111,14 @@ class Request:
 
 @dataclass(slots=True)
 class Load:
-    """A steady open load on both gateways. factor: of its rate, for bursts."""
+    """A steady open load on both gateways. factor: multiplies its rate, for bursts."""
 
     requests: list[Request] = field(default_factory=list)
     factor: float = 1.0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, stack: Stack) -> None:
-        """Send until cancelled; a late sender catches up, so the rate holds."""
+        """Send until cancelled; a late sender catches up, so that the rate holds."""
         async with ClientSession(timeout=ClientTimeout(total=60.0)) as session:
             due_s, turn = time.monotonic(), 0
             while True:
@@ -145,18 +145,18 @@ class Load:
         self.requests.append(Request(model, gateway, sent_s, took_s, status, why))
 
     def failed(self, since_s: float, until_s: float) -> list[Request]:
-        """Requests sent in this time that got no good answer."""
+        """Requests sent in this period without a good answer."""
         return [r for r in self.requests if since_s <= r.sent_s < until_s and r.status != 200]
 
 
 @dataclass(slots=True)
 class Host:
-    """How long a process that wanted to run had to wait: late_s, in all, of a sleeper here."""
+    """Stall of the host. late_s: total delay of a sleeping task here."""
 
     late_s: float = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure until cancelled."""
         while True:
             due_s = time.monotonic() + 0.05
             await asyncio.sleep(0.05)

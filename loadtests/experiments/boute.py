@@ -1,4 +1,4 @@
-"""BOute, Table 3: what a quality and a latency cost, stand-alone, uniform, homogeneous and ours.
+"""BOute, Table 3: cost of a quality and a latency, stand-alone, uniform, homogeneous and ours.
 
     python -m loadtests.experiments.boute [--steps N] [--json OUT]
     python -m loadtests.experiments.boute --scale [--steps N] [--json OUT]
@@ -10,13 +10,13 @@ with probability 0.93 - 0.28 d, the large one with 0.96 - 0.07 d (so 84% to 92.5
 the paper's GSM8K range). P95 latency limits are read as limits of TTFT and TPOT at 256 output
 tokens. Costs, per quality:
 
-stand-alone     everything to the large model, on one GPU type or on mixed ones
-uniform         the split of least cost when both models get the same money (RouteLLM in the paper)
+stand-alone     every request to the large model, on one GPU type or on mixed ones
+uniform         the split of least cost when both models get the same money (the paper: RouteLLM)
 homogeneous     splits and fleets optimised on the best single GPU type (BOute-Homo)
 ours            splits and fleets optimised together
 
-With --scale: how long the whole front takes at the sizes of Table 2, one eight-GPU server of each
-type, candidates included (BOute's times include its simulations of candidates).
+With --scale: the time of the whole front at the sizes of Table 2, one eight-GPU server of each
+type, with candidates (BOute's times include its simulations of candidates).
 """
 
 from __future__ import annotations
@@ -55,13 +55,17 @@ PAPER = {
                    "homogeneous": 36.07, "ours": 32.18},
 }  # fmt: skip
 RATE, OUTPUT = 100.0, 256.0
-MORE_PRICES = {**PRICES, "A100": 1.75, "L40S": 1.20}  # Demystifying's Table 1, and the market's
+MORE_PRICES = {
+    **PRICES,
+    "A100": 1.75,
+    "L40S": 1.20,
+}  # from Demystifying's Table 1, and market prices
 TABLE_2 = ((3, "23.5 s"), (4, "32.5 s"), (6, "1.2 min"))
 
 
 def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Cluster:
-    """Pools of at most `most` servers of each of these GPUs, and the two models with this
-    latency."""
+    """Return pools of at most `most` servers of each of these GPUs, and the two models with this
+    latency limit."""
     pools = tuple(
         Pool(
             "cloud",
@@ -90,7 +94,7 @@ def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Clust
 
 
 def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityRoute:
-    """Scores and answers by the generator above."""
+    """Generate scores and answers as the module describes."""
     rng = np.random.default_rng(seed)
     difficulty = rng.random(n)
     scores = difficulty + rng.normal(0.0, 0.15, n)
@@ -100,18 +104,18 @@ def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityR
 
 
 class Prices:
-    """Fleets of one cluster, by the share of the large model."""
+    """Prices of fleets of one cluster, by the share of the large model."""
 
     def __init__(self, cluster: Cluster, profile: Profile, req_per_s: float = RATE) -> None:
         self.cluster, self.profile, self.req_per_s = cluster, profile, req_per_s
         self.known: dict[tuple[str, ...] | None, dict[tuple[float, ...], Plan]] = {}
 
     def of(self, split: Split) -> tuple[Plan, float, bool]:
-        """The joint plan of both models."""
+        """Joint plan of both models."""
         return self._planned(split.fractions, None)
 
     def alone(self, split: Split, model: str) -> float:
-        """USD/h of one model's share by itself; inf where it cannot be served."""
+        """USD/h of one model's share by itself; inf if no plan serves it."""
         _, usd, short = self._planned(split.fractions, (model,))
         return float("inf") if short else usd
 
@@ -166,7 +170,7 @@ def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict
 
 
 def scale(steps: int, profile: Profile) -> list[dict[str, float]]:
-    """The sizes of Table 2: CPU seconds of the exact front beside the paper's search."""
+    """Measure CPU seconds of the exact front and of the paper's search at the sizes of Table 2."""
     found = []
     print(f"front of {steps + 1} splits; one server of eight GPUs per type; 60 req/s, 12 s")
     for kinds, paper in TABLE_2:
@@ -187,7 +191,7 @@ def scale(steps: int, profile: Profile) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Print both cases beside the paper's."""
+    """Print both cases with the paper's figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=20, help="parts of the sample (20)")
     parser.add_argument("--json", default="", help="write the figures here")

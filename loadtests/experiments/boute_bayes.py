@@ -1,11 +1,11 @@
-"""BOute's way of search beside ours: multi-objective Bayesian optimisation against the exact front.
+"""BOute's search compared with ours: multi-objective Bayesian optimisation and the exact front.
 
     pip install 'shoal[bayes]'
     python -m loadtests.experiments.boute_bayes [--steps N] [--trials N] [--seed N]
 
 The case is that of `boute` (P95 latency 8 s). As in the paper (sec. 5) a point of the search is a
 threshold and a deployment candidate per model, from a table: the model alone on one GPU type, or on
-all of them. Optuna's multi-objective TPE sampler looks for low cost and high quality. The exact
+all of them. Optuna's multi-objective TPE sampler searches for low cost and high quality. The exact
 front has the joint plan of every threshold. Seconds are CPU time of this process.
 """
 
@@ -25,7 +25,7 @@ _ALL = "all"
 
 
 def main() -> None:
-    """Print both fronts, and whether ours is at least as good everywhere."""
+    """Print both fronts, and whether ours is at least as good at every point."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=20, help="parts of the sample (20)")
     parser.add_argument("--trials", type=int, default=150, help="of the search (150)")

@@ -1,11 +1,11 @@
-"""Cauchy, sec. 4.3: the deployment ILP of eq. 16 beside its two rivals and our planner.
+"""Cauchy, sec. 4.3: the deployment ILP of eq. 16, its two rivals and our planner.
 
     python -m loadtests.experiments.cauchy_allocation [--page docs/experiments.md]
 
 The paper's cluster (8 H800, 8 H20, 8 A800, two GPUs in a server, prices of its Table 1) serves
 Llama-3.1-8B on each of its workloads at the paper's requests/s. Cost efficiency is tokens of the
-demand per USD of whole servers. Throughputs are those of our performance model; the paper names no
-SLO: 2 s to the first token and 100 ms per token here.
+demand per USD of whole servers. Throughputs are those of our performance model. The paper names no
+SLO; here it is 2 s to the first token and 100 ms per token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAPER = "DailyMail: CO-LP +46.9% over MCE-LP, +28.9% over MC-LP; highest on all 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One plan. efficiency: 1,000 tokens of the demand per USD; combos: what it runs."""
+    """One plan. efficiency: 1,000 tokens of the demand per USD; combos: its combos."""
 
     workload: str
     strategy: str
@@ -68,7 +68,7 @@ def cluster_of(input_tokens: float, output_tokens: float) -> Cluster:
 
 
 def planned(workload: str, name: str) -> Row:
-    """The plan of one strategy; InvalidValue where it does not serve the demand."""
+    """The plan of one strategy; raises InvalidValue if it does not serve the demand."""
     inputs, outputs, rate = WORKLOADS[workload]
     cluster = cluster_of(inputs, outputs)
     lengths = cluster.services[0].lengths

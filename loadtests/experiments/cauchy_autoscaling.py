@@ -1,12 +1,12 @@
-"""Cauchy, sec. 4.6: the same plan kept as it is, and adapted by the control loop.
+"""Cauchy, sec. 4.6: a fixed plan compared with the control loop.
 
     python -m loadtests.experiments.cauchy_autoscaling [--minutes 60] [--page docs/experiments.md]
 
-The paper's cluster, model and lengths (`cauchy_allocation`). Arrivals are Poisson, their rate
+The paper's cluster, model and lengths (`cauchy_allocation`). Arrivals are Poisson. Their rate
 follows the Azure trace of 2023 (conversations, minute by minute), scaled so that its mean is the
 paper's requests/s of the workload; lengths are lognormal around the paper's means. Both fleets
-start as the controller's own plan for that mean; one stays so, the other is the controller's. The
-same requests meet both in the simulator. Latency is end to end, over the requests served.
+start as the controller's own plan for that mean; one stays fixed, the controller changes the other.
+The same requests meet both in the simulator. Latency is end to end, over the requests served.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One fleet on one workload. p90_s: end to end; served: of all requests; moves: how often the
-    fleet was changed after the start."""
+    """Result of one fleet on one workload. p90_s: end to end; served: share of all requests; moves:
+    number of changes of the fleet after the start."""
 
     p90_s: float
     served: float
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def scenario_of(workload: str, rates: Sequence[float], seed: int) -> Scenario:
-    """rates: per minute, relative to their mean."""
+    """Return the scenario. rates: per minute, relative to their mean."""
     inputs, outputs, req_per_s = WORKLOADS[workload]
     declared = cluster_of(inputs, outputs)
     service = replace(
@@ -72,7 +72,7 @@ def scenario_of(workload: str, rates: Sequence[float], seed: int) -> Scenario:
 
 
 def both(scenario: Scenario) -> tuple[Outcome, Outcome]:
-    """The first plan kept, and the control loop."""
+    """Run the fixed plan, and the control loop."""
     live = simulate(scenario, ControllerUnderTest())
     first = [one for one in live.ordered if one.at_s <= scenario.lead_s]
     if not first:
@@ -82,7 +82,7 @@ def both(scenario: Scenario) -> tuple[Outcome, Outcome]:
 
 
 def outcome(timeline: Timeline, scenario: Scenario) -> Outcome:
-    """What a run came to."""
+    """Return the result of a run."""
     took_s = [
         row.end_s - row.arrival_s
         for row in timeline.requests
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(found: dict[str, tuple[Outcome, Outcome]]) -> list[str]:
-    """Both fleets beside the paper's."""
+    """Format both fleets with the paper's figures."""
     heads = ["workload", "p90 fixed", "p90 control loop", "change", "paper", "served fixed / loop",
              "USD/h fixed / loop", "changes of the fleet"]  # fmt: skip
     rows = []

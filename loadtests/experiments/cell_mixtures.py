@@ -1,9 +1,9 @@
 """Mixtures of cells for a rate: Cornserve's Algorithm 2, and the exact one.
 
-Algorithm 2 fills a rate greedily and is said to be optimal; it is not, because it never takes a
-cell that overshoots what is left unless nothing smaller fits: with cells of (1 GPU, 1 req/s),
-(2, 2.1) and (4, 5), 4.9 req/s cost it five GPUs where one cell of four does. `fewest_gpus` is
-exact, and as fast.
+The paper calls Algorithm 2, which fills a rate greedily, optimal. It is not, because it takes a
+cell that overshoots the remaining rate only if nothing smaller fits. With cells of (1 GPU, 1
+req/s), (2, 2.1) and (4, 5), it needs five GPUs for 4.9 req/s although one cell of four GPUs
+suffices. `fewest_gpus` is exact, and as fast.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _ROUNDING = 1e-9
 
 
 def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
-    """Algorithm 2: GPUs of a cell -> how many. The largest cell that does not overshoot what is
-    left, else the smallest."""
+    """Algorithm 2: GPUs of a cell -> number of cells. It takes the largest cell that does not
+    overshoot the remaining rate, else the smallest."""
     _check(cells, req_per_s)
     mixture: dict[int, int] = {}
     left = req_per_s
@@ -31,7 +31,7 @@ def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
 
 
 def fewest_gpus(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
-    """The mixture of fewest GPUs that serves `req_per_s`, and of these the one that serves most.
+    """The mixture of fewest GPUs that serves `req_per_s`; among equals, the one that serves most.
 
     most[n] = the largest rate on n GPUs, an unbounded knapsack over small sizes.
     """

@@ -1,8 +1,8 @@
-"""Requests through a model of components, in virtual time: what a plan really carries.
+"""Simulation of requests through a model of components, in virtual time: the capacity of a plan.
 
-Owns the queues of the stages: each instance does one request after another, as the simulated stage
-does. The paths come from the same `serving.paths` as at gateways; `carry_by_queues` asks the queues
-instead, to compare with. Deterministic: arrivals and sizes are given.
+The stages have queues: each instance does one request after another, as the simulated stage does.
+The paths come from the same `serving.paths` as at gateways; for comparison, `carry_by_queues`
+routes by the queues. Deterministic: arrivals and sizes are given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Seconds = Callable[[str, tuple[str, ...]], float]
 
 @dataclass(frozen=True, slots=True)
 class GraphRequest:
-    """One request. size: of its media, in means: encoders take so much longer for it."""
+    """One request. size: of its media, relative to the mean; encoders take proportionally
+    longer."""
 
     at_s: float
     kind: str
@@ -30,15 +31,15 @@ class GraphRequest:
 
 @dataclass(slots=True)
 class Carried:
-    """What came of a run. latencies_s: of all requests, by arrival. busy_s: by instance. taken: by
-    kind and path."""
+    """Result of a run. latencies_s: of all requests, by arrival. busy_s: by instance. taken: number
+    of requests by kind and path."""
 
     latencies_s: list[float] = field(default_factory=list)
     busy_s: dict[str, float] = field(default_factory=dict)
     taken: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def share_within(self, limit_s: float) -> float:
-        """The share of requests that were answered within `limit_s`."""
+        """The share of requests with an answer within `limit_s`."""
         good = sum(latency <= limit_s for latency in self.latencies_s)
         return good / len(self.latencies_s) if self.latencies_s else 1.0
 
@@ -49,8 +50,8 @@ def carry(
     requests: Sequence[GraphRequest],
     sized: frozenset[str] = frozenset(),
 ) -> Carried:
-    """Send `requests` (by time) through `groups` along planned paths. sized: components that take
-    as long as a request's media are large."""
+    """Send `requests` (by time) through `groups` along planned paths. sized: components whose time
+    is proportional to the size of a request's media."""
     paths, free, found = ComponentPaths(), dict[Endpoint, float](), Carried()
     paths.apply(groups)
     latencies = [0.0] * len(requests)
@@ -89,8 +90,8 @@ def carry_by_queues(
     requests: Sequence[GraphRequest],
     sized: frozenset[str] = frozenset(),
 ) -> Carried:
-    """The same by the shortest queue: at every hop the instance, of all that can go on with the
-    request, that would be done with what it is given first."""
+    """Send `requests` by the shortest queue: at every hop to the instance that can continue the
+    request and would finish its part first."""
     free, found = dict[Endpoint, float](), Carried()
     stages = [(s.name, end) for group in groups for s in group.stages for end in s.endpoints]
     of = {option.name: option for option in graph.deployments}
@@ -107,7 +108,7 @@ def carry_by_queues(
             if not role or any((graph.after[c] & left[n]) - role for c in role):
                 continue
             took = _took(seconds, stage, tuple(sorted(role)), requests[n], sized)
-            # Per component: who does more of the request may take longer for it.
+            # Per component: an instance that does more of the request may take longer for it.
             done = (max(now_s, free.get(end, 0.0)) - now_s + took) / len(role)
             if best is None or (done, order) < best[:2]:
                 best = done, order, stage, end, role, took
@@ -124,7 +125,8 @@ def carry_by_queues(
 
 
 def seconds_on(graph: ComponentGraph, gpu: str) -> Seconds:
-    """The times of `graph` where all stages run on one kind of GPU, named as its deployments."""
+    """The times of `graph` if all stages run on one kind of GPU, by the names of its
+    deployments."""
     times = graph.seconds(gpu)
     return lambda stage, runs: times[stage, frozenset(runs)]
 
@@ -136,7 +138,7 @@ def _took(
     request: GraphRequest,
     sized: frozenset[str],
 ) -> float:
-    """The mean time, longer for large media by the part of it that is an encoder's."""
+    """The mean time; the encoder's part of it grows with the size of the media."""
     mean = seconds(stage, runs)
     encoders = sized & set(runs)
     if not encoders:
@@ -147,7 +149,7 @@ def _took(
 def _work(
     found: Carried, free: dict[Endpoint, float], at: Endpoint, now_s: float, took_s: float
 ) -> float:
-    """`at` does something that takes `took_s`, after all that it has; when it is done."""
+    """Let `at` work for `took_s` after its earlier work; returns the time of completion."""
     done_s = max(now_s, free.get(at, 0.0)) + took_s
     free[at] = done_s
     found.busy_s[at.instance] = found.busy_s.get(at.instance, 0.0) + took_s

@@ -1,7 +1,7 @@
 """Coral's two baselines on allocation instances: Homo, and Cauchy with its combos.
 
-Owns their rules over arrays, as Coral's section 6.1 describes them: Homo takes, model by model, the
-homogeneous template with the most goodput per USD and goes on with the next where nodes run out;
+They are rules over arrays, as Coral's section 6.1 describes them. Homo takes, model by model, the
+homogeneous template with the most goodput per USD and continues with the next if nodes run out.
 Cauchy builds combos of homogeneous prefill and decode replicas, one prefill replica to several
 decode ones, and solves its ILP (eq. 16). Their plans have the rows of `optimizer.templates`.
 """
@@ -92,9 +92,10 @@ class Combo:
 def combos(
     instance: TemplateProblem, pairs: list[tuple[int, int]], most_nodes: int = 1
 ) -> list[Combo]:
-    """Every pair of replicas at the ratio with the cheapest request, and at the best one with a
-    single prefill replica: where nodes are short, two of a kind may not be there. weight: P / C,
-    with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance)."""
+    """Return every pair of replicas at the ratio with the cheapest request, and at the best ratio
+    with a single prefill replica, because scarce nodes may not suffice for two of a kind. weight: P
+    / C, with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance).
+    """
     return [
         combo
         for index, (first, second) in enumerate(pairs)
@@ -131,7 +132,7 @@ def cauchy(
     time_limit_s: float = 60.0,
     most_nodes: int = 1,
 ) -> Ints:
-    """Rows of Cauchy's plan: least sum of P / C; goodput first where demand cannot be met."""
+    """Rows of Cauchy's plan: least sum of P / C; goodput first if the demand cannot be met."""
     every = combos(instance, pairs, most_nodes)
     wanted = np.array([float(instance.demand_req_per_s[first]) for first, _ in pairs])
     counts = _solve(instance, every, wanted, time_limit_s, None)
@@ -164,7 +165,7 @@ def _solve(
     time_limit_s: float,
     first: str | None,
 ) -> list[int] | None:
-    """Counts of combos; None where the demand cannot be met. first: "goodput" maximises the sum of
+    """Counts of combos; None if the demand cannot be met. first: "goodput" maximises the sum of
     served shares instead of requiring them."""
     model = pulp.LpProblem("cauchy", pulp.LpMinimize)
     x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(every))]

@@ -4,8 +4,8 @@
            [--nodes N] > shoal.yaml
 
 Models, SLOs, nodes, prices and demand: `coral_setup`. Library `coral`: an instance may join any
-nodes, as in the paper (simulated engines only). Library `vllm`: what vLLM can run, which is equal
-slices of nodes.
+nodes, as in the paper (simulated engines only). Library `vllm`: equal slices of nodes, which vLLM
+can run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PIPELINES = {"vllm": "same-slice", "coral": "any"}
 
 
 def config(setup: Setup, library: str, most_nodes: int) -> str:
-    """The text of the file; at most `most_nodes` of each kind in each region."""
+    """Return the text of the file; at most `most_nodes` of each kind in each region."""
     lines = [
         f"# Coral's {setup.name} setup: {len(setup.models)} models, {len(setup.nodes)} kinds of "
         f"nodes, {len(setup.regions)} regions.",

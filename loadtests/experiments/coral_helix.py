@@ -9,9 +9,9 @@ Helix's own throughput is not printed by Coral, so its plan is modelled: all nod
 without a latency limit, prompts and tokens sharing every stage, the best of all stage counts; nodes
 are dealt to stages by their strength, layers by an exact search. Both by our performance model.
 
-Stated, since the paper does not say: the nodes are 4 x 1 A100, 6 x 1 V100, 8 x 1 and 4 x 2 L4,
-10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on demand, sizes that are not sold at their share of the
-next one.
+Assumptions, because the paper does not say: the nodes are 4 x 1 A100, 6 x 1 V100, 8 x 1 and 4 x 2
+L4, 10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on demand, sizes that are not sold at their share of
+the next one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PAPER = "cost -21%, throughput +26%"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to use the cluster. used: nodes of each kind in it."""
+    """One use of the cluster. used: number of nodes of each kind."""
 
     name: str
     req_per_s: float
@@ -81,7 +81,7 @@ def instance(req_per_s: float) -> TemplateProblem:
 
 
 def allocated(problem: TemplateProblem, name: str) -> Row:
-    """The cheapest placements for the demand, or for the most of it that can be served."""
+    """The cheapest placements for the demand, or for as much of it as possible."""
     plan = solve_templates(problem, SolveOptions(gap=0.005))
     if not len(plan.rows):
         raise InvalidValue("demand", float(problem.demand_req_per_s[0]), plan.result.reason)
@@ -93,7 +93,7 @@ def allocated(problem: TemplateProblem, name: str) -> Row:
 
 
 def one_pipeline(name: str, slo: Slo) -> Row:
-    """All nodes in one pipeline, at its best number of stages, each phase within its limit."""
+    """All nodes in one pipeline, with the best number of stages, each phase within its limit."""
     profile = default_profile()
     limits = ((Phase.PREFILL, slo.ttft_ms), (Phase.DECODE, slo.tpot_ms))
     tables = [
@@ -108,7 +108,7 @@ def one_pipeline(name: str, slo: Slo) -> Row:
 
 
 def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
-    """Requests/s of `counts` nodes dealt to `stages`, each to the weakest so far. table:
+    """Requests/s of `counts` nodes dealt to `stages`, each to the weakest stage so far. table:
     (configurations, layers), never rising in layers."""
     layers = table.shape[1]
     strength = (table * np.arange(1, layers + 1)).max(axis=1)
@@ -128,7 +128,8 @@ def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
 
 
 def compared() -> list[Row]:
-    """The one pipeline without a limit and within ours; our most; ours at four requests/s."""
+    """Return the one pipeline without a limit and within our limit; our plan for the most requests;
+    our plan for four requests/s."""
     plenty = instance(100.0)
     four = replace(plenty, demand_req_per_s=np.full(2, 4.0))
     return [

@@ -3,15 +3,15 @@
     python -m loadtests.experiments.coral_models [--setup core|extended] [--mix M...]
            [--library coral|vllm] [--vary] [--page docs/experiments.md]
 
-Models, SLOs, nodes and prices: `coral_setup`. Each plan is for the mean rate of one epoch and with
-all nodes one may want, so start penalties (under 1% in the paper) play no part.
+Models, SLOs, nodes and prices: `coral_setup`. Each plan is for the mean rate of one epoch, without
+a limit on nodes, so start penalties (under 1% in the paper) play no part.
 
 coral     ours over Coral's full library (any nodes in an instance, stages shared by several), the
-          baselines over its single homogeneous nodes, which is what the paper saw them choose
-vllm      ours over what vLLM can run (pipelines, matched pairs, one GPU type in a tensor-parallel
-          group) with waiting counted, the baselines over the same on single nodes
+          baselines over its single homogeneous nodes, as they choose in the paper
+vllm      ours over deployments that vLLM can run (pipelines, matched pairs, one GPU type in a
+          tensor-parallel group) with waiting counted, the baselines over the same on single nodes
 
---vary changes one assumption at a time, to find what the ratios depend on.
+--vary changes one assumption at a time, to show how the ratios depend on it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ _METHODS = ("shoal", "homo", "cauchy")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """USD/h of ours, and of Homo and Cauchy by it. largest: the same for the last model alone."""
+    """USD/h of ours, and cost of Homo and Cauchy relative to it. largest: the same for the last
+    model alone."""
 
     name: str
     usd_per_h: float
@@ -78,7 +79,8 @@ class Row:
 
 
 def on_library(setup: Setup, profile: Profile, mixes: Sequence[str], nodes: int = 1) -> list[Row]:
-    """Costs over Coral's full library; nodes: the most in a baseline's replica, 0 = any number."""
+    """Costs over Coral's full library; nodes: most nodes of a baseline's replica, 0 = any
+    number."""
     made, rows = libraries(setup, profile), []
     for mix in mixes:
         problem = instance(setup, made, mix, PLENTY)
@@ -101,7 +103,7 @@ def on_library(setup: Setup, profile: Profile, mixes: Sequence[str], nodes: int 
 
 
 def on_vllm(setup: Setup, profile: Profile, mixes: Sequence[str]) -> list[Row]:
-    """Costs over what vLLM can run."""
+    """Costs over deployments that vLLM can run."""
     cluster, rows = _cluster(setup), []
     gpus = {pool.id: pool.gpu.name for pool in cluster.pools}
     for mix in mixes:
@@ -121,7 +123,7 @@ def on_vllm(setup: Setup, profile: Profile, mixes: Sequence[str]) -> list[Row]:
 
 
 def _known(problem: PlanningProblem, method: str, gpus: Mapping[str, str]) -> PlanningProblem:
-    """With the combos that a method knows: the baselines single nodes, Homo one GPU type."""
+    """Keep only the combos of a method: single nodes for the baselines, one GPU type for Homo."""
 
     def allowed(combo: Combo) -> bool:
         single = all(member.stage == 0 for member in combo.members)

@@ -1,14 +1,14 @@
-"""Coral, sec. 6.4: cost and goodput where nodes are short.
+"""Coral, sec. 6.4: cost and goodput with scarce nodes.
 
     python -m loadtests.experiments.coral_scarce [--setup core|extended] [--epochs N] [--seed S]
            [--alike gpus|nodes] [--page docs/experiments.md]
 
-Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Stated, since
-Alibaba's trace is not at hand: in each epoch nodes of all kinds and regions come in a drawn order,
-of each size as many GPUs as of any other (--alike nodes: as many nodes); available are the fewest
-first ones with which our plan serves everything, and 25% (core) or 75% (extended) more. As in the
-paper a method that cannot serve the demand is asked for less of every model until it can (steps of
-2%); goodput is the share at which it ends, cost that of its plan then.
+Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Alibaba's trace is
+not available, so this experiment assumes: in each epoch nodes of all kinds and regions come in a
+drawn order, of each size as many GPUs as of any other (--alike nodes: as many nodes). The shortest
+prefix of that order with which our plan serves everything is available, and 25% (core) or 75%
+(extended) more. As in the paper a method that cannot serve the demand is asked for less of every
+model until it can (steps of 2%). Goodput is the share at that point, cost that of the plan.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PAPER = {
 """Coral's cost and goodput by the baseline's."""
 MOST_NODES = 1000
 _STEPS = 50
-_LIMIT_S = 600.0  # of the baseline's MIP, which takes seconds
+_LIMIT_S = 600.0  # limit of the baseline's MIP
 
 Method = Callable[[TemplateProblem], Ints]
 
@@ -61,7 +61,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """nodes: available; gpus: of them."""
+    """Supply of one epoch. nodes: available nodes; gpus: their number of GPUs."""
 
     nodes: int
     gpus: int
@@ -69,7 +69,7 @@ class Epoch:
 
 
 def epochs(setup: Setup, seeds: Sequence[int], alike: str) -> list[Epoch]:
-    """One epoch for each seed, told as they come."""
+    """Return one epoch for each seed, and report each as it is ready."""
     plenty = instance(setup, libraries(setup, default_profile()), "balanced", MOST_NODES)
     methods: dict[str, Method] = {
         "shoal": lambda problem: ours(problem, 0.01),
@@ -117,7 +117,7 @@ def scarce(
 
 
 def most(problem: TemplateProblem, method: Method) -> Served:
-    """The largest share of the demand that `method` serves for every model, and what that costs."""
+    """The largest share of the demand that `method` serves for every model, and its cost."""
     low, high, usd_per_h = 0, _STEPS + 1, 0.0
     asked = _STEPS
     while high - low > 1:

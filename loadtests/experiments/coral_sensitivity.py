@@ -1,11 +1,11 @@
-"""Coral, sec. 6.7: how many templates and how much time N_max and rho cost, and what they gain.
+"""Coral, sec. 6.7: templates and CPU time for N_max and rho, and the gain of larger values.
 
     python -m loadtests.experiments.coral_sensitivity [--model NAME] [--page docs/experiments.md]
 
 The paper's test bed: the prefill phase of GPT-OSS 120B on the extended setup's 20 node
 configurations. For each pair of N_max (nodes of a template) and rho (its memory over the model's
-size): the multisets looked at, the templates kept, CPU seconds on one thread, and requests per USD
-of the best template. Our search knows at most 6 nodes, which is where the paper's curve is flat.
+size): the searched multisets, the kept templates, CPU seconds on one thread, and requests per USD
+of the best template. Our search takes at most 6 nodes; the paper's curve is flat from there on.
 """
 
 from __future__ import annotations

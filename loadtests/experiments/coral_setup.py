@@ -1,9 +1,9 @@
-"""Coral's models, nodes, prices and demand (Table 3, sec. 6.1), and allocation instances of them.
+"""Coral's models, nodes, prices and demand (Table 3, sec. 6.1), and their allocation instances.
 
-Owns what the paper prints of its two setups and what is stated where it does not: mean lengths of
-the datasets (Azure conversation 1155/211, Azure code 2048/28, BurstGPT 621/235 tokens), AWS
-on-demand prices of the smallest instance of 1, 2, 4 or 8 GPUs (sizes that AWS does not sell at half
-or a quarter of the next), the other regions 10 and 20% dearer.
+The two setups are the paper's. Values that the paper does not print are assumptions: mean lengths
+of the datasets (Azure conversation 1155/211, Azure code 2048/28, BurstGPT 621/235 tokens), AWS
+on-demand prices of the smallest instance of 1, 2, 4 or 8 GPUs (a size that AWS does not sell costs
+half or a quarter of the next), and regions that are 10 and 20% dearer than the first.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A setup of sec. 6.1. slack: nodes beyond those needed where they are scarce (sec. 6.4).
-    heavy: models that get 80% of the requests where demand is uneven (sec. 6.5)."""
+    """A setup of sec. 6.1. slack: nodes beyond the needed ones, if nodes are scarce (sec. 6.4).
+    heavy: models that get 80% of the requests under uneven demand (sec. 6.5)."""
 
     name: str
     models: tuple[Model, ...]
@@ -116,7 +116,7 @@ SETUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Per model its prefill and its decode templates: node counts and requests/s."""
+    """Prefill and decode templates of each model: node counts and requests/s."""
 
     nodes: tuple[Ints, ...]
     req_per_s: tuple[Floats, ...]
@@ -139,7 +139,8 @@ def libraries(setup: Setup, profile: Profile) -> Libraries:
 
 
 def instance(setup: Setup, made: Libraries, mix: str, available: Ints | int) -> TemplateProblem:
-    """What is to be allocated: groups in the order of `libraries`, start penalties left out."""
+    """Return the allocation instance: groups in the order of `libraries`, without start
+    penalties."""
     usd_per_h = setup.usd_per_h
     demand = [rate for rate in setup.req_per_s_of(mix).values() for _ in range(2)]
     return TemplateProblem(
@@ -154,10 +155,11 @@ def pairs(setup: Setup) -> list[tuple[int, int]]:
 
 
 def ours(problem: TemplateProblem, gap: float) -> Ints:
-    """Our plan within `gap` of the cheapest. No clock ends it: the same problem, the same plan."""
+    """Our plan within `gap` of the cheapest. It has no time limit, so the same problem gives the
+    same plan."""
     return solve_templates(problem, SolveOptions(gap=gap)).rows
 
 
 def feasible(problem: TemplateProblem) -> bool:
-    """Whether a plan was found that serves all of the demand."""
+    """Whether a plan exists that serves all of the demand."""
     return can_be_served(problem)

@@ -1,13 +1,13 @@
-"""Cornserve, sec. 6: what plans of a model of components carry in the simulator.
+"""Cornserve, sec. 6: capacity of plans for a model of components in the simulator.
 
     python -m loadtests.experiments.cornserve_simulated --trace mm-image_rate_10min.csv.gz
 
 Component rates are the paper's Table 1 (`loadtests.experiments.cornserve`), on 8 A100s. Arrivals
 follow the recorded rates of ServeGen's multimodal day, scaled, and the images of a request its
-histogram; the share of requests with images goes from none to all. For the planned paths, for
-everything in one deployment and for everything apart: the highest rate at which 95% of requests end
-within a limit, by bisection, with the same requests; then the same instances of the plan with
-requests sent to the shortest queue at every hop instead of along planned paths.
+histogram; the share of requests with images goes from none to all. The result is the highest rate
+at which 95% of requests end within a limit, by bisection, with the same requests: for the planned
+paths, for all components in one deployment and for each in its own. Then the same instances of the
+plan serve requests that go to the shortest queue at every hop instead of along planned paths.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ Run = Callable[[list[GraphRequest]], Carried]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A recorded day: rates per window relative to their mean, and how many images requests have.
-    images: (count, probability) of requests that have any; their mean is `mean_images`."""
+    """A recorded day: rates per window relative to their mean, and the number of images per
+    request. images: (count, probability) of requests that have any; their mean is `mean_images`."""
 
     rates: tuple[float, ...]
     images: tuple[tuple[int, float], ...]
 
     @property
     def mean_images(self) -> float:
-        """Images of a request that has some."""
+        """Mean number of images of a request with images."""
         return sum(count * p for count, p in self.images) / sum(p for _, p in self.images)
 
 
 def load_shape(path: Path) -> Shape:
-    """The rates of ServeGen's `*_rate_10min.csv` and the histogram beside it."""
+    """Read the rates of ServeGen's `*_rate_10min.csv` and the histogram in the same folder."""
     rates = [float(row["rate_rps"]) for row in read_rows(path) if row["rate_rps"].strip()]
     beside = path.with_name(path.name.replace("_rate_10min.csv", "_token_hist.json"))
     histogram = orjson.loads("\n".join(read_lines(beside, "a histogram")))["image_count"]
@@ -91,7 +91,7 @@ def requests_at(
 
 
 def routes_of(plan: ComponentPlan, model: ComponentGraph) -> RouteGroup:
-    """The plan as gateways would get it."""
+    """Return the plan as routes for gateways."""
     rates = dict(zip((kind.name for kind in model.types), model.rates(), strict=True))
     stages = tuple(
         Stage(
@@ -125,7 +125,7 @@ def held(run: Run, made: Callable[[float], list[GraphRequest]], start: float) ->
 
 
 def row(shape: Shape, share: float, overhead: float, seconds: float, seed: int) -> dict[str, float]:
-    """One mix: what each way holds, in requests/s."""
+    """Return the capacity of each method for one mix, in requests/s."""
     mix: dict[str, tuple[float, tuple[str, ...]]] = {}
     if share < 1.0:
         mix["text"] = (1.0 - share, ("llm",))

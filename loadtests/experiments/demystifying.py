@@ -1,16 +1,16 @@
-"""Demystifying Cost-Efficiency (ICML '25), sec. 5: what each decision in budget mode is worth.
+"""Demystifying Cost-Efficiency (ICML '25), sec. 5: gain of each decision in budget mode.
 
     python -m loadtests.experiments.demystifying [--budgets 15,30,60] [--json OUT]
     python -m loadtests.experiments.demystifying --scale
 
 The first prints, for the availabilities of Table 4, the mixes of Table 5 and each budget, the
-requests/s of our plan for Llama-3-70B and what is left without one of its decisions: one GPU type
-(the best of the six), a composition that spends the same on each type, one tensor-parallel size
-for all replicas (the best one), round robin over the replicas, and weights by speed alone, blind to
-types. Rates are those of our
-performance model at the paper's nine types (it measured on rented GPUs), prices those of Table 1.
-As in the paper, homogeneous fleets are not limited by availability. There is no SLO in the paper:
-limits are set far out. The second compares our one MIP with the paper's bisection on makespans.
+requests/s of our plan for Llama-3-70B, and of plans without one of its decisions: one GPU type (the
+best of the six), a composition that spends the same on each type, one tensor-parallel size for all
+replicas (the best one), round robin over the replicas, and weights by speed alone, which ignore
+types. Rates are those of our performance model at the paper's nine types (it measured on rented
+GPUs), prices those of Table 1. As in the paper, homogeneous fleets are not limited by availability.
+The paper has no SLO, so limits are set far out here. The second compares our one MIP with the
+paper's bisection on makespans.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Row:
 def case(
     cluster: Cluster, available: tuple[int, ...], budget: float, profile: Profile
 ) -> tuple[float, dict[str, float]]:
-    """Ours, and what is left without each decision (0 where nothing can be served)."""
+    """Requests/s of our plan, and without each decision (0 if no request can be served)."""
     rates = {s.model: 1.0 for s in cluster.services}
     arrays = per_gpu(arrays_of(cluster, rates, profile), available, budget)
     ours = most_work(arrays, seconds=20.0, gap=1e-3)
@@ -143,14 +143,14 @@ def _multiple(mix: Mix | Unfound | None) -> float:
 
 
 def _on(arrays: MixProblem, kind: int, budget: float) -> float:
-    """Only one GPU type, as many of it as the budget buys."""
+    """Plan with one GPU type, as many of it as the budget buys."""
     most = np.zeros(len(GPUS))
     most[kind] = np.floor(budget / PRICES[kind])
     return _multiple(most_work(replace(arrays, node_max=most), seconds=20.0, gap=1e-3))
 
 
 def _blind(arrays: MixProblem, copies: Ints) -> float:
-    """Every type by the same weights: each replica's speed on the whole mix."""
+    """Spread every type by the same weights: each replica's speed on the whole mix."""
     rates = np.zeros((len(arrays.busy), len(arrays.work)))
     config = arrays.busy.argmax(axis=0)
     rates[config, arrays.type_of] = 1.0 / arrays.busy.max(axis=0)
@@ -163,14 +163,14 @@ def _blind(arrays: MixProblem, copies: Ints) -> float:
 
 
 def _even_composition(arrays: MixProblem, available: tuple[int, ...], budget: float) -> float:
-    """The same money on each type, as far as it is available."""
+    """Spend the same on each type, as far as it is available."""
     share = budget / len(GPUS)
     most = np.minimum(np.floor(share / np.array(PRICES)), available)
     return _multiple(most_work(replace(arrays, node_max=most.astype(float)), 20.0, 1e-3))
 
 
 def _sized(arrays: MixProblem, gpus: int) -> float:
-    """Every replica on `gpus` GPUs."""
+    """Plan with every replica on `gpus` GPUs."""
     size = arrays.usage.sum(axis=0)[arrays.busy.argmax(axis=0)]
     fewer = restricted(arrays, np.flatnonzero(size == gpus))
     return _multiple(most_work(fewer, seconds=20.0, gap=1e-3))

@@ -1,4 +1,4 @@
-"""Baselines and the paper's search for the program of `autoscaler.optimizer.activity_lp`."""
+"""Baselines, and the paper's search, for the program of `autoscaler.optimizer.activity_lp`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def restricted(problem: MixProblem, activities: Ints) -> MixProblem:
 
 
 def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
-    """Each type spread evenly over all copies that can do it: round robin. For activities on one
-    configuration each."""
+    """Spread each type evenly over all copies that can serve it: round robin. Each activity uses
+    one configuration."""
     weight = (copies @ (problem.busy > 0.0)).astype(float)
     total = np.bincount(problem.type_of, weights=weight, minlength=len(problem.work))
     share: Floats = weight / np.where(total > 0.0, total, 1.0)[problem.type_of]
@@ -33,7 +33,7 @@ def makespan_by_bisection(
     problem: MixProblem, tolerance: float, seconds: float
 ) -> tuple[float, float] | None:
     """(feasible, infeasible) makespans no further apart than `tolerance`, by the feasibility MILPs
-    of Demystifying App. F; None when a limit struck before that."""
+    of Demystifying App. F; None if a time limit ends the search earlier."""
     if len(problem.unserved):
         return None
     gpus = max(1.0, float(problem.node_gpus @ problem.node_max))
@@ -43,8 +43,8 @@ def makespan_by_bisection(
     high = sum(float(each[problem.type_of == w].max()) for w in types)
     while high - low > tolerance:
         middle = (low + high) / 2.0
-        found = least_cost(problem, 1.0 / middle, seconds, gap=np.inf)  # the first plan will do
+        found = least_cost(problem, 1.0 / middle, seconds, gap=np.inf)  # the first plan suffices
         if found is Unfound.LIMIT:
-            return None  # that there is no plan was not proven
+            return None  # a plan may still exist
         low, high = (middle, high) if found is Unfound.IMPOSSIBLE else (low, middle)
     return high, low

@@ -1,7 +1,6 @@
-"""Where an experiment's table and chart go: its part of docs/experiments.md.
+"""Writer of an experiment's table and chart into its part of docs/experiments.md.
 
-Owns the form. `put` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->` and leaves
-what people wrote around it.
+`put` replaces the text between `<!-- NAME -->` and `<!-- /NAME -->` and keeps all other text.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _STYLE = (
 
 
 def rows_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def bar_chart(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_label: str) -> str:
-    """Bars side by side: one group for each name, in it one bar of each series; NaN draws none."""
+    """Draw grouped bars: one group for each name, with one bar for each series; NaN draws none."""
     most = max((v for values in series.values() for v in values if v == v), default=1.0) * 1.05
     wide, high = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(y_label)}">']
@@ -57,15 +56,15 @@ def bar_chart(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_la
 
 
 def standalone(svg: str) -> str:
-    """A chart of ours as a file of its own."""
+    """Return a chart of ours as the text of an SVG file."""
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
     return svg.replace("<svg ", head, 1).replace(">", ">" + _STYLE, 1) + "\n"
 
 
 def put(page: Path, name: str, lines: Sequence[str], svg: str = "") -> None:
-    """Replace the part called `name` of `page`; the chart goes into the folder beside it.
+    """Replace the part called `name` of `page`; the chart goes into a folder next to the page.
 
-    Raises InvalidValue where the page has no such part.
+    Raises InvalidValue if the page has no such part.
     """
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"

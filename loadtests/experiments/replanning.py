@@ -9,10 +9,10 @@ plans again and in one whose planner is away from then on:
     workload   90% of the requests have the short output from one moment on
     GPU drop   a node of four H100 is gone
 
-As much is offered as the best plan does of the mix of that moment (after a drop: as before it;
-after the shift a quarter more, since the simulated engines do better than plans count on).
-What is printed is what was served of it without waiting for more than a minute, and in brackets the
-share that was served of the type that fared worst: what a plan starves is no throughput of the mix.
+The offered load is the throughput of the best plan for the present mix (after a drop: as before it;
+after the shift a quarter more, because the simulated engines are faster than planned). The printed
+throughput counts requests that waited for at most a minute; the share in brackets is that of the
+worst-served type, because a plan that starves a type does not serve the mix.
 The paper measured rented GPUs and has no SLO (limits are set far out here); our rates are those of
 the performance model, so what to compare is the changes. Takes about two minutes of CPU.
 """
@@ -67,7 +67,7 @@ _NONE = Assignment("none", "none", 0, 0, 0)
 @dataclass(frozen=True, slots=True)
 class Row:
     """Requests/s served before the event, after it, and after planning again, each with the share
-    of the type that was served worst. offered: after the event."""
+    of the worst-served type. offered: after the event."""
 
     event: str
     offered: float
@@ -86,7 +86,8 @@ BEFORE = mix_of(MIXES[1])
 
 
 def surged() -> tuple[float, ...]:
-    """The mix with SHORT of all requests having the shortest output, each group as it was."""
+    """The mix in which SHORT of all requests have the shortest output and each group keeps its
+    share."""
     least = min(o for _, o in TYPES)
     short = sum(s for s, (_, o) in zip(BEFORE, TYPES, strict=True) if o == least)
     return tuple(
@@ -123,7 +124,7 @@ def cluster_of(model: str, budget: float, req_per_s: float) -> Cluster:
 
 
 def planned_req_per_s(cluster: Cluster, mix: Sequence[float]) -> float:
-    """What the planner says that the budget does of `mix`."""
+    """Requests/s of `mix` that the planner expects from the budget."""
     service = cluster.services[0]
     named = tuple((kind.name, share) for kind, share in zip(service.types, mix, strict=True))
     demand = Demand(service.model, 1.0, service.lengths, mix=named)
@@ -151,8 +152,8 @@ def arrivals(
 
 
 def served(calls: Sequence[Call], from_s: float, to_s: float) -> tuple[float, float]:
-    """(requests/s served of those that arrived then, the least share of a type). A type with fewer
-    than a hundred requests is not judged alone."""
+    """(requests/s served of the arrivals in this period, the least share of a type). A type with
+    fewer than a hundred requests is not judged alone."""
     came: dict[tuple[int, int], list[int]] = {}
     for call in calls:
         if from_s <= call.arrival_ms / 1000.0 - LEAD_S < to_s:

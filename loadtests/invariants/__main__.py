@@ -21,7 +21,8 @@ from loadtests.invariants.world import World
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One seed: what broke, in words; how often each line was checked; simulated seconds."""
+    """Result of one seed: the broken promises as text; how often each line was checked; simulated
+    seconds."""
 
     seed: int
     broken: tuple[str, ...]
@@ -32,8 +33,8 @@ class Outcome:
 
 
 def run(seed: int, kinds: Sequence[str] = ()) -> Outcome:
-    """Simulate `seed`, with faults of `kinds` where any are given; an exception in the product is a
-    broken promise too."""
+    """Simulate `seed`, with faults of `kinds` if any are given. An exception in the product counts
+    as a broken promise."""
     logging.disable(logging.CRITICAL)
     began = time.process_time()
     world = World(scenario(seed, kinds))
@@ -71,7 +72,7 @@ def _number(text: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0: all held; 1: something broke; 2: bad arguments."""
+    """Exit code 0: all promises held; 1: one broke; 2: bad arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.invariants",
         description="The control loop under injected faults, on a virtual clock.",

@@ -1,7 +1,7 @@
-"""What must hold in every run, whatever happens: the lines of the table that a simulation can hold.
+"""Promises that hold in every run: the lines of the table that a simulation can check.
 
-Looks at the world from outside: at the truth of nodes and processes, and at every tick of whoever
-leads. Each check is counted, so that a report can say how often a promise was put to the test.
+Each check compares the true state of nodes and processes, and every tick of the leader, with a
+promise. Checks are counted, so that a report shows how often each promise was tested.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from loadtests.invariants.controller import Controller
     from loadtests.invariants.world import World
 
-_WAY_S = 3.0  # a record's way and two ticks
+_WAY_S = 3.0  # delay of a record and two ticks
 _TAKEOVER_S = 10.0
-_EVERY = 40  # every so many ticks is decided twice
+_EVERY = 40  # every 40th tick is decided twice
 _EXACT_S = 40
 _LEAVING = (Life.UNROUTED, Life.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A promise that did not hold. line: of the table."""
+    """A broken promise. line: its line of the table."""
 
     line: str
     at_s: float
@@ -46,8 +46,8 @@ class Broken:
 
 
 class Promises:
-    """Checks of one world. checked: how often each line was looked at with something at stake.
-    believable_usd: what feeds truly said."""
+    """Checks of one world. checked: how often each line was checked in a situation that could break
+    it. believable_usd: prices that feeds truly published."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -63,10 +63,10 @@ class Promises:
         self._ticks = 0
         self._serving: set[str] = set()
 
-    # -- each tick of whoever leads -----------------------------------------------------------
+    # -- each tick of the leader --------------------------------------------------------------
 
     def ticked(self, controller: Controller, done: TickResult) -> None:
-        """Whoever leads has decided."""
+        """Check a tick that the leader has decided."""
         self._ticks += 1
         self._ticked_s = self._world.now_s
         self._said |= {e.record.reason for e in done.effects if isinstance(e, PublishDecision)}
@@ -81,7 +81,7 @@ class Promises:
                        "the same observation led to other decisions")  # fmt: skip
 
     def _removals(self, controller: Controller, done: TickResult) -> None:
-        """Lines 1 to 4, 25: what forbids a scale-in."""
+        """Check lines 1 to 4 and 25: conditions that forbid a scale-in."""
         world, now_s = self._world, self._world.now_s
         for effect in done.effects:
             if not isinstance(effect, PublishDecision) or not effect.record.applied:
@@ -118,7 +118,7 @@ class Promises:
         return 0.0 if gap is None else self._world.now_s - gap
 
     def _since(self, kind: str, model: str) -> float | None:
-        """Since when a fault of `kind` hits `model`."""
+        """Return the second at which a fault of `kind` began to hit `model`; None without one."""
         for fault in self._world.active.get(kind, []):
             everything = kind == "telemetry gap" and fault.pick < 0.3
             if everything or model_of(self._world, fault) == model:
@@ -126,7 +126,7 @@ class Promises:
         return None
 
     def _budgets(self, done: TickResult) -> None:
-        """Lines 6 and 20: what leaves at a time, and what stays."""
+        """Check lines 6 and 20: how many groups leave at a time, and how many stay."""
         before = {group.name: group for group in done.before.groups}
         for group in done.after.groups:
             was = before.get(group.name)
@@ -138,7 +138,9 @@ class Promises:
                 continue
             own = [g for g in done.after.groups if g.model == group.model]
             if _ready(group, done):
-                self._serving.add(group.name)  # one that does not serve takes nothing away
+                self._serving.add(
+                    group.name
+                )  # the removal of a group that does not serve costs no capacity
             leaving = [g for g in own if g.life in _LEAVING and g.name in self._serving]
             rate = {g.name: _rate(g, done) for g in own}
             total = sum(rate[g.name] for g in own if _ready(g, done) or g in leaving)
@@ -157,7 +159,7 @@ class Promises:
             )
 
     def _is_surplus(self, group: ServingGroup, own: list[ServingGroup], done: TickResult) -> bool:
-        """Whether what stays ready without `group` covers all that is planned for, while nothing
+        """Whether the ready groups without `group` cover the whole planned demand, while no fault
         hides or distorts the model's demand."""
         model = group.model
         strain = self._since("strain", model)
@@ -171,13 +173,14 @@ class Promises:
         return sum(_rate(g, done) for g in stays) >= needed - 1e-6
 
     def _supply(self, done: TickResult) -> None:
-        """Line 15: only prices that a feed truly said are planned with."""
+        """Check line 15: plans use only prices that a feed truly published."""
         for pool, price in done.after.supply.prices.items():
             known = (pool, price.usd_per_h) in self.believable_usd
             self._hold("15", known, f"{pool} is believed to cost {price.usd_per_h}")
 
     def _solver(self, controller: Controller, done: TickResult) -> None:
-        """Lines 18 and 23: no answer changes nothing; full plans keep to their rate."""
+        """Check lines 18 and 23: a missing answer changes nothing; full plans keep to their
+        rate."""
         answers = done.observation.answers
         if answers and all(answer.outcome is Outcome.NONE for answer in answers):
             said = [e.record for e in done.effects if isinstance(e, PublishDecision)]
@@ -191,7 +194,7 @@ class Promises:
                 self._hold("23", recent <= MOST, f"{recent} full plans within a minute")
 
     def _silence(self, controller: Controller, done: TickResult) -> None:
-        """Lines 1 and 17: a gap is marked, and nobody is lost who speaks."""
+        """Check lines 1 and 17: a gap is marked, and no node that reports is taken for lost."""
         term_s = (done.now_ms - done.after.started_ms) / 1000.0
         for model, state in done.after.models.items():
             if self._gap_s(model) > _WAY_S + 1.0 and term_s > _WAY_S:
@@ -206,7 +209,7 @@ class Promises:
             self._hold("17", silent, f"{name} is taken for lost while it speaks")
 
     def _calm(self, since_s: float, until_s: float) -> bool:
-        """Whether nothing stood between executors and the leader in this time."""
+        """Whether no fault cut off executors from the leader between these seconds."""
         between = (
             "broker away", "leader cut", "slow network", "node cut", "region cut",
             "executor killed", "node lost", "lost writes", "leader stopped", "reclaim",
@@ -219,15 +222,15 @@ class Promises:
     # -- each second --------------------------------------------------------------------------
 
     def second(self) -> None:
-        """The world as it is now."""
+        """Check the world as it is now."""
         self._nodes()
         self._leaders()
         if round(self._world.now_s) % 10 == 0:
             self._clocks()
 
     def _nodes(self) -> None:
-        """Lines 8 and 9: one process per GPU, each instance started once for each failure, and
-        assignments that only go forward and were asked for by somebody who leads."""
+        """Check lines 8 and 9: one process per GPU, each instance started once for each failure,
+        and assignments that only go forward and come from a true leader."""
         for node in self._world.nodes.values():
             gpus = [gpu for p in node.processes.values() for gpu in p.gpus]
             self._hold("8", len(gpus) == len(set(gpus)), f"{node.name}: two processes on a GPU")
@@ -246,7 +249,7 @@ class Promises:
                 self._in_force.pop(node.name, None)
 
     def _leaders(self) -> None:
-        """Line 11: never two, and one soon."""
+        """Check line 11: never two leaders, and one soon."""
         world = self._world
         leading = [c.name for c in world.controllers.values() if c.leads]
         self._hold("11", len(leading) <= 1, f"{' and '.join(leading)} lead at the same time")
@@ -259,14 +262,14 @@ class Promises:
             self._led_s = world.now_s
         limit_s = _TAKEOVER_S if world.now_s > 20 else 20.0
         alone_s = world.now_s - self._led_s
-        self._hold("11", alone_s <= limit_s, f"nobody has led for {alone_s:.0f} s")
+        self._hold("11", alone_s <= limit_s, f"no leader for {alone_s:.0f} s")
         if not leading or hindered:
             self._ticked_s = max(self._ticked_s, self._led_s)
         quiet_s = world.now_s - self._ticked_s
         self._hold("11", quiet_s <= _TAKEOVER_S, f"no decision for {quiet_s:.0f} s")
 
     def _clocks(self) -> None:
-        """Line 16: whatever records claim, no window is ahead of its controller."""
+        """Check line 16: no window is ahead of its controller, at any time stamp of the records."""
         for controller in self._world.controllers.values():
             if controller.stopped:
                 continue
@@ -278,10 +281,10 @@ class Promises:
     # -- the end ------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """After the quiet time everything has converged."""
+        """Check that everything has converged after the quiet time."""
         world = self._world
         leader = world.leader()
-        self._hold("end", leader is not None, "nobody leads")
+        self._hold("end", leader is not None, "no controller leads")
         if leader is None:
             return
         state = leader.loop.state
@@ -312,10 +315,10 @@ class Promises:
         for fault in strays:
             said = any(f"by-hand-{fault.at_s:.0f}" in reason for reason in self._said)
             heard = self._calm(fault.at_s, fault.until_s)
-            self._hold("26", said or not heard, f"nobody said a word of {fault}")
+            self._hold("26", said or not heard, f"no decision mentions {fault}")
 
     def _served(self, leader: Controller, model: str, floor: int) -> None:
-        """Enough is ready, or it was said why not."""
+        """Check that enough instances are ready, or that the controller reports the reason."""
         world, state = self._world, leader.loop.state
         groups = [
             g for g in state.groups if g.model == model and g.life in (Life.ACTIVE, Life.RETIRING)
@@ -332,7 +335,8 @@ class Promises:
         self._hold("end", len(ready) >= floor or excused, f"{model}: {len(ready)} of {floor} ready")
 
     def _rates(self, leader: Controller) -> None:
-        """Line 13: the leader's window holds exactly what gateways reported, each record once."""
+        """Check line 13: the leader's window has exactly the requests that gateways reported, each
+        record once."""
         world = self._world
         now_ms = _now_ms(leader)
         skew_s = round((now_ms - T0) / 1000.0 - leader.process.now_s)
@@ -351,7 +355,8 @@ class Promises:
                 )
 
     def _hold(self, line: str, good: bool, what: str) -> None:
-        """The same thing is said once: a promise that stays broken fills no page."""
+        """Count a check, and record a failure once, so that a broken promise does not fill the
+        report."""
         self.checked[line] += 1
         if not good and (line, what) not in self._told:
             self._told.add((line, what))
@@ -368,7 +373,7 @@ def _rate(group: ServingGroup, done: TickResult) -> float:
 
 
 def _ready(group: ServingGroup, done: TickResult) -> bool:
-    """Whether executors say that all of it serves."""
+    """Whether executors report every instance of the group as ready."""
     return _states(group, done) == {InstanceState.READY}
 
 

@@ -1,4 +1,4 @@
-"""What the controller's real parts are given in place of Kafka clients, in virtual time."""
+"""Kafka clients in virtual time, for the real parts of the controller."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ _POLL_S = 0.1
 
 
 class SimProducer:
-    """A plain producer, as the seat has one."""
+    """A plain producer, as the seat uses."""
 
     def __init__(self, log: Log, link: Link) -> None:
         self._log = log
         self._link = link
 
     async def send_and_wait(self, name: str, value: bytes, key: bytes | None) -> Any:
-        """Write one record and wait for the broker's word."""
+        """Write one record and wait for the broker's acknowledgement."""
         return await written(self._log, self._link, name, value, key)
 
 
 async def written(log: Log, link: Link, name: str, value: bytes, key: bytes | None) -> Any:
-    """The record as the broker took it; KafkaConnectionError: nobody knows."""
+    """Write a record; returns it as the broker took it. Raises KafkaConnectionError if the broker
+    does not acknowledge it; the record may exist all the same."""
     await asyncio.sleep(link.delay_s())
     if link.cut or log.away:
         await asyncio.sleep(1.0)
@@ -53,7 +54,7 @@ def _append(log: Log, link: Link, name: str, value: bytes, key: bytes | None) ->
 
 
 class SimLeaderProducer:
-    """As `LeaderProducer`: transactions where the broker has them."""
+    """Simulated `LeaderProducer`, with transactions if the broker has them."""
 
     def __init__(self, log: Log, link: Link) -> None:
         self._log = log
@@ -66,7 +67,7 @@ class SimLeaderProducer:
         return self._log.transactional
 
     async def open(self) -> None:
-        """Fence whoever wrote before."""
+        """Fence the earlier producer."""
         await asyncio.sleep(self._link.delay_s())
         if self._link.cut or self._log.away:
             raise KafkaConnectionError("no broker")
@@ -86,7 +87,7 @@ class SimLeaderProducer:
 
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
-        """Whole or not at all, where there are transactions."""
+        """Write the queued records; with transactions, all or none."""
         if not self.transactional:
             yield
             return
@@ -109,7 +110,7 @@ class SimLeaderProducer:
 
 
 class Followed:
-    """Topics that a controller follows; as `ControlTopics` and as a source of demand."""
+    """Topics that a controller follows, as `ControlTopics` and as a source of demand."""
 
     def __init__(
         self,
@@ -124,18 +125,18 @@ class Followed:
         self._take = take
 
     async def follow(self) -> None:
-        """Until the process ends."""
+        """Follow until the process ends."""
         while True:
             self.once()
             await asyncio.sleep(_POLL_S)
 
     def once(self) -> None:
-        """Take what has come."""
+        """Read the records that have arrived."""
         for name, entry in self._reader.poll(self._now_s()):
             self._take(name, entry)
 
     async def caught_up(self) -> None:
-        """Wait until everything is taken that was there."""
+        """Wait until every record that existed at the call is read."""
         while not self._reader.at_end():
             self.once()
             await asyncio.sleep(_POLL_S / 2)

@@ -1,6 +1,6 @@
-"""One controller: the product's own parts, joined as its composition root joins them.
+"""One controller: the product's own parts, joined as in its composition root.
 
-What is simulated is only what lies behind the ports: the broker's clients and the solver process.
+Only the parts behind the ports are simulated: the broker's clients and the solver process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ KEYS = Keys(cluster="simulation" * 4)
 
 @dataclass(slots=True)
 class SimSolver:
-    """Answers by the real planner after a while. away: it does not answer, but for itself."""
+    """Answers with the real planner after a delay. away: each request gets, two seconds later, the
+    answer that the solver is away."""
 
     process: Process
     rng: random.Random
@@ -61,7 +62,7 @@ class SimSolver:
     _asked: set[asyncio.Task[None]] = field(default_factory=set)
 
     def ask(self, request: PlanRequest, cluster: Cluster) -> None:
-        """Take a question."""
+        """Accept a request."""
         task = asyncio.get_running_loop().create_task(self._answer(request, cluster))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
@@ -77,14 +78,14 @@ class SimSolver:
         self.news.set()
 
     def take(self) -> tuple[PlanAnswer, ...]:
-        """What has come."""
+        """Return the answers that are due."""
         found, self._ready = tuple(self._ready), []
         self.news.clear()
         return found
 
 
 class Controller:
-    """One life of a controller on host `name`. wall_skew_ms: of that host's clock."""
+    """One life of a controller on host `name`. wall_skew_ms: error of that host's clock."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class Controller:
 
     @property
     def leads(self) -> bool:
-        """Whether it may act now."""
+        """Whether the controller may act now."""
         return not self.stopped and self.seat.leads()
 
     async def _run(self) -> None:
@@ -192,6 +193,6 @@ class Controller:
         self._count(records, self.clock.events()(appended_ms, records.numbers[:, AGE_MS]))
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process (SIGKILL)."""
         self.link.cut = True
         self.process.kill()

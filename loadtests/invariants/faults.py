@@ -1,6 +1,6 @@
-"""What each kind of fault does to a world when it begins, and when it is over.
+"""Faults: how each kind changes a world when it begins and when it ends.
 
-One function of each kind; a new one is a function and its name in `scenario.KINDS`.
+One function of each kind; a new kind is a function and its name in `scenario.KINDS`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from loadtests.invariants.world import World
 
 GHOST = 10**6
-"""A leader token that nobody has claimed."""
+"""A leader token without a claim."""
 _FAR_MS = T0 + 10 * 365 * 86_400_000
 
 Act = Callable[["World", Fault, bool], None]
-"""(world, fault, whether it begins): what happens."""
+"""A fault's effect: (world, fault, whether it begins)."""
 
 
 def begin(world: World, fault: Fault) -> None:
-    """The fault happens."""
+    """Begin the fault."""
     _ACTS[fault.kind](world, fault, True)
 
 
 def end(world: World, fault: Fault) -> None:
-    """It is over: what is broken is repaired."""
+    """End the fault and repair its damage."""
     _ACTS[fault.kind](world, fault, False)
 
 
 def model_of(world: World, fault: Fault) -> str:
-    """The model that the fault hits."""
+    """Return the model that the fault hits."""
     models = [service.model for service in world.cluster.services]
     return models[int(fault.pick * len(models))]
 
@@ -54,7 +54,7 @@ def _gateway(world: World, fault: Fault) -> Gateway:
 
 
 def _node(world: World, fault: Fault) -> Node:
-    """One that runs something, where any does."""
+    """Return a node with running instances, if one exists."""
     busy = sorted(name for name, node in world.nodes.items() if node.processes and node.up)
     names = busy or sorted(world.nodes)
     return world.nodes[world.hit.setdefault(fault, names[int(fault.pick * len(names))])]
@@ -248,7 +248,7 @@ def _poison(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _extreme(world: World, fault: Fault, begins: bool) -> None:
-    """Records at their bounds on every topic, when the fault begins and when it ends."""
+    """Write records at their bounds on every topic, when the fault begins and when it ends."""
     if world.log.away:
         return
     idle = [name for name, node in sorted(world.nodes.items()) if not node.processes]
@@ -263,7 +263,7 @@ def _extreme(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
-    """A former leader's assignments, empty, appear under every key once more."""
+    """Write a former leader's empty assignments under every key again."""
     if not begins or world.log.away or world.log.transactional:
         return  # the broker fences it
     for node in world.nodes.values():
@@ -276,7 +276,8 @@ def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _forged(world: World, fault: Fault, begins: bool) -> None:
-    """Assignments that nobody signed, of another key, or of a leader that never claimed."""
+    """Write assignments that are unsigned, signed with another key, or from a leader without a
+    claim."""
     if not begins or world.log.away:
         return
     for node in world.nodes.values():

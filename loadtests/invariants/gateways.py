@@ -1,6 +1,6 @@
-"""Gateways of the simulation: the real route table, and a fluid in place of single requests.
+"""Gateways of the simulation: the real route table, with a fluid in place of single requests.
 
-Requests of a second are spread over the capacity that the routes in force reach; what does not fit
+The requests of a second are spread over the capacity that the routes in force reach. The rest
 waits, and latency and attainment follow from the wait.
 """
 
@@ -29,17 +29,17 @@ _TTFT_MS = 300.0
 
 @dataclass(slots=True)
 class Front:
-    """One model at one gateway. queue: requests that wait."""
+    """One model at one gateway. queue: waiting requests."""
 
     queue: float = 0.0
     unserved: float = 0.0
 
 
 class Gateway:
-    """One gateway. dropped: models whose telemetry is lost ("*": all); zero: models reported as
-    idle whatever they do; strained: models that miss and whose latency climbs, since when;
-    off_ms: how wrong its idea of the age of records is. told: what it reported of each model, by
-    second of event, for whoever wants to count."""
+    """One gateway. dropped: models whose telemetry is lost ("*": all); zero: models that are always
+    reported as idle; strained: models that miss their SLO with a rising latency, and since when;
+    off_ms: error of the gateway's estimate of record ages. told: reported requests of each model,
+    by second of the event, for the checks."""
 
     def __init__(self, name: str, log: Log, link: Link, rng: random.Random) -> None:
         self.name, self.link = name, link
@@ -66,12 +66,12 @@ class Gateway:
         self._life += 1
 
     def restart(self) -> None:
-        """A new life: it knows what the topics hold."""
+        """Restart: only the contents of the topics remain known."""
         self.up = True
         self._begin()
 
     def step(self, now_s: float) -> None:
-        """Read routes; send what is buffered."""
+        """Read routes and send the buffered records."""
         if not self.up:
             return
         before = self._vouched.highest
@@ -98,8 +98,8 @@ class Gateway:
         processes: Mapping[str, EngineProcess], rate_of: Callable[[RouteGroup], float],
         sharing: int,
     ) -> None:  # fmt: skip
-        """One second has passed with these arrivals. rate_of: requests/s that a group is good for;
-        sharing: gateways that share the engines."""
+        """Serve one second with these arrivals. rate_of: requests/s that a group serves; sharing:
+        number of gateways that share the engines."""
         for model, arrived in arrivals.items():
             router = self.table.routers.get(model)
             if router is None or router.routes is None:
@@ -158,7 +158,7 @@ class Gateway:
         now_ms = T0 + int(now_s * 1000)
         while self._pending and not (self.link.cut or self._log.away):
             if self._rng.random() < self.link.lost:
-                return  # tried again, with the rest
+                return  # sent again later, with the rest
             record = self._pending.popleft()
             age_ms = max(0, now_ms - record.end_ms + self.off_ms)
             value = encode(replace(record, age_ms=age_ms))

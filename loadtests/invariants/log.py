@@ -1,9 +1,9 @@
 """A broker in virtual time: topics as lists of bytes, with the faults that a network adds.
 
-Readers see a partition in order, each with its own delay; a fault makes them read something again,
-or nothing for a while. Producers meet lost records, lost acknowledgements, copies and slowness.
-Transactions are those of Kafka (whole or not at all, fenced by epoch), or none at all, as on the
-embedded broker, where a batch may be written in part.
+Readers read a partition in order, each with its own delay. A fault makes them read some records
+again, or none for a while. Producers meet lost records, lost acknowledgements, copies and delays.
+Transactions are those of Kafka (all or none, fenced by epoch), or are absent, as on the embedded
+broker, where a batch may be written in part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ T0 = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of a partition. at_s: when it became visible; append_ms: by the broker's clock."""
+    """One record of a partition. at_s: when it became visible; append_ms: append time on the
+    broker's clock."""
 
     offset: int
     at_s: float
@@ -32,7 +33,8 @@ class Entry:
 
 @dataclass(slots=True)
 class Log:
-    """All topics. skew_ms: how far the broker's clock is ahead. away: nobody reaches it."""
+    """All topics. skew_ms: how far the broker's clock is ahead. away: no process reaches the
+    broker."""
 
     now_s: Callable[[], float]
     transactional: bool
@@ -47,7 +49,7 @@ class Log:
                 self.parts[each.name, number] = []
 
     def append(self, name: str, key: str, value: bytes | None) -> Entry:
-        """Write one record; the caller has seen to it that the broker is there."""
+        """Write one record; the caller has checked that the broker is available."""
         number = zlib.crc32(key.encode()) % topic(name).partitions
         part = self.parts[name, number]
         now_s = self.now_s()
@@ -56,16 +58,17 @@ class Log:
         return made
 
     def delete(self, name: str) -> None:
-        """The topic is deleted and made again, empty: offsets begin at 0."""
+        """Delete the topic and create it again, empty: offsets begin at 0."""
         for number in range(topic(name).partitions):
             self.parts[name, number] = []
 
 
 @dataclass(slots=True)
 class Link:
-    """How one process reaches the broker. cut: not at all; slow_s: added to every way; again: share
-    of reads that go back and read up to 100 records a second time; copies: of what it writes;
-    lost, unheard: shares of writes that never arrive, or whose acknowledgement does not."""
+    """Connection of one process to the broker. cut: no connection; slow_s: added to every delay;
+    again: share of reads that go back and read up to 100 records a second time; copies: share of
+    its writes that are written twice; lost, unheard: shares of writes that never arrive, or whose
+    acknowledgement does not."""
 
     rng: random.Random
     cut: bool = False
@@ -76,12 +79,12 @@ class Link:
     unheard: float = 0.0
 
     def delay_s(self) -> float:
-        """One way, now."""
+        """Delay of one record in one direction, now."""
         return 0.002 + 0.03 * self.rng.random() + self.slow_s * self.rng.random()
 
 
 class Reader:
-    """The records of some topics as one process reads them. only: the keys it looks at."""
+    """Reader of some topics in one process. only: the keys that it reads."""
 
     def __init__(
         self,
@@ -98,24 +101,27 @@ class Reader:
         self._lag_s = {place: link.delay_s() for place in self._next}
 
     def at_end(self) -> bool:
-        """Whether everything was read that is there now."""
+        """Whether every record that exists now was read."""
         return all(at >= len(self._log.parts[place]) for place, at in self._next.items())
 
     def skip_to(self, since_s: float) -> None:
-        """Begin where records of `since_s` do."""
+        """Begin with the records of `since_s`."""
         for place in self._next:
             part = self._log.parts[place]
             self._next[place] = next((e.offset for e in part if e.at_s >= since_s), len(part))
 
     def poll(self, now_s: float) -> Iterator[tuple[str, Entry]]:
-        """(topic, record) of what has come, in the order of each partition."""
+        """Return (topic, record) of the records that have arrived, in the order of each
+        partition."""
         if self._link.cut or self._log.away:
             return
         for place, at in self._next.items():
             part = self._log.parts[place]
-            if at > len(part):  # out of range: the topic was made again, and is read from its start
+            if at > len(
+                part
+            ):  # out of range: the topic was created again, so it is read from its start
                 at = self._next[place] = 0
-            # Claims are counted by their offsets: a reader that goes on reads none of them twice.
+            # Claims are counted by their offsets, so no claim may be read twice.
             repeats = self._link.again and place[0] != "leadership"
             if repeats and self._link.rng.random() < self._link.again:
                 at = max(0, at - self._link.rng.randint(1, 100))

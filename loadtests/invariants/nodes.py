@@ -1,7 +1,8 @@
-"""A node of the simulation: the executor's real reconciler around processes that are only times.
+"""A node of the simulation: the executor's real reconciler with processes that consist only of
+times.
 
-What an executor may act on is checked as the real one checks it: signature, node, a leader token
-that somebody claimed, and (token, generation) that never falls.
+The checks before an executor acts are the real ones: signature, node, a leader token with a claim,
+and a (token, generation) that never falls.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ _RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
 
 
 class Vouched:
-    """The leader tokens that the topic `leadership` knows, and signed records that wait for one."""
+    """Leader tokens in the topic `leadership`, and signed records that wait for one."""
 
     def __init__(self) -> None:
         self.highest = 0
 
     def heard(self, record: Leadership, offset: int) -> None:
-        """One record of the topic."""
+        """Take one record of the topic."""
         self.highest = max(self.highest, token_of(record, offset))
 
 
 @dataclass(slots=True)
 class EngineProcess:
-    """A process on `gpus`. ready_s: when it answers; ends_s: when it dies by itself."""
+    """A process on `gpus`. ready_s: when it becomes ready; ends_s: when it fails by itself."""
 
     model: str
     gpus: tuple[int, ...]
@@ -55,14 +56,14 @@ class EngineProcess:
     in_flight: int = 0
 
     def serves(self, now_s: float) -> bool:
-        """Whether requests are answered."""
+        """Whether it answers requests."""
         return self.ready_s <= now_s < self.ends_s
 
 
 class Node:
-    """One node. wall_skew_ms: of its clock. cut: from the broker; stuck: what is launched never
-    answers; fails: what is launched ends soon; held: instances that never run out of requests.
-    launches: per instance, how often a process was started for it."""
+    """One node. wall_skew_ms: error of its clock. cut: from the broker; stuck: launched processes
+    never become ready; fails: launched processes end soon; held: instances that never run out of
+    requests. launches: per instance, how often a process was started for it."""
 
     def __init__(
         self, name: str, pool: str, gpus: int, log: Log, link: Link, start_s: Callable[[], float],
@@ -92,18 +93,18 @@ class Node:
         self._orders = Reader(self._log, self.link, ("assignments",), lambda key: key == self.name)
 
     def restart_executor(self) -> None:
-        """It comes back with what its state folder holds; engines went on."""
+        """Restart the executor from its state folder; engines were not interrupted."""
         self.executor_up = True
         self._vouched, self._waiting = Vouched(), {}
         self._follow()
 
     def lose(self) -> None:
-        """The machine is gone."""
+        """Remove the machine."""
         self.up = False
         self.processes.clear()
 
     def come_back(self) -> None:
-        """Empty, and with a fresh state folder."""
+        """Return the machine, empty and with a new state folder."""
         self.up = True
         self.reclaim_s = 0.0
         self.launches.clear()
@@ -111,7 +112,7 @@ class Node:
         self.restart_executor()
 
     def step(self, now_s: float) -> None:
-        """Read, reconcile, act, tell."""
+        """Read, reconcile, act, report."""
         if not (self.up and self.executor_up):
             return
         now_ms = self._now_ms(now_s)
@@ -200,7 +201,7 @@ class Node:
         if now_s - self._told_s < every_s and (news == self._shown or now_s - self._told_s < 0.2):
             return
         if self.link.cut or self._log.away or self._rng.random() < self.link.lost:
-            return  # tried again at the next step
+            return  # sent again at the next step
         self._told_s, self._shown = now_s, news
         status = Status(
             self.name, self.pool, f"executor-{self.name}", generation, now_ms, instances,
@@ -212,5 +213,5 @@ class Node:
             self._broker_clock.add_sample(entry.append_ms, int(now_s * 1e9))
 
     def ready(self) -> set[str]:
-        """Instances that its executor says are ready."""
+        """Instances that the executor reports as ready."""
         return {h.instance for h in self.state.instances if h.state is InstanceState.READY}

@@ -1,4 +1,4 @@
-"""What a seed means: a cluster, the load on it, and the faults with their times."""
+"""Scenario of a seed: a cluster, its load, and the faults with their times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault from at_s until until_s. pick: which of several it hits, in [0, 1)."""
+    """One fault from at_s until until_s. pick: selects the target, in [0, 1)."""
 
     kind: str
     at_s: float
@@ -44,8 +44,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests/s of one model: `base` until at_s, then `base` x `factor` until until_s, then
-    `base` x `after`."""
+    """Requests/s of one model: `base` until at_s, then `base` x `factor` until until_s, then `base`
+    x `after`."""
 
     base: float
     at_s: float
@@ -62,8 +62,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One seed. start_s: least and most seconds from a launch to ready. skew_s: how wrong the
-    clocks of the two controllers' hosts are."""
+    """Scenario of one seed. start_s: least and most seconds from a launch to ready. skew_s: clock
+    errors of the two controllers' hosts."""
 
     seed: int
     cluster: Cluster
@@ -77,8 +77,8 @@ class Scenario:
 
 
 def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
-    """The scenario of `seed`, the same on every machine. kinds: of faults, instead of drawn ones,
-    each as often as it is named; their times are drawn."""
+    """Return the scenario of `seed`, the same on every machine. kinds: of faults, in place of drawn
+    ones, each as often as it is named; their times are drawn."""
     rng = random.Random(f"shoal invariants {seed}")
     models = _MODELS[: rng.choice((1, 2, 2, 3))]
     l4, l40s = catalog.gpu("L4"), catalog.gpu("L40S")

@@ -1,7 +1,7 @@
-"""A process of the control plane on a virtual clock: an asyncio loop that only moves when told to.
+"""A process of the control plane on a virtual clock: an asyncio loop that moves only on request.
 
-Each process has a loop of its own, so one can be stopped (SIGSTOP), go on later, or be killed while
-the others run. Nothing sleeps: waiting ends when the world's time has come.
+Each process has a loop of its own, so one can be stopped (SIGSTOP), continued later, or killed
+while the others run. Nothing sleeps: a wait ends when the world's time has come.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 
 class _NoSelector(selectors.BaseSelector):
-    """Waits for nothing; says how long the loop would have waited. None: for ever."""
+    """A selector that never waits; it records how long the loop would have waited. None: without
+    limit."""
 
     def __init__(self) -> None:
         self.idle: Callable[[float | None], None] = lambda _wait_s: None
@@ -57,7 +58,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class Process:
-    """One process: `main` runs whenever `run_until` moves its time on. failure: what ended it."""
+    """One process: `main` runs whenever `run_until` moves its time on. failure: the error that
+    ended it."""
 
     def __init__(self, now_s: float) -> None:
         self._loop = _Loop()
@@ -67,26 +69,26 @@ class Process:
 
     @property
     def now_s(self) -> float:
-        """Its time now: where it stands within what it was told to run."""
+        """Present time of the process, within the span that it may run."""
         return self._loop.now_s
 
     def start(self, main: Coroutine[Any, Any, None]) -> None:
-        """Begin; nothing runs before the next `run_until`."""
+        """Start `main`; it runs from the next `run_until` on."""
         self._main = self._loop.create_task(main)
 
     def run_until(self, now_s: float) -> None:
-        """Let it run up to `now_s`; raises what `main` raised."""
+        """Run the process up to `now_s`; raises the errors of `main`."""
         self._loop.until_s = now_s
         self._loop.run_forever()
         if self._main is not None and self._main.done():
             self._main.result()
 
     def sleep_until(self, now_s: float) -> None:
-        """Time passes without it: it was stopped."""
+        """Let time pass without running the process: it was stopped."""
         self._loop.now_s = max(self._loop.now_s, now_s)
 
     def kill(self) -> None:
-        """The end. Whoever calls this has cut its link first, so that it takes nothing with it."""
+        """End the process. The caller cuts its link first, so that the end writes nothing."""
         self._loop.until_s = float("inf")
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:

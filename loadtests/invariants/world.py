@@ -1,7 +1,7 @@
 """One run: processes, the broker between them, the load, and the faults of a scenario.
 
-Owns the order of things: in steps of a tenth of a second controllers, nodes and gateways run; at
-each second load arrives. `promises` looks at everything after each step.
+Controllers, nodes and gateways run in steps of a tenth of a second; at each second load arrives.
+`promises` checks the world after each step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = ("alpha", "beta")
 
 
 class World:
-    """One run; `run` once."""
+    """One run; call `run` once."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -68,7 +68,7 @@ class World:
         self._prices = {p.id: p.price_usd_per_h for p in self.cluster.pools}
 
     def run(self) -> list[Broken]:
-        """Everything, to the end; what broke."""
+        """Run to the end; returns the broken promises."""
         try:
             return self._run()
         finally:
@@ -96,7 +96,7 @@ class World:
         return self.promises.broken
 
     def start(self, name: str) -> None:
-        """A life of the controller on host `name` begins."""
+        """Start a controller on host `name`."""
         self.lives[name] += 1
         skew_ms = int(1000 * self.scenario.skew_s[NAMES.index(name)])
         self.controllers[name] = Controller(
@@ -105,17 +105,17 @@ class World:
         )  # fmt: skip
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the controller on host `name`."""
+        """Kill the controller on host `name` (SIGKILL)."""
         controller = self.controllers.pop(name, None)
         if controller is not None:
             controller.kill()
 
     def leader(self) -> Controller | None:
-        """Who leads now."""
+        """Controller that leads now; None if none does."""
         return next((c for c in self.controllers.values() if c.leads), None)
 
     def links(self) -> list[Link]:
-        """Everybody's way to the broker."""
+        """Connections of all processes to the broker."""
         found = [part.link for part in self.controllers.values()]
         found += [part.link for part in self.nodes.values()]
         return found + [part.link for part in self.gateways]
@@ -137,12 +137,12 @@ class World:
         return self.scenario.loads[model].rate(self.now_s)
 
     def publish(self, name: str, key: str, record: object) -> None:
-        """A feed or a webhook writes a record."""
+        """Write a record of a feed or a webhook."""
         if not self.log.away:
             self.log.append(name, key, encode(record))
 
     def operator_says(self, control: Control) -> None:
-        """A word of an operator, who says it again for as long as no broker takes it."""
+        """Write an operator's control record, and repeat it until a broker takes it."""
         self._unsaid.append(control)
         self._say()
 
@@ -222,7 +222,7 @@ class World:
 
 
 def poisson(rng: random.Random, mean: float) -> int:
-    """A Poisson count; of a large mean, its normal approximation."""
+    """Draw a Poisson count; for a large mean, its normal approximation."""
     if mean > 50.0:
         return max(0, round(rng.gauss(mean, math.sqrt(mean))))
     limit, count, product = math.exp(-mean), 0, rng.random()

@@ -1,7 +1,4 @@
-"""One streamed completion against an OpenAI-compatible front, timed from when it was due.
-
-Owns the exchange and reading its event stream. Knows nothing of Locust, schedules or SLOs.
-"""
+"""One streamed completion from an OpenAI-compatible server, timed from its due time."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ _WORD = b"a "
 
 
 class BrokenAnswer(Exception):
-    """The answer was refused, ended with an error, or lacks its end."""
+    """The answer was refused, ended with an error, or is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Times in ms after the request was due; tokens by the server's usage (0: it gave none)."""
+    """Times in ms after the request was due; tokens as in the server's usage (0: no usage)."""
 
     first_ms: float
     last_ms: float
@@ -29,7 +26,7 @@ class Answer:
 
 
 class Client:
-    """Requests to one host. base: http://host:port, with or without a path before /v1."""
+    """Client of one host. base: http://host:port, with or without a path before /v1."""
 
     def __init__(self, base: str, timeout_s: float, api_key: str = "") -> None:
         self._http = HTTPClient.from_url(
@@ -42,7 +39,8 @@ class Client:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def complete(self, model: str, inputs: int, outputs: int, due_s: float) -> Answer:
-        """A completion of `outputs` tokens for a prompt of about `inputs`. due_s: monotonic."""
+        """Request a completion of `outputs` tokens for a prompt of about `inputs` tokens. due_s:
+        monotonic. Raises BrokenAnswer."""
         body = orjson.dumps(
             {
                 "model": model,

@@ -1,13 +1,13 @@
-"""A recorded trace against any OpenAI-compatible gateway, through Locust: open loop, streaming.
+"""Replay of a recorded trace through Locust, against any OpenAI-compatible gateway.
 
     make loadtest ARGS="--host URL --trace FILE --shoal-config shoal.yaml --headless"
 
-Every request goes out at its recorded time whatever became of the others, and latencies count
-from that time. Locust's own statistics get one row per model and kind: TTFT, TPOT and the whole
-request in ms, and `SLO`, whose failures are requests that missed it. Workers (--processes N, or
---worker on other hosts) share the trace: the i-th of N takes every N-th request. At the end it
-says whether the rate it was asked for is the rate it sent; a late generator makes its latencies
-worthless, and the run ends with exit code 3.
+Requests are streamed in an open loop: every request goes out at its recorded time, whether or not
+others were answered, and latencies count from that time. Locust's own statistics get one row per
+model and kind: TTFT, TPOT and the whole request in ms, and `SLO`, whose failures are requests that
+missed it. Workers (--processes N, or --worker on other hosts) share the trace: the i-th of N takes
+every N-th request. At the end the load generator compares the requested and the sent rate.
+Latencies of a late generator are worthless, so the run then ends with exit code 3.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ _SHARE = "replay-share"
 
 
 class Replay(User):
-    """Locust wants a user; requests are sent by the driver, each in a greenlet of its own."""
+    """The user that Locust requires; the driver sends the requests, each in a greenlet of its
+    own."""
 
     fixed_count = 1
     wait_time = constant(3600.0)
 
     @task
     def wait(self) -> None:
-        """Nothing to do: the driver sends."""
+        """Do nothing, because the driver sends."""
 
 
 @events.init_command_line_parser.add_listener
@@ -63,7 +64,7 @@ def _options(parser: Any) -> None:
 
 
 class Driver:
-    """Sends one worker's share and keeps what became of it until it is reported."""
+    """Sends one worker's share, and keeps its outcomes until they are reported."""
 
     def __init__(self, environment: Any) -> None:
         self.environment = environment
@@ -73,7 +74,7 @@ class Driver:
         self.limits: dict[str, Limits | None] = {}
 
     def run(self, index: int, workers: int) -> None:
-        """Every `workers`-th job from `index` on, then wait for all answers."""
+        """Send every `workers`-th job from `index` on, then wait for all answers."""
         jobs, self.limits = jobs_of(self.options)
         mine = jobs[index::workers]
         client = Client(self.environment.host, self.options.timeout, self.options.api_key)
@@ -119,7 +120,8 @@ class Driver:
 
 
 def jobs_of(options: Any) -> tuple[list[Job], dict[str, Limits | None]]:
-    """The schedule of the whole trace and the SLO of each model. UserError for bad input."""
+    """Return the schedule of the whole trace and the SLO of each model. Raises UserError for bad
+    input."""
     trace = load_trace(Path(options.trace), parse_columns(options.columns))
     for_ms = options.for_s * 1000.0 * options.speed or float("inf")
     if options.shoal_config:
@@ -139,7 +141,8 @@ def jobs_of(options: Any) -> tuple[list[Job], dict[str, Limits | None]]:
 
 @events.init.add_listener
 def _wire(environment: Any, **_: Any) -> None:
-    """One process has the totals; the others drive. A run on one process does both."""
+    """Connect the parts: one process has the totals, the others drive; a single process does
+    both."""
     runner = environment.runner
     if runner is None:
         return

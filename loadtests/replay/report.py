@@ -1,6 +1,6 @@
-"""What a replay did: per model what became of its requests, and whether it was sent in time.
+"""Report of a replay: per model the outcomes of its requests, and whether they left in time.
 
-Owns the totals and their text. Latencies are in ms of real time, from when a request was due.
+Latencies are in ms of real time, from the due time of a request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHORT = 0.01
 
 
 class Totals:
-    """One run, over all workers."""
+    """Totals of one run, over all workers."""
 
     def __init__(self) -> None:
         self.started = False
@@ -34,13 +34,13 @@ class Totals:
         self._late: list[Late] = []
 
     def begin(self, jobs: Sequence[Job], limits: Mapping[str, Limits | None], speed: float) -> None:
-        """A run of these jobs starts."""
+        """Start a run of these jobs."""
         self.started = True
         self._record, self._jobs, self._speed = Record(limits), jobs, speed
         self._late = []
 
     def add(self, outcomes: Iterable[Outcome], late: Iterable[Late]) -> None:
-        """What one worker reports since its last report."""
+        """Add one worker's outcomes since its last report."""
         for model, reason, first_ms, last_ms, read, written in outcomes:
             if reason:
                 self._record.fail(model, reason)
@@ -50,7 +50,7 @@ class Totals:
         self._late += [(at, ms) for at, ms in late]
 
     def asked_req_per_s(self) -> float:
-        """Rate of the trace, at the speed asked for."""
+        """Rate of the trace, at the requested speed."""
         return _rate([job.at_ms / self._speed for job in self._jobs])
 
     def sent_req_per_s(self) -> float:
@@ -62,13 +62,13 @@ class Totals:
         return quantile([ms for _, ms in self._late], 0.99) or 0.0
 
     def exit_code(self) -> int:
-        """0, or 3 where the load was not the load that was asked for."""
+        """0, or 3 if the sent load differs from the requested load."""
         asked, sent = self.asked_req_per_s(), self.sent_req_per_s()
         short = len(self._late) < len(self._jobs) or sent < asked * (1.0 - _SHORT)
         return 3 if short or self.late_ms() > LATE_MS else 0
 
     def text(self) -> str:
-        """A table of models, failures, and the rate."""
+        """Format a table of models, failures, and the rate."""
         lines = [
             "",
             f"{'model':16} {'sent':>7} {'served':>7} {'SLO met':>8} "
