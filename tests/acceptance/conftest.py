@@ -1,4 +1,4 @@
-"""Runs of `shoal up` for the acceptance tests; nothing of them outlives its test."""
+"""Runs of `shoal up` for the acceptance tests; no process or file of them outlives its test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`shoal up` as users start it: a process, what it prints, and what it leaves behind.
+"""`shoal up` as users start it: a process, its output, and its remaining processes and files.
 
 Every run has a mark in its environment, which all of its processes inherit, and a folder for
-temporary files of its own: so what is left of it is found however it ended.
+temporary files of its own. So its remains are found however the run ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Proc:
 
     @property
     def module(self) -> str:
-        """What `python -m` runs in it, "" for others."""
+        """The module after `python -m` in its command line, "" for others."""
         return self.argv[self.argv.index("-m") + 1] if "-m" in self.argv else ""
 
     def option(self, name: str) -> str:
@@ -87,7 +87,7 @@ class Run:
 
     @property
     def errors(self) -> str:
-        """What it wrote to stderr so far."""
+        """Its output on stderr so far."""
         return self._errors.read_text(errors="replace")
 
     @property
@@ -99,14 +99,14 @@ class Run:
     def line(self, pattern: str, wait_s: float, after: int = 0) -> re.Match[str]:
         """The first printed line from `after` on that matches; it must come within `wait_s`."""
 
-        def found() -> re.Match[str] | None:
+        def matching_line() -> re.Match[str] | None:
             matches = (re.search(pattern, line) for line in self.lines[after:])
             return next(filter(None, matches), None)
 
-        return self.until(found, wait_s, f"a line like {pattern!r}")
+        return self.until(matching_line, wait_s, f"a line like {pattern!r}")
 
     def until(self, happened: Callable[[], Any], wait_s: float, what: str) -> Any:
-        """What `happened` returns once it is true; it must be within `wait_s`."""
+        """The result of `happened` as soon as it is true, which must be within `wait_s`."""
         give_up = time.monotonic() + wait_s
         while not (value := happened()):
             said = "\n".join(self.lines[-25:])
@@ -141,7 +141,7 @@ class Run:
         return code
 
     def discard(self) -> None:
-        """Leave nothing of it behind, whatever a test found."""
+        """Remove all of its processes and files, whatever the result of the test."""
         for proc in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(proc.pid, signal.SIGKILL)
@@ -160,7 +160,8 @@ class Run:
 def arguments(
     folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
 ) -> list[str]:
-    """What `shoal` is told for a run whose files lie in `folder`; writes what it reads there."""
+    """The command line of `shoal` for a run with its files in `folder`; writes its input files
+    there."""
     config_path = folder / "shoal.yaml"
     config_path.write_text(config)
     trace = folder / "trace.csv"
@@ -181,8 +182,8 @@ def served_by(engine: Proc) -> int:
 
 
 def living(mark: str, folder: Path) -> list[Proc]:
-    """Processes with `mark` in their environment, or, as engines get a closed one, with a path in
-    `folder`; dead ones that nobody waited for left out."""
+    """Processes with `mark` or a path in `folder` in their environment (that of engines lacks the
+    mark); zombies do not count."""
     wanted, inside = f"{MARK}={mark}".encode(), f"={folder}/".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -197,5 +198,5 @@ def living(mark: str, folder: Path) -> list[Proc]:
 
 
 def shoal() -> str:
-    """The console script beside this interpreter."""
+    """The console script in the folder of this interpreter."""
     return str(Path(sys.executable).with_name("shoal"))

@@ -1,4 +1,5 @@
-"""Processes killed in mid-run: requests go on or end visibly, and what was lost comes back."""
+"""Processes killed in mid-run: requests continue or end with an error, and lost processes come
+back."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ALONE_S = 30.0  # at speed 20: ten minutes
 
 
 class Started:
-    """Every scenario with a run of its own; most of a run is waiting, so three go side by side."""
+    """A run for each scenario. Most of a run is waiting time, so three run in parallel."""
 
     def __init__(self, start: Start, pool: ThreadPoolExecutor) -> None:
         def begin(scenario: Callable[[Run], None], load_s: int) -> Future[None]:
@@ -31,7 +32,7 @@ class Started:
 
         self.engine = begin(killed_engine, LOAD_S)
         self.controller = begin(killed_controller, 180)
-        self.alone = begin(left_alone, 180)
+        self.alone = begin(without_control_plane, 180)
         self.broker = begin(killed_broker, LOAD_S // 2)
         self.supervisor = begin(killed_supervisor, 180)
 
@@ -43,27 +44,28 @@ def started(start: Start) -> Iterator[Started]:
 
 
 def test_a_killed_engine(started: Started) -> None:
-    """Answers on it end visibly and at once, the other goes on, and a new one serves."""
+    """Its answers end with an error at once, the other engine continues, and a new one serves."""
     started.engine.result()
 
 
 def test_a_killed_controller(started: Started) -> None:
-    """Serving goes on without it; the next one goes on from the topics and changes nothing."""
+    """Serving continues without it; the next controller resumes from the topics and changes
+    nothing."""
     started.controller.result()
 
 
 def test_a_killed_supervisor(started: Started) -> None:
-    """Nobody is left to end its processes, so they end by themselves."""
+    """No process is left to end its processes, so they end by themselves."""
     started.supervisor.result()
 
 
 def test_a_killed_broker(started: Started) -> None:
-    """Serving goes on from the last routes, and the end says what was lost."""
+    """Serving continues with the last routes, and the last lines name the loss."""
     started.broker.result()
 
 
 def test_ten_minutes_without_the_control_plane(started: Started) -> None:
-    """Controller and broker say nothing for ten minutes of domain time: no request feels it."""
+    """Controller and broker are silent for ten minutes of domain time: no request fails."""
     started.alone.result()
 
 
@@ -115,7 +117,7 @@ def killed_engine(run: Run) -> None:
     assert run.end(60.0) == 0
     requests = run.summary["requests"]
     assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
-    # Of 20 requests per real second only those lose their answer that were being written.
+    # Of 20 requests per real second only those lose their answer that the engine was writing.
     assert requests["failed"] <= 20
     assert requests["dropped"] == 0
     assert run.processes() == []
@@ -145,8 +147,8 @@ def killed_controller(run: Run) -> None:
     assert requests["failed"] == 0
     assert requests["served"] + requests["dropped"] == requests["sent"] > 0
     changes = {kind: count for kind, count in summary["decisions"].items() if kind != "hold"}
-    assert changes == {"rebuilt": 1, "scale_out": 1}, "it knew what runs"
-    # Half a real second without telemetry is ten domain seconds here: that may be said.
+    assert changes == {"rebuilt": 1, "scale_out": 1}, "the new controller knew the fleet"
+    # Half a real second without telemetry is ten domain seconds here: a log line may state it.
     held = [line for line in run.lines if " hold: " in line]
     assert all("no telemetry for" in line for line in held), held
     assert run.processes() == []
@@ -178,7 +180,7 @@ def killed_broker(run: Run) -> None:
     assert run.processes() == []
 
 
-def left_alone(run: Run) -> None:
+def without_control_plane(run: Run) -> None:
     run.url()
     engines = run.until(run.serving, 30.0, "two engines that serve")
     silent = [*run.processes(CONTROLLER), *run.processes("streams.broker")]

@@ -1,4 +1,4 @@
-"""A model that no node can hold, served over two: as one instance, however it ends."""
+"""A model that no node can hold, on two nodes: one instance at every start and end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def drained(run: Run) -> None:
 
 
 def lost(run: Run) -> None:
-    """A new controller finds the gang; a rank that dies takes it along, and another one comes."""
+    """A new controller finds the gang; a rank that dies ends the gang, and another gang starts."""
     run.url()
     (ranks,) = run.until(lambda: serving(run), 40.0, "a gang that serves").values()
     told = len(run.lines)

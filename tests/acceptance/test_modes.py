@@ -1,5 +1,7 @@
-"""Budget mode, quality mode and models of components through the whole loop: the summary that users
-see holds what was planned against what was served. The three runs are under way side by side."""
+"""Budget mode, quality mode and component models through the whole loop.
+
+The summary that users see compares planned with served requests. The three runs run at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import Run
 
 LOAD_S = 240  # of the domain: 12 s
-# Two stages for photos on cheap GPUs: nothing else is worth its price.
+# Two stages for photos on cheap GPUs: no other choice costs less.
 OMNI = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 4, max: 2, price: 0.85}}
@@ -50,7 +52,7 @@ models:
         read:  {share: 50%, input: 2000, output: 20}
         write: {share: 50%, input: 200, output: 200}
 """
-# The small model is better on the easiest requests: only a fifth of them to it is good enough.
+# The small model is better on the easiest requests: quality allows it only a fifth of them.
 QUALITY = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 1, max: 4, price: 0.85}}
@@ -92,7 +94,7 @@ def runs(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
 
 
 def ended(run: Run) -> list[dict[str, Any]]:
-    """Its rows of ways, once it has ended well with all requests served."""
+    """Its rows of paths and splits, once it has ended with exit code 0 and all requests served."""
     assert run.end(120.0) == 0
     assert run.errors == ""
     requests = run.summary["requests"]
@@ -128,7 +130,7 @@ def test_requests_for_a_budget_go_where_their_type_is_planned(runs: Mapping[str,
 def test_requests_for_a_service_are_split_by_their_scores_as_planned(
     runs: Mapping[str, Run],
 ) -> None:
-    """Scores come at random: within two points and what chance does to so many requests."""
+    """Scores are random: within two points and the random deviation of so many requests."""
     rows = ended(runs["quality"])
     assert {row["way"] for row in rows} == {"mini", "chat"}
     assert all(

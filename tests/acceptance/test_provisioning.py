@@ -1,5 +1,7 @@
-"""A controller whose nodes a command creates (deploy/examples/local_nodes.py): the first one for
-the floor of a model, another one when the first will be taken away."""
+"""A controller whose nodes a command creates (deploy/examples/local_nodes.py).
+
+The first node serves the floor of a model; another one starts when the first gets a reclaim notice.
+"""
 
 from __future__ import annotations
 

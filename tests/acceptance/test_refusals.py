@@ -1,4 +1,4 @@
-"""Bad input: one line that says what and where, exit code 2, and nothing was started."""
+"""Bad input: one line with the fault and its place, exit code 2, and no process starts."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ OPTIONS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What `up` is given, and the words of which its one line must hold each. Traces are files."""
+    """The input of `up`, and the words that its one line must contain. Traces are files."""
 
     said: Sequence[str]
     options: Sequence[str] = ()
     config: str = ONE_MODEL
     trace: bytes | None = None
 
-    def told(self, folder: Path) -> Sequence[str]:
+    def option_arguments(self, folder: Path) -> Sequence[str]:
         """Its options, with the trace in `folder`."""
         if self.trace is None:
             return self.options
@@ -111,7 +111,7 @@ CASES = {
     **{name: Case(said, options) for name, (options, said) in OPTIONS.items()},
 }
 AS_PROCESSES = {"config: fits nowhere", "trace: bad row", "unknown option", "broker unreachable"}
-"""One of each way in which `up` refuses; the others differ in what is said, and need no process."""
+"""One of each way in which `up` refuses; the others differ in their message alone."""
 
 
 def assert_said(errors: str, said: Sequence[str]) -> None:
@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused(
     monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     one = CASES[case]
-    argv = arguments(tmp_path, *one.told(tmp_path), config=one.config)
+    argv = arguments(tmp_path, *one.option_arguments(tmp_path), config=one.config)
     try:
         code = main(argv)
     except SystemExit as ended:  # of the parser
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_refused(
 @pytest.mark.parametrize("case", sorted(AS_PROCESSES))
 def test_a_refusal_is_all_there_is_of_the_process(start: Start, tmp_path: Path, case: str) -> None:
     one = CASES[case]
-    refused(start, one.said, *one.told(tmp_path), config=one.config)
+    refused(start, one.said, *one.option_arguments(tmp_path), config=one.config)
 
 
 def test_a_port_in_use(start: Start) -> None:

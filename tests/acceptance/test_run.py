@@ -1,4 +1,4 @@
-"""A whole run: it serves what it sends, accounts for it, and leaves nothing behind."""
+"""A whole run: it serves its requests, accounts for them, and leaves no process or file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LATENCIES = ("ttft_ms", "tpot_ms")
 
 
 def assert_served(run: Run) -> dict[str, Any]:
-    """The run ended well and its summary is whole and sane; returns the summary."""
+    """Assert that the run ended with code 0 and its summary is complete and plausible; return the
+    summary."""
     assert run.errors == ""
     summary = run.summary
     requests = summary["requests"]
@@ -48,7 +49,7 @@ def assert_served(run: Run) -> dict[str, Any]:
 
 
 async def topics_of_runs(bootstrap: str) -> list[str]:
-    """Topics that some `shoal up` made on this Kafka."""
+    """The topics that runs of `shoal up` created on this Kafka."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
@@ -59,9 +60,9 @@ async def topics_of_runs(bootstrap: str) -> list[str]:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
-    """Exit code 0, in the time it was given, with a bill that fits the hours, and nobody left.
+    """Exit code 0, within the given time, with a bill that fits the hours, and no process left.
 
-    The same over a real Kafka, where one is given with SHOAL_TEST_KAFKA=HOST:PORT.
+    The same over a real Kafka, if SHOAL_TEST_KAFKA=HOST:PORT names one.
     """
     run = start("--for", "26", *broker)
     assert run.end(45.0) == 0
@@ -80,5 +81,5 @@ def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
     assert list(run.temporary.iterdir()) == []
     assert {path.name for path in run.folder.iterdir()} == OURS, "it left files where it ran"
     if broker and KAFKA:
-        # Kafka deletes them a moment after it said so.
+        # Kafka deletes them a moment after its answer.
         run.until(lambda: not asyncio.run(topics_of_runs(KAFKA)), 10.0, "end of its topics")

@@ -1,4 +1,4 @@
-"""Ended early: soon down, with a summary, whatever was going on."""
+"""Early ends: a run stops soon and writes a summary, at every stage."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ pytestmark = pytest.mark.usefixtures("loaded")
 
 @pytest.fixture(scope="module")
 def loaded(start: Start) -> dict[signal.Signals, Run]:
-    """A run per signal, all of them under load; they get there side by side, while other runs are
-    ended during their start."""
+    """A run per signal, all of them under load; they start in parallel, while other runs are ended
+    during their start."""
     return {number: start() for number in LOADED}
 
 
 @pytest.mark.parametrize("said", ["starting the controller", "waiting for the first fleet"])
 def test_during_the_start(start: Start, said: str) -> None:
-    """Also before the first request: down, code 130, and a summary that says that none was sent."""
+    """Also before the first request: all processes end, code 130, and the summary states that no
+    request was sent."""
     run = start()
     run.line(said, 60.0)
     os.kill(run.process.pid, signal.SIGINT)
@@ -49,7 +50,8 @@ def test_at_once(start: Start) -> None:
 
 @pytest.mark.parametrize("number", LOADED)
 def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -> None:
-    """Everything is down within ten seconds and the summary still accounts for what was sent."""
+    """All processes end within ten seconds, and the summary still accounts for all sent
+    requests."""
     run = loaded[number]
     run.url()
     run.until(run.serving, 30.0, "engines that serve")

@@ -1,6 +1,6 @@
-"""What calls for a new plan, on real processes at speed 1: the plan is asked for within two ticks.
+"""Triggers of a full plan, in real processes at speed 1: each requests a plan within two ticks.
 
-One run for all of it: most of it is the time after which a silent node counts as lost.
+One run for all of them: most of it is the time after which a silent node counts as lost.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ASKED = re.compile(r"^(\S+)Z INFO \S+: full plan \d+ of [^:]*: (.*)$", re.MULTIL
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds from a record to the plan that it calls for."""
+    """Seconds from a record to the plan that it triggers."""
 
     price_s: float
     service_s: float
@@ -69,7 +69,7 @@ class Delays:
 
 @pytest.fixture(scope="module")
 def delays(start: Start) -> Iterator[Delays]:
-    """What the run showed."""
+    """The delays of one run."""
     run = start("--speed", "1", "--for", "88", config=CONFIG)
     run.line(r"mini \+\S+ \S+: declared workload of 1.0 req/s", 40.0)
     (controller,) = run.processes("streams.controller")
@@ -109,18 +109,18 @@ def test_a_lost_node(delays: Delays) -> None:
 
 def price(run: Run, bootstrap: str) -> float:
     written_s = write(bootstrap, Price(L4, 8.5, int(time.time() * 1000)))
-    delay_s = asked(run, f"{L4} now 8.50 USD/h (was 0.85)") - written_s
+    delay_s = plan_request_s(run, f"{L4} now 8.50 USD/h (was 0.85)") - written_s
     run.line(rf"mini .*: re-solve: .*{L4} now 8\.50 USD/h", 10.0)
     return delay_s
 
 
 def service(run: Run, bootstrap: str) -> float:
     written_s = write(bootstrap, DeclaredService("mini", CHANGED, int(time.time() * 1000)))
-    return asked(run, "mini was changed") - written_s
+    return plan_request_s(run, "mini was changed") - written_s
 
 
 def failed_launch(run: Run, bootstrap: str) -> float:
-    """An engine that dies as often as it is started: given up after the third time."""
+    """An engine that dies at each start: given up after the third time."""
     give_up = time.monotonic() + 45.0
     chosen: list[str] = []
 
@@ -141,14 +141,14 @@ def failed_launch(run: Run, bootstrap: str) -> float:
 
     found = statuses(bootstrap, over)
     first = min((s for s in found if failed(s, chosen[0])), key=lambda s: s.at_ms)
-    return asked(run, f"launch failed on {first.node}") - first.at_ms / 1000.0
+    return plan_request_s(run, f"launch failed on {first.node}") - first.at_ms / 1000.0
 
 
 def lost_node(run: Run, bootstrap: str, node: str) -> float:
     seen = statuses(bootstrap, lambda found: any(status.node == node for status in found))
     last_s = max(status.at_ms for status in seen if status.node == node) / 1000.0
     left_s = last_s + SILENT_S - time.time()
-    return asked(run, f"{node} lost", max(1.0, left_s + 10.0)) - last_s - SILENT_S
+    return plan_request_s(run, f"{node} lost", max(1.0, left_s + 10.0)) - last_s - SILENT_S
 
 
 def failed(status: Status, instance: str) -> bool:
@@ -159,21 +159,21 @@ def failed(status: Status, instance: str) -> bool:
 
 
 def after(proc: Proc, option: str) -> str:
-    """The value of an option that stands in the argument after it."""
+    """The value of an option, given as the argument after it."""
     return proc.argv[proc.argv.index(option) + 1]
 
 
-def asked(run: Run, words: str, wait_s: float = 10.0) -> float:
-    """When (s since the epoch) a full plan was asked for with these words among the reasons."""
+def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
+    """When (s since the epoch) a full plan with `words` among its triggers was requested."""
 
-    def found() -> float | None:
+    def matching_plan_s() -> float | None:
         (path,) = run.temporary.glob("shoal-up-*/controller.log")
         for at, why in ASKED.findall(path.read_text()):
             if words in why:
                 return dt.datetime.fromisoformat(f"{at}+00:00").timestamp()
         return None
 
-    at_s: float = run.until(found, wait_s, f"full plan because {words}")
+    at_s: float = run.until(matching_plan_s, wait_s, f"full plan because {words}")
     return at_s
 
 
@@ -196,7 +196,7 @@ def write(bootstrap: str, record: object) -> float:
 
 
 def statuses(bootstrap: str, enough: Callable[[list[Status]], bool]) -> list[Status]:
-    """All statuses since the beginning, once there are enough of them."""
+    """All statuses since the beginning, as soon as `enough` accepts them."""
 
     async def read() -> list[Status]:
         consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")

@@ -78,8 +78,8 @@ async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None
 
 
 async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
-    """Committed records of a topic from its beginning until there are enough of them: what a leader
-    was killed over was never said."""
+    """Committed records of a topic from its beginning until `enough` accepts them; open and aborted
+    transactions do not count."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         fetch_max_wait_ms=50,
@@ -101,7 +101,7 @@ async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]
 
 
 async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
-    """Wait for a condition, looked at whenever `changed` is set."""
+    """Wait for a condition, checked whenever `changed` is set."""
     async with asyncio.timeout(30):
         while not condition():
             changed.clear()
@@ -109,7 +109,7 @@ async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
 
 
 async def read_latest(broker: Broker) -> tuple[ControlState, list[Poison]]:
-    """The last values of the control topics, and what of them was not understood."""
+    """The last values of the control topics, and the records that could not be decoded."""
     latest, poison = ControlState(), list[Poison]()
     found = await ensure_topics(broker.bootstrap, broker.prefix)
     control = ControlTopics(

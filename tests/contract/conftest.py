@@ -49,7 +49,8 @@ def _real(bootstrap: str, prefix: str) -> Iterator[Broker]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the embedded broker cannot do must fail on it, for the reason that the test names."""
+    """Tests of features that the embedded broker lacks must fail on it, for the reason that they
+    name."""
     for item in items:
         gap = item.get_closest_marker("embedded_gap")
         if gap and item.callspec.params.get("broker") == "embedded":  # type: ignore[attr-defined]

@@ -60,7 +60,7 @@ class Controller:
         )
 
     async def says(self) -> dict[str, Any]:
-        """Its next line: one when it is ready, and one each time it takes or loses the lead."""
+        """Its next line: one when it is ready, and one at each gain or loss of leadership."""
         assert self.process.stdout is not None
         async with asyncio.timeout(40):
             said: dict[str, Any] = json.loads(await self.process.stdout.readline())

@@ -1,5 +1,7 @@
-"""What each user may do on a real Kafka with an authorizer: what deploy/kafka/acls.py says, and
-nothing more. The broker is that of test_secure_contract."""
+"""The rights of each user on a real Kafka with an authorizer equal those of deploy/kafka/acls.py.
+
+The broker is that of test_secure_contract.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ MAY_READ = {
 
 @pytest.fixture
 async def permitted(secure: Secure) -> Secure:
-    """The topics are there and the permissions are set, by the user who may do everything."""
+    """The topics exist, and the user with all rights has set the permissions."""
     await ensure_topics(secure.address, PREFIX)
     for topic in TABLE:  # something to read
         writer = Producer(settings("shoal", secure))
@@ -65,7 +67,7 @@ def become(user: str, kafka: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(user: str, kafka: Secure) -> dict[str, str]:
-    """As librdkafka takes them: unlike aiokafka it says at once what it may not."""
+    """Settings of librdkafka, which reports a missing right at once (aiokafka does not)."""
     return {
         "bootstrap.servers": kafka.address,
         "security.protocol": "SASL_SSL",
@@ -108,8 +110,8 @@ async def test_a_user_writes_and_reads_its_topics_and_no_others(
 
 
 async def _reads(address: str, name: str) -> bool:
-    """Whether the record that lies in the first partition comes. A refusal is no answer at all
-    where a user may not even know that the topic is there."""
+    """Whether the record in the first partition arrives. The broker gives no answer to a user who
+    may not even know that the topic exists."""
     reader = consumer(address, "reader", group_id=None)
     await reader.start()
     try:
@@ -143,7 +145,7 @@ async def test_a_controller_makes_topics_and_leads_as_its_own_user(
 async def test_an_executor_tells_its_status_as_its_own_user(
     permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an idempotent producer, signed; `assignments` is refused by the broker."""
+    """With an idempotent producer, signed; the broker refuses it `assignments`."""
     become("executor", permitted, monkeypatch)
     async with KafkaClient(permitted.address, "e", PREFIX, Keys("c" * 32)) as kafka:
         async with asyncio.timeout(20):
@@ -155,7 +157,8 @@ async def test_an_executor_tells_its_status_as_its_own_user(
 
 
 def test_whoever_may_write_a_topic_is_who_signs_it() -> None:
-    """Two locks on the same door; a controller signs for nodes and gateways, who check it."""
+    """ACLs and signatures protect the same topics; a controller signs for nodes and gateways, which
+    check it."""
     roles = {
         Principal.NODE: "executor",
         Principal.GATEWAY: "gateway",

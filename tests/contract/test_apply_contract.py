@@ -1,4 +1,4 @@
-"""`shoal apply` over both brokers: what it publishes is what a controller reads."""
+"""`shoal apply` over both brokers: a controller reads the published declarations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TINY = (
 def test_a_controller_reads_what_was_applied(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Added, changed, left alone and withdrawn; a controller's own file is below all of it."""
+    """Added, changed, unchanged and withdrawn; records override a controller's own file."""
     base, path = tmp_path / "base.yaml", tmp_path / "shoal.yaml"
     base.write_text(CONFIG)
     config = load_config(base)

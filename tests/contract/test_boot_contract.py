@@ -1,4 +1,4 @@
-"""What a controller reads and leaves on a real Kafka: an hour of heartbeats, and no consumer group.
+"""A controller on a real Kafka reads an hour of heartbeats and leaves no consumer group.
 
 The embedded broker keeps no hour of them and does not list groups.
 """
@@ -38,7 +38,7 @@ _MOST_QUEUED = 50_000
 
 @asynccontextmanager
 async def _own_topics(broker: Broker) -> AsyncIterator[Broker]:
-    """Topics that no other test wrote to, removed at the end."""
+    """Topics without records of other tests, removed at the end."""
     own = Broker(broker.kind, broker.bootstrap, f"test-{uuid.uuid4().hex[:8]}.")
     await ensure_topics(own.bootstrap, own.prefix)
     admin = AIOKafkaAdminClient(bootstrap_servers=own.bootstrap)
@@ -56,14 +56,14 @@ def _real_time() -> TimeBase:
 
 @dataclass(frozen=True)
 class _Beats:
-    """What the executors of `assignments` say again and again: all of it is ready."""
+    """The repeated statuses of the executors of `assignments`: all instances are ready."""
 
     broker: Broker
     producer: Producer
     assignments: tuple[Assignment, ...]
 
     def say(self, times: int) -> None:
-        """So many heartbeats of every node; returns once the broker has them."""
+        """Send so many heartbeats of every node; return once the broker has them."""
         name, words = self.broker.name(STATUS), [(a.node, _status(a)) for a in self.assignments]
         for _ in range(times):
             for node, word in words:
@@ -74,7 +74,7 @@ class _Beats:
         assert self.producer.flush(60) == 0
 
     async def go_on(self) -> None:
-        """One every two seconds, until cancelled."""
+        """Send one every two seconds, until cancelled."""
         while True:
             await asyncio.to_thread(self.say, 1)
             await asyncio.sleep(_EVERY_S)
@@ -102,7 +102,7 @@ def _status(assignment: Assignment) -> bytes:
 
 
 def _fleet(found: Iterable[Any]) -> dict[str, tuple[str, ...]]:
-    """Instances by node, as they were assigned last."""
+    """Instances by node, in the latest assignments."""
     return {a.node: tuple(i.instance for i in a.instances) for a in found}
 
 
@@ -113,9 +113,9 @@ def _decided(token: int) -> Callable[[list[Any]], bool]:
 async def test_a_standby_takes_over_within_10_s_of_an_hour_of_heartbeats(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """390 nodes run 8 instances each and said so every 2 s for an hour: a controller that starts
-    decides within 10 s, and so does the one that stands by once the leader is killed. Neither
-    changes the fleet."""
+    """390 nodes run 8 instances each and reported them every 2 s for an hour. A new controller
+    decides within 10 s, and so does the standby once the leader is killed. Neither changes the
+    fleet."""
     config = tmp_path / "shoal.yaml"
     fleet = f"per_node: {GPUS}, nodes: {NODES}"
     config.write_text(
@@ -175,7 +175,7 @@ def _tokens(found: Iterable[Any]) -> set[int]:
 async def test_neither_a_boot_nor_its_end_leaves_a_consumer_group(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """However a controller ends; nor do executors and gateways while they follow."""
+    """However a controller ends; executors and gateways that follow topics leave none either."""
     config = tmp_path / "shoal.yaml"
     config.write_text(CONFIG)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

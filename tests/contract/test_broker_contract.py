@@ -1,7 +1,7 @@
-"""What Shoal relies on in a broker: one suite over the embedded broker and over a real Kafka.
+"""The broker features that Shoal relies on: one suite over the embedded broker and a real Kafka.
 
-The real one is given with SHOAL_TEST_KAFKA=HOST:PORT (`make kafka` runs one). What the embedded
-broker cannot do is in `test_broker_guarantees`.
+The real one is given with SHOAL_TEST_KAFKA=HOST:PORT (`make kafka` runs one). Features that the
+embedded broker lacks are in `test_broker_guarantees`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def test_keys_values_and_headers_come_back_in_order(broker: Broker) -> Non
 
 
 async def test_one_key_always_goes_to_one_partition(broker: Broker) -> None:
-    """A node's assignments are ordered, whoever writes them."""
+    """A node's assignments are ordered, whichever process writes them."""
     places = set()
     for _ in range(2):
         producer = await new_producer(broker)
@@ -137,7 +137,7 @@ async def test_a_group_goes_on_after_what_it_committed(broker: Broker) -> None:
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            # The embedded broker lets nobody into a known group for the session timeout less 1 s;
+            # The embedded broker blocks joins to a known group for the session timeout less 1 s;
             # a real one allows no less than 6 s.
             session_timeout_ms=1500 if broker.kind == "embedded" else 6000,
             heartbeat_interval_ms=500,

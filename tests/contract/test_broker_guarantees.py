@@ -1,7 +1,7 @@
-"""What a real Kafka guarantees and the embedded broker does not: each gap is a strict expected
-failure there, so a gap that closes, or a guarantee that nobody tests, is noticed.
+"""Guarantees of a real Kafka that the embedded broker does not give.
 
-Shoal may rely on these only where `EnsuredTopics.embedded` is false.
+Each gap is a strict expected failure there, so a closed gap or an untested guarantee fails the
+suite. Shoal may rely on these guarantees only where `EnsuredTopics.embedded` is false.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def admin(broker: Broker) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def _committed(broker: Broker, partition: TopicPartition, start: int) -> list[bytes]:
-    """What a reader of committed records sees from `start` to the end."""
+    """The committed records from `start` to the end."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         enable_auto_commit=False,
@@ -60,7 +60,7 @@ async def _committed(broker: Broker, partition: TopicPartition, start: int) -> l
         await consumer.stop()
 
 
-@gap("its transactions fence nobody: a leader that was replaced could go on writing")
+@gap("its transactions fence no producer: a replaced leader could still write")
 async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
     """One transactional id per cluster: the broker itself refuses a stale leader."""
     ours = {"transactional_id": f"{broker.prefix}fencing"}
@@ -78,7 +78,7 @@ async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
 
 @gap("readers of committed records see aborted ones")
 async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
-    """A plan and its assignments are seen together or not at all."""
+    """Readers see a plan and its assignments together or not at all."""
     place = TopicPartition(broker.name(PLANS), 0)
     start = await end_of(broker, place)
     writer = await new_producer(broker, transactional_id=f"{broker.prefix}aborting")
@@ -95,8 +95,8 @@ async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
 
 @gap("readers of committed records see aborted ones")
 async def test_what_a_leader_was_killed_over_is_shown_to_nobody(broker: Broker) -> None:
-    """A decision in an open transaction, then aborted by the next leader, is not one for the
-    command line either."""
+    """A decision in an open transaction that the next leader aborts stays invisible to the command
+    line too."""
     known = Decision(1, 1, "*", "hold", 1000, applied=True, reason="the first life")
     killed = await new_producer(broker, transactional_id=f"{broker.prefix}killed")
     shown = command_line.Broker(broker.bootstrap, broker.prefix, 0)
@@ -121,7 +121,7 @@ async def _stopped(producer: AIOKafkaProducer) -> None:
 async def test_topics_are_created_while_the_broker_runs(
     broker: Broker, admin: AIOKafkaAdminClient
 ) -> None:
-    """Another prefix gets topics of its own, beside what runs."""
+    """Another prefix gets topics of its own in addition to the existing ones."""
     one = Topic("one", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     prefix = f"{broker.prefix}other."
     try:
@@ -222,7 +222,7 @@ async def test_members_of_a_group_share_partitions_and_take_over(broker: Broker)
 async def test_the_last_record_of_each_key_is_kept(
     broker: Broker, admin: AIOKafkaAdminClient
 ) -> None:
-    """Control topics stay as small as what they say."""
+    """Control topics stay as small as their latest records."""
     name = f"{broker.prefix}compacted"
     settings = {
         "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01",
@@ -254,7 +254,7 @@ async def _rounds() -> AsyncIterator[int]:
 
 @gap("it has no clean-up policies")
 async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker) -> None:
-    """A compacted topic that deletes by age would forget assignments: said, not repaired."""
+    """A compacted topic that deletes by age would lose assignments: it is refused, not repaired."""
     wrong = Topic("plans", 1, Cleanup.DELETE, 1000, Decision, lambda _: "")
     with pytest.raises(TopicsUnusable, match=r"plans exists with cleanup\.policy=compact"):
         await ensure_topics(broker.bootstrap, broker.prefix, table=[wrong])
@@ -262,8 +262,8 @@ async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker
 
 @gap("it has no settings of topics")
 async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker) -> None:
-    """A broker's clock dates records and nothing goes too early, whoever made the topic; what an
-    operator set beyond that stays."""
+    """A broker's clock dates records and no record is deleted too early, whichever client created
+    the topic; other settings of the operator stay."""
     declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     name = broker.name(declared)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

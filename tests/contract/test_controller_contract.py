@@ -44,7 +44,8 @@ def config(tmp_path: Path) -> Iterator[Path]:
 async def test_a_killed_controller_goes_on_from_the_topics(
     broker: Broker, producer: AIOKafkaProducer, config: Path
 ) -> None:
-    """A second life: a higher token, decisions counted on, one dead letter per poisoned place."""
+    """The second process has a higher token, continues the decision numbers, and writes one dead
+    letter per invalid record."""
     time_base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     first = await Controller.start(broker, config, time_base)
     try:
@@ -106,7 +107,7 @@ def _b64(text: str) -> str:
 
 
 async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Path) -> None:
-    """Clients that wait for a broker for ever do not keep the process."""
+    """Clients that wait endlessly for a broker do not keep the process."""
     embedded = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "streams.broker", stdout=asyncio.subprocess.PIPE
     )
@@ -130,8 +131,8 @@ async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Pa
 async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
     broker: Broker, producer: AIOKafkaProducer, config: Path
 ) -> None:
-    """It takes nothing from a leader in flow; from one that is stopped it takes over within 10 s,
-    and nothing of what that one writes when it is resumed is the last word for longer than 2 s."""
+    """It takes nothing from a working leader and takes over from a stopped one within 10 s. Records
+    that the old leader writes after it resumes are the latest for at most 2 s."""
     time_base = TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns())
     first = await Controller.start(broker, config, time_base, "first")
     second = None

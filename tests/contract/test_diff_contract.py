@@ -1,4 +1,4 @@
-"""`shoal diff` over both brokers: what runs is read from the topics of a running controller."""
+"""`shoal diff` over both brokers: it reads the running fleet from the topics of a controller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def assignment(number: int) -> Assignment:
 def test_the_fleet_and_the_demand_of_a_running_controller_are_compared_with_the_plan(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five nodes run for 0.5 req/s: the rest would go; what is of no declared model is named."""
+    """Five nodes run for 0.5 req/s: the surplus would go, and instances of undeclared models are
+    named."""
     path = tmp_path / "shoal.yaml"
     path.write_text(CONFIG)
 

@@ -1,7 +1,7 @@
-"""Every client of ours on a real Kafka that demands TLS, a login and a client's certificate, and
-what it says without them.
+"""Every Shoal client on a real Kafka that requires TLS, a login and a client's certificate.
 
-The broker is one of its own (`make kafka ARGS="--secure FOLDER"`), on a port of its own.
+Also their messages without them. The broker is one of its own (`make kafka ARGS="--secure
+FOLDER"`), on a port of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _START_S = 40.0
 
 @dataclass(frozen=True)
 class Secure:
-    """address: of the listener. folder: what clients need."""
+    """address: of the listener. folder: files that clients need."""
 
     address: str
     folder: Path
@@ -77,7 +77,7 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
 
 @pytest.fixture
 def secure(listener: Secure, monkeypatch: pytest.MonkeyPatch) -> Secure:
-    """The listener, with the settings that it demands."""
+    """The listener, with the settings that it requires."""
     for name, value in listener.environment.items():
         monkeypatch.setenv(name, value)
     return listener
@@ -124,7 +124,7 @@ async def test_window_workers_get_partitions(secure: Secure) -> None:
 def test_feeds_are_published_and_the_doctor_is_content(
     secure: Secure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Commands that write, and one that only looks."""
+    """Commands that write, and one that only reads."""
     prices, config = tmp_path / "prices.json", tmp_path / "shoal.yaml"
     prices.write_text('{"eu/l4/owned": 0.5}')
     config.write_text(f"kafka: {secure.address}\n{ONE_MODEL}")
@@ -152,7 +152,7 @@ def refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:
-    """One setting is wrong; what is to be said of it."""
+    """One setting is wrong; the expected message about it."""
     change, words = WRONG[request.param]
     (tmp_path / "password").write_text("another\n")
     for name, value in change.items():
@@ -163,7 +163,7 @@ def refused(
 def test_every_command_says_in_one_line_why_it_is_not_let_in(
     refused: str, listener: Secure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is started, and without a client's own complaints."""
+    """Before it starts any process, and without log lines of the Kafka client."""
     config, prices = tmp_path / "shoal.yaml", tmp_path / "prices.json"
     config.write_text(f"kafka: {listener.address}\n{ONE_MODEL}")
     prices.write_text('{"eu/l4/owned": 0.5}')
@@ -191,7 +191,7 @@ def test_every_command_says_in_one_line_why_it_is_not_let_in(
 async def test_parts_that_run_say_it_once_and_go_on(
     refused: str, listener: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A serving plane whose login was withdrawn keeps trying; a controller does not start."""
+    """A serving plane whose login was withdrawn tries again; a controller does not start."""
     told = asyncio.Event()
 
     class Telling(logging.Handler):

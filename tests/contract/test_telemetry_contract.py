@@ -40,7 +40,7 @@ from topics.topic_table import (
 async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
     broker: Broker,
 ) -> None:
-    """How many there are is what the broker says, also where some are added later."""
+    """The broker reports the number of partitions, also when some are added later."""
     prefix = f"{broker.prefix}few."
     few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, lambda r: str(r.model))
     await ensure_topics(broker.bootstrap, prefix, table=[few])
@@ -86,7 +86,8 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
 async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
     broker: Broker, producer: AIOKafkaProducer
 ) -> None:
-    """Every record once, across the seam, with its event time; poison is told."""
+    """Every record once, across the transition, with its event time; invalid records are
+    reported."""
     clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
     for sequence in range(30):
         await write(producer, broker, telemetry(sequence))

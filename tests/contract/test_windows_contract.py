@@ -44,7 +44,8 @@ async def _ready(process: asyncio.subprocess.Process) -> dict[str, Any]:
 
 @pytest.mark.embedded_gap("its groups do not share partitions reliably: workers refuse it")
 async def test_a_worker_is_killed_and_nothing_is_lost_or_counted_twice(broker: Broker) -> None:
-    """Two share the load, one dies by SIGKILL in full flow; every request is counted once."""
+    """Two workers share the load and one dies by SIGKILL in mid-work; every request is counted
+    once."""
     prefix = f"test-{uuid.uuid4().hex[:8]}."
     found = await ensure_topics(broker.bootstrap, prefix)
     clock = Clock(TimeBase(1.0, int(time.time() * 1000), time.monotonic_ns()))

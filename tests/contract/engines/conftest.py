@@ -17,7 +17,7 @@ Engines = Callable[..., Awaitable[EngineUnderTest]]
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     pool = Pool(tmp_path_factory.mktemp("engines"))
-    # Whoever stops the tests must not be left with engines that hold gigabytes.
+    # No engine that holds gigabytes may outlive interrupted tests.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield pool

@@ -45,7 +45,7 @@ _READY_S = 240.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EngineOptions:
     """shutdown_s, lease_s: seconds of the engine's own time (a simulated one runs faster)."""
 
     slots: int = 8
@@ -61,15 +61,15 @@ def _lasts(real_s: float) -> float:
     return real_s if REAL else real_s * _SPEED
 
 
-# In the order in which the suite wants them; the next is started while one is in use.
-ENGINES: Mapping[str, Wanted] = {
-    "peer": Wanted(shutdown_s=_lasts(30.0), lease_s=10),
-    "main": Wanted(slots=4, dev=True),
-    "drained": Wanted(key=KEY),
-    "headless": Wanted(),
-    "spare": Wanted(shutdown_s=_lasts(1.0 if REAL else 0.1), policy="recompute"),
-    "cut": Wanted(),
-    "coreless": Wanted(),
+# In the order of the suite; the next one starts while one is in use.
+ENGINES: Mapping[str, EngineOptions] = {
+    "peer": EngineOptions(shutdown_s=_lasts(30.0), lease_s=10),
+    "main": EngineOptions(slots=4, dev=True),
+    "drained": EngineOptions(key=KEY),
+    "headless": EngineOptions(),
+    "spare": EngineOptions(shutdown_s=_lasts(1.0 if REAL else 0.1), policy="recompute"),
+    "cut": EngineOptions(),
+    "coreless": EngineOptions(),
 }
 
 
@@ -120,11 +120,11 @@ class Pool:
         return self._launched[name]
 
     def take_out(self, name: str) -> None:
-        """It will be ended; who asks for it again gets another one."""
+        """Remove it, because its test will end it; the next `start` makes another one."""
         del self._launched[name]
 
     def look_ahead(self, name: str) -> None:
-        """Start the engine that comes after `name`, unless it had its turn."""
+        """Start the engine after `name`, unless it was started before."""
         names = list(ENGINES)
         if REAL and name in names[:-1]:
             after = names[names.index(name) + 1]
@@ -135,9 +135,9 @@ class Pool:
         """An instance of two ranks, both just started."""
         stage = GangStage("H100-SXM", 1, 1 if REAL else 16)
         first = GangRank("gang-0", 0, (stage, stage))
-        leader = self._launch("gang-0", Wanted(shutdown_s=_lasts(5.0)), first)
+        leader = self._launch("gang-0", EngineOptions(shutdown_s=_lasts(5.0)), first)
         other = replace(first, rank=1, rendezvous=leader.rendezvous)
-        ranks = leader, self._launch("gang-1", Wanted(shutdown_s=_lasts(5.0)), other)
+        ranks = leader, self._launch("gang-1", EngineOptions(shutdown_s=_lasts(5.0)), other)
         self._all += ranks
         return ranks
 
@@ -146,7 +146,7 @@ class Pool:
             launched.kill()
         self._ports.close()
 
-    def _launch(self, name: str, wanted: Wanted, gang: GangRank | None = None) -> Launched:
+    def _launch(self, name: str, wanted: EngineOptions, gang: GangRank | None = None) -> Launched:
         kind = _vllm(wanted, self._tiny, gang) if REAL else _simulated()
         ports = self._ports.take(self._used, kind.ports + bool(gang and gang.leads))
         self._used.update(ports)
@@ -180,7 +180,7 @@ class Pool:
         return Launched(started, ports[0], log, gang.rendezvous if gang else "")
 
 
-def _vllm(wanted: Wanted, model: Path, gang: GangRank | None) -> VllmKind:
+def _vllm(wanted: EngineOptions, model: Path, gang: GangRank | None) -> VllmKind:
     return VllmKind(
         executable=str(executable(Path(REAL))),
         weights=(str(model),),
@@ -196,7 +196,7 @@ def _simulated() -> SimulatedKind:
     return SimulatedKind(fixed_startup_s=20.0)
 
 
-def _extra(wanted: Wanted) -> tuple[str, ...]:
+def _extra(wanted: EngineOptions) -> tuple[str, ...]:
     return (
         f"--max-num-seqs={wanted.slots}",
         f"--kv-load-failure-policy={wanted.policy}",
@@ -219,7 +219,7 @@ class EngineUnderTest:
         return self.launched.process
 
     async def ready(self) -> None:
-        """Refused, then 200."""
+        """Wait while connections are refused, then for 200."""
         deadline = time.monotonic() + _READY_S
         while not self.launched.ready:
             said = self.launched.log.read_text(errors="replace")[-3000:]
@@ -234,7 +234,7 @@ class EngineUnderTest:
             self.launched.ready = True
 
     async def health(self) -> int:
-        """The status of /health, 0 when nobody listens."""
+        """The status of /health, 0 if the port is closed."""
         try:
             async with self.client.get(self.url + "/health") as answer:
                 return answer.status
@@ -300,7 +300,7 @@ class EngineUnderTest:
         raise AssertionError("no engine core")
 
     def wedge(self) -> None:
-        """Its core makes no progress any more, its API server does."""
+        """Stop the progress of its core; its API server still works."""
         os.kill(self.core(), signal.SIGSTOP if REAL else signal.SIGUSR1)
 
     def unwedge(self) -> None:

@@ -49,7 +49,7 @@ class Front(Bench):
         self.route(*groups, model="tiny", generation=next(self._generations))
 
     async def complete(self, tokens: int = 12) -> str:
-        """What was wrong with a streamed answer; nothing where it was whole."""
+        """The fault of a streamed answer; empty if it was whole."""
         self.begun += 1
         self.in_flight += 1
         try:
@@ -73,7 +73,7 @@ class Front(Bench):
         return "" if counted == tokens else f"{counted} tokens"
 
     async def load(self, until: asyncio.Event) -> list[str]:
-        """Requests at a steady rate until the event; what was wrong with each."""
+        """Requests at a steady rate until the event; the fault of each."""
         jobs, due = [], time.monotonic()
         while not until.is_set():
             jobs.append(asyncio.create_task(self.complete()))
@@ -146,7 +146,8 @@ async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) 
 
 @pytest.mark.skipif(not REAL, reason="a simulated engine compiles no grammar")
 async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, engines) -> None:
-    """Whole and streamed answers, five times each; others are served, nobody is ejected."""
+    """Whole and streamed answers, five times each; other requests are served, and no engine is
+    ejected."""
     front.serve(RouteGroup("g", 1.0, (at(await engines("coreless")),)))
     url = front.gateway.url + "/v1/completions"
     bad = {"model": "tiny", "prompt": "a", "max_tokens": 3}
@@ -163,7 +164,7 @@ async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, e
 
 
 async def test_the_official_client_is_served(front: Front, engines) -> None:
-    """openai: models, completions, chats, streams, and its own exceptions for what is refused."""
+    """openai: models, completions, chats, streams, and its own exceptions for refused requests."""
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     url = front.gateway.url + "/v1"
@@ -204,7 +205,7 @@ async def test_the_official_client_is_served(front: Front, engines) -> None:
 
 
 async def test_nobody_goes_around_the_gateway(front: Front, engines) -> None:
-    """An engine with a key serves the gateway, and tells everybody else only how it is."""
+    """An engine with a key serves the gateway, and gives other clients only its health."""
     engine = await engines("drained")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     assert (await engine.post(prompt="a"))[0] == 401
@@ -231,8 +232,8 @@ async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> Non
 
 
 async def test_a_killed_prefill_instance_costs_only_what_it_held(front: Front, engines) -> None:
-    """Its API server dies under load: what it had in its hands may fail, nothing that comes after,
-    because the decode instance takes whole requests too."""
+    """Its API server dies under load: requests in its hands may fail, but no later ones, because
+    the decode instance takes whole requests too."""
     prefill, decode = await engines("headless"), await engines("main")
     front.serve(hand_over(prefill, decode), RouteGroup("h", 0.2, (at(decode),)))
     over = asyncio.Event()

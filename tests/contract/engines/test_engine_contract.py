@@ -1,6 +1,6 @@
-"""The contract of an engine, held by simulated engines and, with `make test-vllm`, by a real vLLM.
+"""The contract of an engine, for simulated engines and, with `make test-vllm`, for a real vLLM.
 
-What stands here is what vLLM 0.32 does on a CPU with NIXL; the simulated engine is held to it.
+It is the behaviour of vLLM 0.32 on a CPU with NIXL; the simulated engine must match it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def test_connections_are_refused_until_it_is_ready(engines) -> None:
 
 
 async def test_who_it_is_can_be_told(engines) -> None:
-    """A simulated engine never passes for a real one."""
+    """Clients can distinguish a simulated engine from a real one."""
     engine = await engines("main")
     async with engine.client.get(engine.url + "/version") as answer:
         version = (await answer.json())["version"]
@@ -212,7 +212,7 @@ async def test_metrics_under_vllms_names(engines) -> None:
 
 
 async def test_slots_bound_what_runs(engines) -> None:
-    """Four run, the rest waits for capacity; their KV shows."""
+    """Four requests run, the others wait for capacity; the metrics show their KV."""
     engine = await engines("main")
     jobs = [
         asyncio.create_task(engine.generate(engine.long // 4, prompt=prompt(50))) for _ in range(6)
@@ -228,7 +228,7 @@ async def test_slots_bound_what_runs(engines) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_slot(engines) -> None:
-    """Whatever it asked for; vLLM counts no abort for it."""
+    """For every kind of request; vLLM counts no abort for it."""
     engine = await engines("main")
     aborted = 'finished_reason="abort"'
     before = [line for line in (await engine.metrics()).splitlines() if aborted in line]
@@ -278,7 +278,7 @@ async def test_roles_may_change_with_each_request(engines) -> None:
 
 
 async def test_a_hand_over_to_itself_is_refused(engines) -> None:
-    """500, and nobody else is harmed; without the parameters the same prompt is served."""
+    """500, and no other request is affected; without the parameters the same prompt is served."""
     engine, text = await engines("peer"), prompt(100)
     _, first = await engine.generate(1, prompt=text, kv_transfer_params=ASKED)
     params = first["kv_transfer_params"]
@@ -288,7 +288,7 @@ async def test_a_hand_over_to_itself_is_refused(engines) -> None:
 
 
 async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
-    """Nobody fetched it: it is freed and counted."""
+    """No engine fetched it: it is freed and counted."""
     engine = await engines("peer")
     before = await engine.gauge("vllm:nixl_num_kv_expired_reqs_total")
     await engine.generate(1, prompt=prompt(100), kv_transfer_params=ASKED)
@@ -301,7 +301,8 @@ async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
     ("mode", "kept"), [("wait", "length"), ("keep", "length"), ("abort", "abort")]
 )
 async def test_pausing(engines, mode: str, kept: str) -> None:
-    """While paused new requests hang and are not counted; what ran waits out, stands or ends."""
+    """New requests of a paused engine hang and are not counted. By mode, running ones finish, wait
+    or end."""
     engine = await engines("main")
     job = asyncio.create_task(engine.generate(engine.long // 4 if mode == "wait" else engine.long))
     await engine.until_running(1)
@@ -320,7 +321,7 @@ async def test_pausing(engines, mode: str, kept: str) -> None:
 
 
 async def test_sleeping(engines) -> None:
-    """Asleep it serves nobody and says so in its metrics; woken it goes on."""
+    """Asleep it serves no request and its metrics say so; after wake-up it continues."""
     engine = await engines("main")
     awake = 'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="awake"}'
     await engine.dev("POST", "/sleep", level="1")
@@ -336,7 +337,8 @@ async def test_sleeping(engines) -> None:
 
 
 async def test_what_an_executor_asks_of_a_standby(engines) -> None:
-    """Told twice to sleep it sleeps, woken it generates; without dev mode it does not."""
+    """After two sleep requests it sleeps, and after wake-up it generates; without dev mode it does
+    not."""
     api, engine = HttpApi(), await engines("main")
     contact = Contact(engine.client, engine.endpoint, "tiny")
     assert await api.sleep(contact)
@@ -350,7 +352,7 @@ async def test_what_an_executor_asks_of_a_standby(engines) -> None:
 
 
 async def test_without_dev_mode_there_is_no_pause(engines) -> None:
-    """404: nobody can stop an engine over HTTP."""
+    """404: no client can stop an engine over HTTP."""
     engine = await engines("peer")
     for path in ("/pause", "/resume", "/sleep", "/wake_up"):
         async with engine.client.post(engine.url + path) as answer:
@@ -358,7 +360,7 @@ async def test_without_dev_mode_there_is_no_pause(engines) -> None:
 
 
 async def test_a_wedged_core_shows_only_in_what_it_does_not_generate(engines) -> None:
-    """/health and /metrics say 200; a request hangs until the core goes on."""
+    """/health and /metrics answer 200; a request hangs until the core resumes."""
     engine = await engines("main")
     engine.wedge()
     try:

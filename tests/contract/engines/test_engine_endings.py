@@ -1,4 +1,5 @@
-"""How engines end: stops, deaths, and what they leave behind. Comes last, for it uses them up."""
+"""How engines end: stops, deaths, and remaining processes. Runs last, because it ends the
+engines."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": No
 
 
 async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engines) -> None:
-    """In flight finishes, new ones get 500, /health stays 200, exit code 0; KV that it held is
-    gone: then decode fails, or computes the prompt itself, as its policy says."""
+    """Running requests finish, new ones get 500, /health stays 200, exit code 0. Its held KV is
+    lost: then decode fails, or computes the prompt itself, by its policy."""
     prefill, decode, spare = (
         await engines("peer", last=True),
         await engines("main"),
@@ -49,8 +50,8 @@ async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engin
 
 
 async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
-    """The core is killed, nobody listens, and what is left is never answered: the process stays
-    until its clients leave or somebody kills it."""
+    """The core is killed, the port closes, and remaining requests get no answer. The process stays
+    until its clients leave or it is killed."""
     engine = await engines("spare", last=True)
     jobs = [asyncio.create_task(engine.generate(engine.long)) for _ in range(8)]
     await engine.until_running(8)
@@ -66,10 +67,10 @@ async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
 
 
 async def test_a_stop_without_a_time_out_cuts_at_once(engines) -> None:
-    """What has begun ends with the finish reason "abort" and status 200, so that whoever reads only
-    the status takes half an answer for a whole one; or, on a busy machine, with 500 or an error
-    event. No new connections, exit code 0. The real one was also seen to kill its core first and
-    then to wait for clients that are never answered, as past a shutdown time-out."""
+    """Begun answers end with the finish reason "abort" and status 200, so a client that reads only
+    the status takes half an answer for a whole one. On a busy machine they end with 500 or an error
+    event. No new connections, exit code 0. A real engine may also kill its core first and then wait
+    for clients that get no answer, as past a shutdown time-out."""
     engine = await engines("cut", last=True)
     whole = asyncio.create_task(engine.generate(engine.long))
     stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
@@ -92,7 +93,7 @@ async def test_a_stop_without_a_time_out_cuts_at_once(engines) -> None:
 
 
 async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
-    """In flight gets 500 or an error event; then nobody listens, and the exit code is 0."""
+    """Running requests get 500 or an error event; then the port closes, and the exit code is 0."""
     engine = await engines("coreless", last=True)
     whole = asyncio.create_task(engine.generate(engine.long))
     stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
@@ -106,8 +107,8 @@ async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
 
 
 async def test_a_dead_api_server_leaves_no_orphan_behind(engines) -> None:
-    """SIGKILL of the leader alone: vLLM's core and workers live on, are found by their tag, and the
-    executor takes them along before it calls the engine ended."""
+    """SIGKILL of the leader alone: vLLM's core and workers survive it. The executor finds them by
+    their tag and ends them before it reports the end of the engine."""
     engine = await engines("headless", last=True)
     if engine.process.poll() is None:
         os.kill(engine.process.pid, signal.SIGKILL)
@@ -122,8 +123,8 @@ async def test_a_dead_api_server_leaves_no_orphan_behind(engines) -> None:
 
 
 async def test_a_broken_hand_over_kills_the_engine(engines) -> None:
-    """One request whose transfer parameters lack an address: the core dies of it, and so do
-    the requests of others."""
+    """One request whose transfer parameters lack an address ends the core and all other
+    requests."""
     engine = await engines("main", last=True)
     other = asyncio.create_task(engine.generate(engine.long))
     await engine.until_running(1)

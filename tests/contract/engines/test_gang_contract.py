@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(400 if REAL else 60)
 
 
 async def test_ranks_serve_together_hang_together_and_are_ended_one_by_one(pool: Pool) -> None:
-    """Rank 0 alone answers, when all are there. When another dies, requests hang while /health says
-    200. A stop of rank 0 ends it alone."""
+    """Rank 0 alone answers, once all ranks have started. When another one dies, requests hang while
+    /health answers 200. A stop of rank 0 ends it alone."""
     first, other = pool.start_gang()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
         engine = EngineUnderTest(client, first)
@@ -56,7 +56,7 @@ async def test_rank_0_ends_without_the_others_which_end_when_they_are_told(pool:
 
 
 def _listens(port: int) -> bool:
-    """Whether anything on this machine listens on `port`."""
+    """Whether a process on this machine listens on `port`."""
     wanted = f":{port:04X}"
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     return any(row[1].endswith(wanted) and row[3] == "0A" for row in rows)

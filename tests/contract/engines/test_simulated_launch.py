@@ -1,4 +1,4 @@
-"""What a simulated engine refuses before it serves."""
+"""Launches that a simulated engine refuses before it serves."""
 
 from __future__ import annotations
 
