@@ -22,7 +22,7 @@ EventsMs: TypeAlias = Callable[[Times, Times], Times]
 
 
 def wall_ms() -> int:
-    """This machine's wall clock; stands in for the broker's until its time is known."""
+    """This machine's wall clock in ms, used until the broker's time is known."""
     return time.time_ns() // 1_000_000
 
 
@@ -65,7 +65,7 @@ class Clock:
         return self.now_ms() - int(past_ms * self.time_base.speed)
 
     def events(self) -> EventsMs:
-        """`event_ms` as of now, for many records that were read together, less their ages."""
+        """`event_ms` at one moment for many records that were read together, minus their ages."""
         now_ms, broker_ms, speed = self.now_ms(), self.broker_ms(), self.time_base.speed
 
         def events_ms(append_ms: Times, age_ms: Times) -> Times:

@@ -1,5 +1,7 @@
-"""Gateway options for the declared models, before they have routes, and for the hosts from which
-engines fetch media."""
+"""Gateway options for the declared models and for the hosts of media.
+
+The gateway knows the models by them before they have routes, and refuses media from other hosts.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from topics.engine_args import media_domains
 
 
 def declared_options(cluster: Cluster) -> list[str]:
-    """One option per requestable name, with the other name of a model; separate options, because a
-    single argument must not exceed 128 KiB."""
+    """One option per name that requests may use, with the model's alias if it has one.
+
+    The options are separate, because a single argument must not exceed 128 KiB.
+    """
     found = [f"--declared={route.name}" for route in cluster.routes]
     for service in cluster.services:
         other = service.hugging_face_name
@@ -20,7 +24,9 @@ def declared_options(cluster: Cluster) -> list[str]:
 
 
 def media_options(engine_args: Iterable[Sequence[str]]) -> list[str]:
-    """The option with the hosts that any engine's arguments allow, if there are some. Each engine
-    still refuses hosts that its own arguments do not allow."""
+    """The option with all hosts that any engine's arguments allow; no option without such hosts.
+
+    Each engine still refuses hosts that its own arguments do not allow.
+    """
     domains = sorted(frozenset[str]().union(*map(media_domains, engine_args)))
     return [f"--media-domains={','.join(domains)}"] if domains else []

@@ -1,8 +1,8 @@
 """Invalid records and their dead letters.
 
-One place of a topic gives one dead letter, however often it is read, as long as `ControlState.dead`
-remembers it. Only some records without a valid signature get one, so that an unauthenticated writer
-cannot fill `dead-letters`.
+One position of a topic causes one dead letter, however often it is read, as long as
+`ControlState.dead` remembers it. Only some records without a valid signature get one, so that an
+unauthenticated writer cannot fill `dead-letters`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _MOST_FORGERIES, _FORGERIES_S = 20, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """An invalid record at (topic, partition, offset), with the short topic name, and the
-    reason."""
+    """An invalid record at (topic, partition, offset). topic: the short name. why: the reason."""
 
     topic: str
     partition: int
@@ -31,7 +30,7 @@ class Poison:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Its position, which identifies it permanently."""
+        """The position, which identifies the record permanently."""
         return self.topic, self.partition, self.offset
 
     def letter(self, reader: str) -> DeadLetter:

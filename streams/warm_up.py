@@ -1,8 +1,8 @@
 """Compile the hot code before any caller waits for it.
 
-Without a cache on disk, compilation takes seconds. Without this step, a process that is about to
-lead would be silent meanwhile, and its first plan would wait. Covers the code that reads telemetry
-and evaluates it each second, and the code that values instances for plans.
+Without a cache on disk, compilation takes seconds. A process that is about to lead would be silent
+during that time, and its first plan would wait. The module covers the code that reads telemetry and
+evaluates it each second, and the code that evaluates instances for plans.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ _LONG_S = 2.0
 
 
 async def warmed(pipelines: bool) -> None:
-    """Run both functions below, concurrently with the caller's other work. Logs if it takes long. A
-    failure only makes the first use slower."""
+    """Run `warm_up` and `warm_plans` concurrently with the caller's other work.
+
+    Logs a long duration and a failure. A failure only makes the first use slower.
+    """
     work = asyncio.gather(
         asyncio.to_thread(warm_up), asyncio.to_thread(warm_plans, pipelines), return_exceptions=True
     )
@@ -72,7 +74,7 @@ def warm_up() -> None:
 
 
 def warm_plans(pipelines: bool) -> None:
-    """The same for plan code; with `pipelines` also for multi-node instances."""
+    """Compile plan code; with `pipelines` also for multi-node instances."""
     model = catalog.model("meta-llama/Llama-3.1-8B-Instruct")
     service = Service("model", model, Slo(2000.0, 80.0), pipelines="same-slice")
     node, lengths = NodeSlice(catalog.gpu("L40S"), 1), Lengths.expected(500.0, 100.0)
