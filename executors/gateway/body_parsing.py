@@ -142,5 +142,5 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 if __name__ == "__main__":
     os.nice(_NICE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway handles Ctrl-C
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -96,7 +96,7 @@ class GatewayMetrics:
         self._request_counters: dict[tuple[str, str], Counter] = {}
 
     def watch_server(self, server: HttpServer) -> None:
-        """Show the counters of `server` for clients that exceeded its limits."""
+        """Expose the counters of `server` for clients that exceeded its limits."""
         for name, what, count in (
             ("cut", "Clients cut off because they did not read", "slow_readers_cut"),
             ("late", "Requests that did not arrive in time", "requests_timed_out"),
@@ -105,7 +105,7 @@ class GatewayMetrics:
             self.add_gauge(f"clients_{name}", what, partial(getattr, server, count))
 
     def watch_scorer(self, failures: Mapping[str, int]) -> None:
-        """Show the scorer's failures by reason."""
+        """Expose the scorer's failures by reason."""
         for why in SCORER_FAILURES:
             self.add_gauge(
                 f"scorer_{why}",

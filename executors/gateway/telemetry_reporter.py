@@ -66,7 +66,7 @@ class TelemetryReporter:
         self._broker_reached = True
         self._pending: deque[Telemetry] = deque()
         self._ready = asyncio.Event()
-        self._ready.set()  # the process before may have left records on disk
+        self._ready.set()  # an earlier process may have left records on disk
         self._sequence = 0
         self._last_ms: dict[str, int] = {}
 
@@ -79,7 +79,7 @@ class TelemetryReporter:
             router = self._routers.get(model)
             routes = router.routes if router is not None else None
             if routes is None and model not in self._meters:
-                continue  # no request for it here, and no routes
+                continue  # a model without requests here and without routes
             meter = self._meters.setdefault(model, ModelMeter())
             started = self._last_ms.get(model, now_ms - SPAN_MS)
             self._last_ms[model] = now_ms

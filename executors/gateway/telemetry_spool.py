@@ -49,7 +49,7 @@ class TelemetrySpool:
         lines = b"".join(encode(record) + b"\n" for record in records)
         with open_private(last, "a+b") as file:
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                lines = b"\n" + lines  # the write before was incomplete
+                lines = b"\n" + lines  # the previous write was incomplete
             file.write(lines)
         segments = self.segments()
         while (

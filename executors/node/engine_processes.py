@@ -145,8 +145,11 @@ class EngineProcesses:
     def launch(
         self, command: Launch, now_ms: int, used_ports: set[int]
     ) -> tuple[str, tuple[int, ...]] | None:
-        """Start an engine; where it will be reached and its ports, or None when it cannot be
-        started (which `look` then tells)."""
+        """Start an engine. Returns its endpoint and its ports.
+
+        The endpoint is "" for a rank that serves no HTTP. None: the start failed; the next
+        `observe` reports the reason.
+        """
         desired = command.desired
         reason = self._config_fault(command)
         model = self._config.models.get(desired.model)

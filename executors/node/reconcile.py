@@ -70,8 +70,8 @@ def reconcile(
 ) -> tuple[NodeState, tuple[Command, ...]]:
     """One step: apply observations, then the assignment, then derive commands.
 
-    seen: observations by instance; a missing instance was not observed. blocked_gpus: records by
-    processes of no instance in `state`.
+    seen: observations by instance; a missing instance was not observed. blocked_gpus: held
+    by processes that belong to no instance in `state`.
     """
     commands: list[Command] = []
     assignment = state.assignment
