@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,13 @@ POOL_COLUMNS = 2400
 """Covers in the first MIP, over all groups."""
 PROOF_COLUMNS = 4000
 """Most columns of the MIP that proves: all covers within a slack, of all groups."""
+FINE, COARSE = 0.005, 0.1
+"""A search for a gap between these goes on to the finer one where that takes little work: a plan
+that is far from the bound is often improved by the next step."""
+POLISH_COLUMNS = 4000
+"""Columns of MIPs that it may take."""
+POLISH_TIME = 0.5
+"""Share of the time that is left for its proof."""
 RAISES = 4
 """How often the penalty of exceeding a capacity is raised tenfold while no plan fits."""
 
@@ -165,14 +172,20 @@ class _Run:
 
     def _improve(self, plan: Incumbent, penalty: Floats) -> tuple[str, ...]:
         """Prove and search neighbourhoods in turn; the limits that struck."""
-        problem, limits, gap = self.problem, self.limits, self.limits.gap
+        problem, asked = self.problem, self.limits.gap
+        limits = replace(self.limits, gap=min(asked, FINE) if asked < COARSE else asked)
         hit: tuple[str, ...] = ()
-        proven_for, raises = np.inf, 0
+        proven_for, raises, before_polish = np.inf, 0, -1
         while True:
             value = plan.penalised(problem, penalty)
             fits = not plan.excess(problem).any()
-            done = value - self.bound <= gap * abs(value) and fits
-            if done:
+            done = value - self.bound <= asked * abs(value) and fits
+            if done and before_polish < 0:
+                before_polish = self.work.mip_columns
+            polish = POLISH_COLUMNS + before_polish - self.work.mip_columns
+            fine = value - self.bound <= limits.gap * abs(value)
+            if done and (fine or polish <= 0 or hit or limits.out_of_time()):
+                hit = ()
                 break
             if limits.out_of_time():
                 hit = hit or ("wall_clock",)
@@ -180,8 +193,10 @@ class _Run:
             room = limits.mip_columns - self.work.mip_columns
             if value < proven_for and room > 0 and fits:
                 proven_for, most = value, min(room, PROOF_COLUMNS)
+                given = limits.within(POLISH_TIME) if done else limits
+                given = replace(given, mip_nodes=limits.mip_nodes // 4) if done else given
                 plan, self.bound, spent = prove(
-                    problem, self.scene, self.dual.bound, self.bound, plan, limits, most
+                    problem, self.scene, self.dual.bound, self.bound, plan, given, most
                 )
                 self.work, self.plan = self.work + spent, plan
                 self.step("proof", spent.mip_columns)
@@ -191,6 +206,7 @@ class _Run:
             close = near_pairs_only(problem, self.scene.weight, value - self.dual.bound)
             columns = limits.mip_columns - self.work.mip_columns
             search = Search(self.dual.mu, self.bound, self.scene.marks, penalty)
+            columns = min(columns, polish) if done else columns
             plan, spent, hit = improve(close, search, plan, limits, columns)
             self.work, self.plan = self.work + spent, plan
             self.step("neighbourhoods", spent.mip_columns)
