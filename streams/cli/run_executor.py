@@ -114,7 +114,7 @@ def run_executor(args: argparse.Namespace) -> int:
 def _real(
     args: argparse.Namespace, config: Config, told: Mapping[str, Any]
 ) -> Mapping[str, object]:
-    """Models with their weights, and a vLLM command for every engine of the file."""
+    """The models with their weights, and a vLLM configuration for every engine of the file."""
     weights = {}
     for item in args.weights:
         model, _, found = item.partition("=")

@@ -168,7 +168,7 @@ def _note(
 
 
 def _times(counts: Floats, step_s: float, random: np.random.Generator) -> Floats:
-    """Times evenly spread inside each step. A fraction of a request counts in the next step."""
+    """Uniformly random times inside each step. A fraction of a request counts in a later step."""
     whole = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(counts))) + 1e-6)).astype(int)
     starts = step_s * np.repeat(np.arange(len(counts)), whole)
     return np.sort(starts + step_s * random.random(len(starts)))

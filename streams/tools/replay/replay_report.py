@@ -50,7 +50,7 @@ class ModelRecord:
     ) -> None:
         """Count one complete answer: times of its first token and end after the scheduled arrival.
 
-        by: the model that answered. limits: that model's limits, if they differ from this one's.
+        by: the model that answered. limits: that model's limits, used if this record has none.
         """
         self.served += 1
         if by:

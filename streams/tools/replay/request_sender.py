@@ -213,7 +213,7 @@ def connection_words(error: Exception) -> str:
 
 
 def _why(body: bytes) -> str:
-    """The text of an OpenAI error object, shortened and without the model's name."""
+    """A fixed text for a known kind of OpenAI error, else at most 100 characters of its message."""
     try:
         error = orjson.loads(body)["error"]
         kind, message = error.get("type"), error.get("message")

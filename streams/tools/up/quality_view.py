@@ -42,7 +42,8 @@ def service_row(
     route: QualityRoute, routes: Routes | None, shown: Iterable[Telemetry],
     recent: Iterable[Telemetry],
 ) -> ServiceRow:  # fmt: skip
-    """shown: the telemetry for rates. recent: the telemetry for shares and scores."""
+    """The row of one service. shown: telemetry for rates. recent: telemetry for shares and
+    scores."""
     covered_s, arrivals = 0.0, 0
     for record in shown:
         covered_s, arrivals = covered_s + record.span_ms / 1000.0, arrivals + record.arrivals

@@ -1,7 +1,7 @@
 """The time that the harness itself adds to a request, from metrics of the gateway and the engines.
 
 p50 is the gateway's own median plus the engines' median lateness, weighted by their number of
-writes. p99 is the gateway's plus that of the latest engine, so it errs upwards. Real milliseconds.
+samples. p99 is the gateway's plus that of the latest engine, so it errs upwards. Real milliseconds.
 """
 
 from __future__ import annotations

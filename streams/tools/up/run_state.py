@@ -65,7 +65,7 @@ class FleetProgress:
     """The start of the planned instances of some models.
 
     settled: models with every planned instance ready and routed. started: models with at least one
-    ready instance. nothing: models without any planned instance.
+    ready instance and a route. nothing: models without any planned instance.
     """
 
     ready: int

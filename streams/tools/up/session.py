@@ -200,8 +200,8 @@ class Session:
         """Wait until the first planned instances of every model with a floor or a declared rate are
         ready or cannot be had. Returns False if the run ends before.
 
-        The wait has a limit. At the limit the load starts, except if a model has no instance at
-        all.
+        The wait has a limit. At the limit the load starts, or ChildFailed names the models without
+        any ready instance.
         """
         cluster = self._wishes.config.cluster
         awaited = {
