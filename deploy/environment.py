@@ -1,9 +1,9 @@
-"""Makes the virtual environment and says how far it is: what, how much, how long.
+"""Make the virtual environment and show the progress: step, size and time.
 
     python3 deploy/environment.py VENV [--dev]
 
-Standard library only: it runs before anything is installed. Every step may be interrupted (Ctrl-C,
-code 130) and is taken up again by the next call. What pip said is kept in VENV/install.log.
+Standard library only, because it runs before any installation. Every step may be interrupted
+(Ctrl-C, code 130); the next call continues it. VENV/install.log keeps the output of pip.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REDRAW_S, _LINE_S = 0.2, 10.0
 
 
 class Progress:
-    """One line that says what goes on; redrawn on a terminal, printed now and then elsewhere."""
+    """One line of progress; redrawn on a terminal, otherwise printed now and then."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -60,7 +60,7 @@ class Progress:
 
 
 class PipProgress:
-    """Counts packages and megabytes from what pip prints."""
+    """Counts packages and megabytes from the output of pip."""
 
     def __init__(self, packages: int) -> None:
         self._packages = packages
@@ -68,7 +68,7 @@ class PipProgress:
         self._mb = 0.0
 
     def read(self, line: str) -> str:
-        """What to show after this line of pip's."""
+        """Return the progress after this line of pip's."""
         if line.startswith("Collecting "):
             self._seen += 1
         elif found := _SIZE.match(line):
@@ -78,20 +78,21 @@ class PipProgress:
         return f"{min(self._seen, self._packages)} of {self._packages} packages, {self._mb:.0f} MB"
 
     def done(self) -> str:
-        """What to show at the end; packages for other platforms were passed over."""
+        """Return the final progress; packages for other platforms were skipped."""
         return f"{self._seen} packages, {self._mb:.0f} MB downloaded"
 
 
 def pinned(*locks: Path) -> int:
-    """How many packages these lock files name."""
+    """Number of packages that these lock files name."""
     lines = [line for lock in locks for line in lock.read_text().splitlines()]
     return len({line.split("==")[0] for line in lines if re.match(r"[A-Za-z0-9]\S*==", line)})
 
 
 def run(argv: Sequence[str], log: Path, on_line: Callable[[str], None] = lambda _: None) -> None:
-    """Run a command to its end; SystemExit with the end of its output if it fails.
+    """Run a command to its end; raises SystemExit with the end of its output if it fails.
 
-    In a session of its own: Ctrl-C reaches us, and we end it without a word from it.
+    The command has a session of its own, so Ctrl-C reaches only this process, which ends the
+    command without a message from it.
     """
     lines: list[str] = []
     with (
@@ -123,7 +124,7 @@ def run(argv: Sequence[str], log: Path, on_line: Callable[[str], None] = lambda 
 
 
 def make(venv: Path, dev: bool) -> None:
-    """Every step that is still to be done."""
+    """Run every step that is not yet done."""
     python = venv / "bin" / "python"
     log = venv / "install.log"
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-color"]

@@ -114,7 +114,7 @@ def _names(path: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def check(path: str, source: str) -> list[Finding]:
-    """Every finding in one Python file, by line. SyntaxError if it does not parse."""
+    """Return every finding in one Python file, by line. Raises SyntaxError if it does not parse."""
     tree = ast.parse(source)
     found = [*_docstrings(path, tree), *_comments(path, source), *_names(path, tree)]
     return sorted(set(found))

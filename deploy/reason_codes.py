@@ -45,7 +45,7 @@ def _tables() -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds another page than the codes make."""
+    """Exit code: 0, or 1 if `--check` finds a page that differs from the codes."""
     if "--check" not in arguments:
         PAGE.write_text(page(), encoding="utf-8")
         return 0

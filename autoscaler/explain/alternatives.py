@@ -77,7 +77,7 @@ def best_alternative(
 
 
 def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | None:
-    """The reason against one instance less of the combo that serves most of `model`."""
+    """Return the reason against one instance less of the combo that serves most of `model`."""
     targets = [target for target in plan.targets_of(model) if target.count]
     if not targets or model in plan.shortfall_req_per_s:
         return None
@@ -90,7 +90,7 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
     if left >= needed:
         service = problem.cluster.service(model)
         if sum(target.count for target in targets) > service.min_instances:
-            return None  # it stays for a promise, or because its node is paid for anyway
+            return None  # it stays for a constraint, or because its node is paid anyway
         why = f"floor of {service.min_instances}"
         return Rejected(f"one less {name}", why)
     return Rejected(f"one less {name}", f"{left:.3g} < {needed:.3g} req/s needed")
@@ -103,7 +103,7 @@ def slo_reliefs(
     `model`."""
     service = problem.cluster.service(model)
     if service.graph is not None:
-        return ()  # its rates were measured, at whatever latency was accepted
+        return ()  # its rates were measured, at any accepted latency
     nearest = problem.unattainable_slos.get(model)
     tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
     ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)
@@ -265,7 +265,7 @@ def _pool_name(pool: Pool) -> str:
 
 
 def round_up(number: float) -> float:
-    """To two significant digits, upwards: 37.5 -> 38, 1250 -> 1300."""
+    """Round up to two significant digits: 37.5 -> 38, 1250 -> 1300."""
     if number <= 0.0:
         raise InvalidValue("number", number, "above 0")
     step = 10.0 ** (len(str(int(number))) - 2)
@@ -273,7 +273,8 @@ def round_up(number: float) -> float:
 
 
 def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
-    """One node; where demand goes unserved, first as many as could serve all of it."""
+    """Return numbers of nodes to try: one node; with unserved demand, first enough to serve all of
+    it."""
     most = 0
     for model, missing in plan.shortfall_req_per_s.items():
         per_node = max(

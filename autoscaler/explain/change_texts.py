@@ -51,7 +51,7 @@ def _plan_gap(reason: Reason, _: Text) -> str:
 
 
 def _divided_anew(reason: Reason, text: Text) -> str:
-    return "; ".join(["requests are divided anew", *map(text, reason.because)])
+    return "; ".join(["requests are divided again", *map(text, reason.because)])
 
 
 def _thresholds_chosen(reason: Reason, text: Text) -> str:

@@ -21,9 +21,9 @@ def pool_words(pool_id: str, *, market: bool = True) -> str:
 
 
 def combo_words(combo_id: str) -> str:
-    """E.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us owned decode", stages
-    of a pipeline joined by ">", a cell as "(audio, 4 llm) on a100 us-east on-demand"; the name
-    itself where it is none of ours."""
+    """Label of a combo id, e.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us
+    owned decode". Stages of a pipeline are joined by ">"; a cell reads "(audio, 4 llm) on a100
+    us-east on-demand". An id of another form is returned as it is."""
     try:
         _, instances = parse_instances(combo_id)
     except InvalidValue:
@@ -42,20 +42,21 @@ def combo_words(combo_id: str) -> str:
 
 
 def change_words(change: Iterable[tuple[str, int]]) -> str:
-    """E.g. "+1 2xl40s us-east spot, -2 1xl4 eu-west on-demand"; empty for no change."""
+    """Label of a change, e.g. "+1 2xl40s us-east spot, -2 1xl4 eu-west on-demand"; empty for no
+    change."""
     return ", ".join(f"{count:+d} {combo_words(combo)}" for combo, count in change)
 
 
 def several(count: int, combo: Combo, pools: Mapping[str, Pool]) -> str:
-    """`count` of `combo`: "3 of 4xL40S us-east spot". pools: by their ids."""
+    """Label of `count` of `combo`: "3 of 4xL40S us-east spot". pools: by their ids."""
     return f"{count} of {short_name(combo, pools)}"
 
 
 def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
-    """As people read it: "4xL40S us-east spot", or with matched phases in brackets
-    "(2 prefill 1xL4 + 3 decode 4xL40S) us-east spot"; the stages of a pipeline are joined by an
-    arrow, "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand", "(1xL40S > 1xL40S) us-east
-    spot"; a cell as "(audio, 4 llm) on A100 us-east spot". pools: by their ids."""
+    """Label of a combo for people: "4xL40S us-east spot", or with matched phases in brackets "(2
+    prefill 1xL4 + 3 decode 4xL40S) us-east spot". The stages of a pipeline are joined by an arrow,
+    "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand", "(1xL40S > 1xL40S) us-east spot". A
+    cell reads "(audio, 4 llm) on A100 us-east spot". pools: by their ids."""
     if combo.members[0].deployment:
         return _cell(combo.members, lambda pool: _gpu_words(pools[pool]))
     markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))

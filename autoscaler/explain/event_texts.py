@@ -41,13 +41,15 @@ def _scheduled_floor(reason: Reason, _: Text) -> str:
 
 def _left_running(_reason: Reason, _: Text) -> str:
     return (
-        "declared no longer; what runs of it goes on, and is stopped "
+        "declared no longer; its instances keep running, and are stopped "
         "if it is declared in mode act and removed again"
     )
 
 
 def _held_running(_reason: Reason, _: Text) -> str:
-    return "declared no longer; what runs of it goes on, and is stopped once it is managed again"
+    return (
+        "declared no longer; its instances keep running, and are stopped once it is managed again"
+    )
 
 
 def _resumed(_reason: Reason, _: Text) -> str:
@@ -71,7 +73,7 @@ def _proposal(reason: Reason) -> str:
 
 
 def _expired(reason: Reason, _: Text) -> str:
-    return f"{_proposal(reason)} has expired; nobody answered"
+    return f"{_proposal(reason)} has expired without an answer"
 
 
 def _withdrawn(reason: Reason, text: Text) -> str:
@@ -100,7 +102,7 @@ def _rebuilt(reason: Reason, _: Text) -> str:
 
 
 def _limit(seconds: float) -> str:
-    """ "90s", "16m": as a file would say it, to the minute above two."""
+    """Duration as in a file: "90s", "16m"; above two minutes rounded to the minute."""
     return f"{seconds:g}s" if seconds < 120.0 else f"{seconds / 60.0:.0f}m"
 
 

@@ -16,11 +16,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """A change of a limit and what it would bring, found by planning again with it.
+    """A change of a limit and its benefit, found by planning again with it.
 
-    kind: "tpot", "ttft", "slo", "spot", "nodes" or "budget"; subject: the model or pool whose limit
-    it is, "*" for the budget.
-    saves_usd_per_h: of the bill. serves_req_per_s: how much less demand would go unserved.
+    kind: "tpot", "ttft", "slo", "spot", "nodes" or "budget"; subject: the model or pool of the
+    limit, "*" for the budget. saves_usd_per_h: reduction of the bill. serves_req_per_s: reduction
+    of the unserved demand.
     """
 
     kind: str
@@ -106,5 +106,5 @@ class Explanation:
     savings: tuple[Saving, ...] = ()
 
     def of(self, model: str) -> ModelReasons | None:
-        """Reasons of `model`, None when it was not planned."""
+        """Reasons of `model`; None if it was not planned."""
         return next((reasons for reasons in self.models if reasons.model == model), None)

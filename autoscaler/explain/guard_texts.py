@@ -71,7 +71,7 @@ def _too_many_reversals(_reason: Reason, _: Text) -> str:
 
 
 def _less_capacity(reason: Reason, _: Text) -> str:
-    return f"capacity is {reason.quantities[0]:.0%} of what is predicted"
+    return f"capacity is {reason.quantities[0]:.0%} of the prediction"
 
 
 def _start_times(reason: Reason, _: Text) -> str:

@@ -134,7 +134,7 @@ def _bound_by(
             if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (
                 1 + 1e-9
             ):
-                continue  # pipelines are sized by the library; or another phase is the slower
+                continue  # the library sizes pipelines, or the other phase is slower
             pool = problem.cluster.pool(member.pool)
             demand, node = problem.demands[model], NodeSlice(pool.gpu, member.gpus)
             arrivals = arrivals_of(demand, service)

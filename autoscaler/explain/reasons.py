@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def rate(req_per_s: float) -> str:
-    """A rate without its unit, in three digits or so: "15.1", "0.42", "120"."""
+    """A rate without its unit, in about three digits: "15.1", "0.42", "120"."""
     if req_per_s >= 100:
         return f"{req_per_s:.0f}"
     return f"{req_per_s:.1f}" if req_per_s >= 1 else f"{req_per_s:.2f}"
@@ -26,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """The same without the sign of "about": "45 s", "6 min", "2 h"."""
+    """A duration without the sign for "about": "45 s", "6 min", "2 h"."""
     return duration(seconds).removeprefix("~")
 
 
@@ -54,6 +54,7 @@ def shares(models: Iterable[str], fractions: Iterable[float]) -> str:
 
 
 def thresholds(marks: Iterable[float]) -> str:
-    """ "0.42, 0.61"; "none" and "all" where a model gets everything below or nothing."""
+    """Thresholds as text: "0.42, 0.61"; "none" and "all" if a model gets no requests or all below
+    one."""
     ends = {-math.inf: "none", math.inf: "all"}
     return ", ".join(ends.get(mark, f"{mark:.4g}") for mark in marks)

@@ -22,7 +22,7 @@ from autoscaler.templates.engine_filter import VLLM
 def impossible_pools(
     problem: PlanningProblem, service: Service, profile: Profile
 ) -> tuple[Rejected, ...]:
-    """Pools that `service` may use but where no slice of one node can serve it, with the reason."""
+    """Pools that `service` may use although no slice of one node can serve it, with the reason."""
     found: dict[str, Rejected] = {}
     if service.graph is not None:
         return _without_deployments(service.graph, usable_pools(problem.cluster, service))

@@ -40,7 +40,7 @@ def create(folder: Path, node: str, command: list[str]) -> dict[str, object]:
 
 
 def delete(folder: Path, node: str) -> dict[str, object]:
-    """As when a machine is switched off: whatever runs on the node ends with it."""
+    """End every process of the node, as if a machine were switched off."""
     pid = _pid(folder, node)
     if pid:
         with contextlib.suppress(ProcessLookupError):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Who may read and write which topic of Shoal on a Kafka with an authorizer.
+"""Permissions of Shoal's users per topic, on a Kafka with an authorizer.
 
     deploy/kafka/acls.py --print                            # as options of kafka-acls.sh
     deploy/kafka/acls.py --broker HOST:PORT [--prefix P]    # set them; SHOAL_KAFKA_* of an admin
 
-Users are named after what they do (--user gateway=NAME renames one). Nothing is taken away.
+Users are named after their role (--user gateway=NAME renames one). No permission is removed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ READS: Mapping[str, tuple[str, ...]] = {
     "gateway": ("routes", "leadership"),
     "operator": (ALL,),
 }
-"""By user: topics without their prefix. Nobody else writes anywhere."""
+"""Topics without their prefix, by the user that writes them. No other user writes to a topic."""
 LOOKS = ("controller", "windows", "operator")
-"""Users that look whether topics and their settings are as they should be."""
+"""Users that check whether topics and their settings are correct."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One permission. kind: topic, group, transactional-id. prefixed: of names that begin so."""
+    """One permission. kind: topic, group, transactional-id. prefixed: it holds for names with this
+    prefix."""
 
     user: str
     operation: str
@@ -52,7 +53,7 @@ class Rule:
 
 
 def rules(prefix: str) -> Iterator[Rule]:
-    """Every permission that Shoal needs, for topics called `prefix` and their name."""
+    """Yield every permission that Shoal needs, for topics called `prefix` and their name."""
     for user, topics in WRITES.items():
         for topic in topics:
             yield Rule(user, "Write", "topic", prefix + topic)
@@ -71,7 +72,7 @@ def rules(prefix: str) -> Iterator[Rule]:
 
 
 def main() -> int:
-    """Print or set them."""
+    """Print or set the permissions."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--broker", metavar="HOST:PORT")
     parser.add_argument("--prefix", default="shoal.")
@@ -140,7 +141,7 @@ def _set(broker: str, wanted: list[Rule], names: Mapping[str, str]) -> int:
 
 
 def _security() -> dict[str, str]:
-    """SHOAL_KAFKA_* as librdkafka takes them."""
+    """Return SHOAL_KAFKA_* as options of librdkafka."""
     named = {
         "PROTOCOL": "security.protocol", "CA_FILE": "ssl.ca.location",
         "CERT_FILE": "ssl.certificate.location", "KEY_FILE": "ssl.key.location",

@@ -55,11 +55,7 @@ PAPER = {
                    "homogeneous": 36.07, "ours": 32.18},
 }  # fmt: skip
 RATE, OUTPUT = 100.0, 256.0
-MORE_PRICES = {
-    **PRICES,
-    "A100": 1.75,
-    "L40S": 1.20,
-}  # from Demystifying's Table 1, and market prices
+MORE_PRICES = {**PRICES, "A100": 1.75, "L40S": 1.20}  # Demystifying's Table 1; market prices
 TABLE_2 = ((3, "23.5 s"), (4, "32.5 s"), (6, "1.2 min"))
 
 
