@@ -1,4 +1,5 @@
-"""What may not leave yet is part of the question; what additions replace is part of the answer."""
+"""Instances that may not leave yet are part of the request; replaced instances are part of the
+answer."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ SMALL, LARGE = f"m:{COMBO}", "m:a1@r/h100/on-demand"
 
 
 def test_a_full_plan_removes_no_more_than_the_request_allows() -> None:
-    """Nine run where one would do."""
+    """Nine run although one would be enough."""
     cluster = one_model((L4,))
     got = ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}, scale_in_locked=("m",))
     assert dict(got.counts) == {SMALL: 9}
@@ -77,7 +78,7 @@ def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> Non
 
 
 def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
-    """While capacity of both models stays, the best answers cost as little as the others."""
+    """As long as both models keep their capacity, the best answers cost as little as the others."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
@@ -86,16 +87,16 @@ def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
     each = 0.8 * capacity(cluster, {SMALL: 1}.items())
     routes = (RouteTraffic("auto", 6 * each, route.sample),)
 
-    def asked(*keeps: str) -> PlanAnswer:
+    def answer_keeping(*keeps: str) -> PlanAnswer:
         return ask(cluster, FULL, {"m": 0.0, "n": 0.0}, fleet, routes=routes, scale_in_locked=keeps)
 
-    assert asked("m", "n").splits[0].cuts == asked().splits[0].cuts
-    assert dict(asked("m", "n").counts) == fleet != dict(asked().counts)
+    assert answer_keeping("m", "n").splits[0].cuts == answer_keeping().splits[0].cuts
+    assert dict(answer_keeping("m", "n").counts) == fleet != dict(answer_keeping().counts)
 
 
 def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
-    """A search that takes all that it may leaves as much to the next one, and to the plan of what
-    may not leave yet."""
+    """A search that uses its whole time limit leaves the same time to the next one, and to the plan
+    of the instances that may not leave yet."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
@@ -120,8 +121,8 @@ def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
 
 
 def test_urgent_additions_that_would_replace_what_runs_are_named_with_it() -> None:
-    """A bill of many small nodes is dearer than one of a large node, which is bought at once; the
-    small ones stay in the answer, named as what it replaces."""
+    """Many small nodes cost more than one large node, which is rented at once; the small ones stay
+    in the answer as the replaced instances."""
     cluster = one_model((replace(L4, max_nodes=60), H100))
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": wanted}, {SMALL: 20})
@@ -148,7 +149,7 @@ def test_where_a_loss_is_to_be_survived_additions_come_alone() -> None:
 
 @dataclass
 class _Stopped:
-    """Ends by its limit wherever a whole fleet is looked for."""
+    """Reaches its limit in each search for a whole fleet."""
 
     name: str = "shoal"
     asked: list[PlanningProblem] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What every answer keeps: spot shares, floors, ceilings, priorities, survival."""
+"""Limits of every answer: spot shares, floors, ceilings, priorities, survival."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
 
 @pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
 def test_the_limit_of_spot_binds_only_where_something_off_spot_is_paid_for(market: Market) -> None:
-    """One node of four H100 holds it all. An owned one is free: no spot would take its place."""
+    """One node of four H100 holds the whole demand. An owned one is free: no spot would replace
+    it."""
     cluster = one_model((replace(H100, market=market), L4_SPOT), spot_share=0.5)
     wanted = 0.7 * at(cluster, f"m:a1@r/h100/{market}").req_per_s
     got = ask(cluster, FULL, {"m": wanted}, {})
@@ -122,7 +123,7 @@ def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
     cluster = Cluster((replace(L4, max_nodes=4),), (mini("low"), mini("high", priority=10)))
     each = at(cluster, "low:a1@r/l4/on-demand").req_per_s * 0.8
     fleet = {"low:a1@r/l4/on-demand": 4}
-    for step in (1, 2, 3):  # one of four may leave at a time, and nothing more fits beside them
+    for step in (1, 2, 3):  # one of four may leave at a time, and there is no room for a fifth
         got = ask(cluster, FULL, {"low": 3.5 * each, "high": 2.5 * each}, fleet)
         fleet = dict(got.counts)
         assert fleet == {"low:a1@r/l4/on-demand": 4 - step, "high:a1@r/l4/on-demand": step}

@@ -45,7 +45,7 @@ def test_an_slo_that_was_never_possible_buys_nothing(urgency: Urgency) -> None:
 
 
 def test_what_runs_beside_an_impossible_slo_is_not_taken_away() -> None:
-    """Late answers beat none: the fleet that serves stays until the SLO is declared anew."""
+    """Late answers are better than none: the serving fleet stays until another SLO is declared."""
     cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
     got = ask(cluster, FULL, {"m": 0.2}, {"m:a1@r/l4/on-demand": 1})
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}

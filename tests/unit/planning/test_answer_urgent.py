@@ -1,4 +1,4 @@
-"""Urgent requests: what runs stays, and only what is missing is added."""
+"""Urgent requests: the running fleet stays, and only missing capacity is added."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from topics.reason_codes import ReasonCode
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_urgent_keeps_all_that_runs_and_adds_what_is_missing(strategy: str) -> None:
-    """The dear L40S stays although a fresh plan would never rent it."""
+    """The expensive L40S stays although a new plan would never rent it."""
     cluster = small_cluster()
     fleet = {"mini:a1@us-east/l40s/on-demand": 1, "code:a4@us-east/l40s/spot": 1}
     got = ask(cluster, URGENT, {"mini": 12.0}, fleet, strategy)
@@ -57,7 +57,7 @@ def test_urgent_adds_nothing_where_what_runs_is_enough() -> None:
 
 @dataclass
 class Noting:
-    """Our strategy, noting what it has to choose from."""
+    """Shoal's strategy; records the candidates that it gets."""
 
     offered: dict[str, int] = field(default_factory=dict)
     name: str = "noting"
@@ -71,7 +71,7 @@ class Noting:
 def test_urgent_puts_candidates_together_only_for_models_that_are_short(
     lost: int, chooses: bool
 ) -> None:
-    """Nine L4 are enough of m, of which one is left where 11 of the 12 nodes are lost."""
+    """Nine L4 are enough for m; one is left after the loss of 11 of the 12 nodes."""
     request = PlanRequest(
         number=1,
         urgency=URGENT,
@@ -96,7 +96,7 @@ def test_what_runs_is_enough_only_if_its_spot_share_is_kept() -> None:
 
 
 def test_what_runs_is_enough_only_if_it_can_serve_one_request_after_another() -> None:
-    """An L4 attains this SLO only next to idle: a first request every 39 s, which may take 4."""
+    """An L4 attains this SLO only almost idle: a first request every 39 s, which may take 4."""
     fleet, lengths = {"m:a1@r/l4/on-demand": 1}, Lengths(4000.0, 20.0)
     tight = replace(mini("m", min_instances=1), slo=Slo(2000.0, 100.0))
     got = ask(Cluster((L4, H100), (tight,)), URGENT, {"m": 0.01}, fleet, lengths=lengths)

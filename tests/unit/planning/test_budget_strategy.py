@@ -77,7 +77,7 @@ def test_the_policy_chooses_the_strategy() -> None:
 
 
 def test_capacity_follows_the_work_that_is_done_and_stays_within_the_budget() -> None:
-    """Copies are worth their part of the plan, so the loop's sums are those of the planner."""
+    """Each copy has its part of the plan's value, so the loop's sums are those of the planner."""
     made = solve(cluster(6.0), {"m": 2.0})
     assert made.work is not None
     assert made.cost_usd_per_h <= 6.0
@@ -109,7 +109,8 @@ def test_additions_leave_everything_that_runs() -> None:
 
 
 def test_a_fleet_above_the_budget_is_no_reason_to_fail() -> None:
-    """A price rose, or the budget was lowered: additions are none, and what runs is divided."""
+    """A price rose, or the budget was lowered: no additions, and the running instances are
+    divided."""
     fleet = {"m:a1@r/l40s/on-demand": 3}
     made = solve(cluster(2.0), {"m": 2.0}, fleet, additions_only=True)
     assert made.counts() == fleet
@@ -138,7 +139,7 @@ def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
 
 
 def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -> None:
-    """Every instance takes an L40S for 1.80 USD/h: money for two, and then for three."""
+    """Every instance takes an L40S for 1.80 USD/h: the budget pays for two, and then for three."""
     one = solve(cluster(4.0, service("m", min_instances=3)), {"m": 2.0})
     planned = Reason(ReasonCode.INSTANCES_PLANNED, quantities=(2,))
     assert one.violations == (Reason(ReasonCode.PROMISED_FLOOR, "m", (), (3,), because=(planned,)),)
@@ -175,7 +176,8 @@ def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
 
 
 def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None:
-    """What runs stays, and says that time ended the search; without it there is no plan."""
+    """The running fleet stays, and the plan states that time ended the search; without a fleet
+    there is no plan."""
     two = cluster(9.0, service("big", priority=1), service("small"))
     demands = {m: Demand(m, 2.0, two.service(m).lengths) for m in ("big", "small")}
     over = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
@@ -193,7 +195,8 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
 def test_nothing_goes_below_its_floor_because_time_ran_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The budget was lowered below what runs; a search for all floors takes too long."""
+    """The budget was lowered below the price of the running fleet; a search for all floors takes
+    too long."""
 
     def late(problem: MixProblem, *rest: float) -> Mix | Unfound:
         return Unfound.LIMIT if problem.copies_min.any() else most_work(problem, *rest)
@@ -209,7 +212,7 @@ def test_nothing_goes_below_its_floor_because_time_ran_out(
 
 
 def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of six models is looked for by itself, within the same limit."""
+    """Each of six models has its own search, within the same limit."""
     asked: list[float] = []
 
     def impossible(problem: MixProblem, seconds: float, *rest: float) -> Unfound:

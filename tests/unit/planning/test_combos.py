@@ -1,4 +1,4 @@
-"""Candidate combos: what fits, what meets the SLO, names that say what they are."""
+"""Candidate combos: they fit, they meet the SLO, and their names describe them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() 
 
 
 def test_a_demand_that_moves_builds_no_combo_anew() -> None:
-    """As long as its arrivals look the same at every instance."""
+    """As long as the arrivals at each instance stay the same."""
     cluster = small_cluster()
     mini = cluster.service("mini")
     built = [

@@ -88,24 +88,30 @@ def test_the_same_instances_carry_less_of_a_heavier_mix(cluster: Cluster) -> Non
     assert evaluate_cell(cell.id, spoken, cluster.pools).req_per_s < 0.8 * cell.req_per_s
 
 
-def _asked(rate: float, mix: dict[str, float], fleet: tuple[tuple[str, int], ...]) -> PlanRequest:
+def _plan_request(
+    rate: float, mix: dict[str, float], fleet: tuple[tuple[str, int], ...]
+) -> PlanRequest:
     cluster = load_config(EXAMPLE).cluster
     demand = Demand("omni", rate, cluster.services[0].lengths, 1.0, tuple(mix.items()))
     return PlanRequest(1, Urgency.FULL, 0, (demand,), fleet)
 
 
 def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster: Cluster) -> None:
-    """The second plan starts from the first: what changes is the difference between two mixes."""
+    """The second plan starts from the first: they differ by the difference between two mixes."""
     shoal = strategy("shoal")
     declared = {kind.name: kind.share for kind in _graph(cluster).types}
-    first = answer_request(_asked(12.0, declared, ()), cluster, default_profile(), shoal)
+    first = answer_request(_plan_request(12.0, declared, ()), cluster, default_profile(), shoal)
     assert first.outcome is Outcome.PLANNED
     held = {combo.id: combo.req_per_s for combo in first.combos}
     assert sum(held[i] * n for i, n in first.counts) * 0.8 >= 12.0 * (1 - 1e-6)
-    same = answer_request(_asked(12.0, declared, first.counts), cluster, default_profile(), shoal)
+    same = answer_request(
+        _plan_request(12.0, declared, first.counts), cluster, default_profile(), shoal
+    )
     assert same.counts == first.counts
     spoken = {"text": 0.1, "photo": 0.1, "voice": 0.8}
-    shifted = answer_request(_asked(12.0, spoken, first.counts), cluster, default_profile(), shoal)
+    shifted = answer_request(
+        _plan_request(12.0, spoken, first.counts), cluster, default_profile(), shoal
+    )
     assert shifted.outcome is Outcome.PLANNED
     heavier = _graph(cluster).with_shares(spoken)
     rates = {i: evaluate_cell(i, heavier, cluster.pools).req_per_s for i, _ in shifted.counts}
@@ -114,7 +120,7 @@ def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster:
 
 def test_explain_says_which_stages_are_saturated(cluster: Cluster) -> None:
     made = explained_plan(
-        _asked(6.0, {}, ()), cluster, default_profile(), strategy("shoal"), "omni"
+        _plan_request(6.0, {}, ()), cluster, default_profile(), strategy("shoal"), "omni"
     )
     assert made is not None
     said = explain(*made, default_profile(), strategy("shoal"))
@@ -130,7 +136,7 @@ def test_a_cell_is_named_by_what_it_runs() -> None:
 
 
 def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> None:
-    request = _asked(6.0, {}, ())
+    request = _plan_request(6.0, {}, ())
     assert solver_wire.decode_request(solver_wire.encode_request(request, cluster)) == (
         request,
         cluster,
@@ -166,7 +172,7 @@ def test_a_cell_is_routed_when_every_stage_has_an_instance(cluster: Cluster) -> 
 
 
 def test_a_cell_that_is_partly_ready_gets_its_part_and_keeps_its_paths(cluster: Cluster) -> None:
-    """After a restart nobody has valued it: then what was published stays."""
+    """After a restart the cell has no value yet: then the published routes stay."""
     cell, group = _placed_cell(cluster)
     many = max(cell.members, key=lambda m: m.count)
     gone = next(p for p in group.placed if p.deployment == many.deployment)
@@ -180,11 +186,11 @@ def test_a_cell_that_is_partly_ready_gets_its_part_and_keeps_its_paths(cluster: 
 
 
 def test_prices_decide_between_cells_of_equal_rate(cluster: Cluster) -> None:
-    """With the slow GPUs dear nothing stands on them."""
+    """Expensive slow GPUs get no stage."""
     pools = tuple(
         replace(pool, price_usd_per_h=500.0) if pool.name == "l40s" else pool
         for pool in cluster.pools
     )
     dear = replace(cluster, pools=pools)
-    found = answer_request(_asked(6.0, {}, ()), dear, default_profile(), strategy("shoal"))
+    found = answer_request(_plan_request(6.0, {}, ()), dear, default_profile(), strategy("shoal"))
     assert found.counts and not any("l40s" in combo for combo, _ in found.counts)

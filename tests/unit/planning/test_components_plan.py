@@ -1,4 +1,4 @@
-"""Plans of component graphs, against the paper's program written down once more in PuLP."""
+"""Plans of component graphs, compared with the paper's program, stated independently in PuLP."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_spot_carries_no_more_than_its_share() -> None:
 
 
 def test_what_no_pool_can_serve_is_named() -> None:
-    """No A100 is declared; too few are; the budget buys none."""
+    """No A100 is declared; too few are; the budget pays for none."""
     g = graph(1)
     with pytest.raises(InvalidValue, match="components deployed on declared GPUs"):
         component_problem((g,), (pool("l40s"),))

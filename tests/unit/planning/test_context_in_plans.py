@@ -1,4 +1,4 @@
-"""Plans rest on requests that fit the declared `max_len`."""
+"""Plans assume requests that fit the declared `max_len`."""
 
 from __future__ import annotations
 

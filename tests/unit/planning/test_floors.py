@@ -1,4 +1,4 @@
-"""A floor is kept with instances that can serve, not with the cheapest that load the model."""
+"""A floor counts instances that can serve, not the cheapest ones that load the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV moves over the network that pools declare: how long it takes costs capacity."""
+"""KV moves over the network that pools declare: the transfer time costs capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model that no declared GPU can hold is found from the declaration, with figures that add up."""
+"""Shoal finds a model that no declared GPU can hold from its declaration, with consistent
+figures."""
 
 from __future__ import annotations
 

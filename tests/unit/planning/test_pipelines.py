@@ -147,7 +147,7 @@ def test_people_read_stages_with_an_arrow() -> None:
 
 
 def test_a_model_that_is_not_split_into_phases_is_served_by_aggregated_pipelines() -> None:
-    """Two equal nodes at least, layers spread evenly; what is predicted of it counts once."""
+    """At least two equal nodes, layers spread evenly; their predicted capacity counts once."""
     cluster = declared("same-slice")
     whole = replace(cluster.services[0], disaggregate=False, cautious=True)
     cluster = replace(cluster, services=(whole,))

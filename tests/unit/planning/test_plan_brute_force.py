@@ -1,7 +1,7 @@
 """Plans of `shoal` against a brute force over all transitions of small fleets.
 
-The brute force knows nothing of arrays: it walks every way to keep, switch, load and start, rents
-the fewest nodes, and prices them from the rules of the domain.
+The brute force uses no arrays: it walks every way to keep, switch, load and start, rents the fewest
+nodes, and prices them from the rules of the domain.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def steps(problem: PlanningProblem, models: tuple[str, ...]) -> list[Step]:
 
 
 def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, float], bool]]:
-    """(cost + penalties, capacity per model, whether what was promised is kept) of every allocation
-    that there is room and money for."""
+    """(cost + penalties, capacity per model, whether all promises are kept) of every allocation
+    that has room and money."""
     models = problem.planned_models()
     options = steps(problem, models)
     fixed = [(problem.running[i], n) for i, n in problem.fixed_fleet().items()]
@@ -136,7 +136,8 @@ def _nodes_suffice(
     fixed: list[tuple[Combo, int]],
     chosen: list[tuple[Step, int]],
 ) -> bool:
-    """Pools have the nodes, and what does not wait for a start fits on those that are there."""
+    """Whether pools have the nodes, and the instances that do not wait for a start fit on the
+    present ones."""
     for name, count in nodes.items():
         declared = problem.cluster.pool(name)
         if count > problem.nodes_now(declared) + problem.rentable_nodes(declared):
@@ -241,7 +242,7 @@ def problems(
         replace(POLICY, budget_usd_per_h=budget),
         scope=scope,
     )
-    # What a brute force can walk in a moment.
+    # Small enough for a brute force.
     assume(math.prod(s.most + 1 for s in steps(made, made.planned_models())) <= 6000)
     return made
 
@@ -269,7 +270,7 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
         assert plan.served_fraction_bound >= most - 1e-6
         return
     assert plan.status in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
-    # Owned GPUs carry a trifle in the objective that orders equal bills.
+    # Owned GPUs have a tiny cost in the objective, to order equal bills.
     assert plan.objective_usd_per_h == pytest.approx(best, abs=2e-3)
     assert plan.lower_bound_usd_per_h <= best + 2e-3
     assert plan.gap <= 1e-3
@@ -285,7 +286,8 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
 def test_nothing_is_cheaper_that_serves_as_much_where_not_all_can_be(
     problem: PlanningProblem,
 ) -> None:
-    """Of what serves most, the cheapest that keeps its promises, where any does."""
+    """Among the allocations that serve most, the plan is the cheapest that keeps its promises, if
+    any does."""
     needed = problem.needed_req_per_s("m")
     found = [(capacity["m"], cost, kept) for cost, capacity, kept in allocations(problem)]
     most = max((rate for rate, _, _ in found), default=0.0)

@@ -1,4 +1,5 @@
-"""Splits of requests over models by score: their quality, their front, the cheapest good one."""
+"""Splits of requests over models by score: their quality, their front, the cheapest sufficient
+one."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def route(
 
 
 def test_a_split_is_what_its_thresholds_do_to_the_sample() -> None:
-    """Shares and quality are recomputed by sending each request by its score."""
+    """The test calculates shares and quality again by sending each request by its score."""
     for models in (2, 3):
         scores, quality = sample(4, models)
         for split in splits(route(4, models)):
@@ -89,7 +90,7 @@ def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
 
 
 def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
-    """No model reaches 2 where answers are scored from 0 to 1."""
+    """No model reaches 2 if answers are scored from 0 to 1; the message names the best quality."""
     r = route(3, at_least=2.0)
     options = list(price_splits(splits(r), lambda s: ("fleet", 1.0, False)))
     with pytest.raises(InvalidValue, match="at most 0"):
@@ -109,7 +110,7 @@ def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
     ],
 )
 def test_what_makes_no_route_is_refused(change: dict[str, Any], said: str) -> None:
-    """Named by field."""
+    """The message names the field."""
     scores, quality = sample()
     good: dict[str, Any] = {
         "name": "auto", "models": ("m0", "m1"), "scores": scores.tolist(),
@@ -151,7 +152,7 @@ def test_thresholds_follow_the_scores_that_come() -> None:
 
 
 def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
-    """A few hundred requests that happen to be harder by a hair move no threshold."""
+    """A few hundred requests that are slightly harder by chance change no threshold."""
     r = linear()
     first, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     counts = dict.fromkeys(range(20), 10) | {10: 14}
@@ -163,7 +164,7 @@ def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
 
 
 def test_thresholds_that_rest_move_only_where_they_must() -> None:
-    """For a lower bill they do not; for answers that are too bad, or a load unserved, they do."""
+    """A lower bill does not change them; too bad answers or an unserved load do."""
     r = linear()
     strict = (2,)  # nearly all to the large model: good, and dear
     rested, _ = choose_split(
@@ -188,7 +189,7 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
 
 
 def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
-    """Everything falls short: the best quality there is, and why."""
+    """No split serves it: the answer has the best possible quality and the reason."""
     r = linear()
     found, _ = choose_split(
         r, RouteTraffic("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True)

@@ -1,4 +1,4 @@
-"""Plans that the running fleet can get to: room and money beside what runs."""
+"""Plans that the running fleet can reach: they have room and money next to its instances."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def problem(
 
 
 def reached(asked: PlanningProblem) -> tuple[Plan, RollablePlan]:
-    """The best plan whatever stands, and the one that can be had."""
+    """The best plan for an empty cluster, and the best reachable one."""
     best = ShoalStrategy().solve(asked)
     return best, best_rollable_plan(asked, ShoalStrategy())
 
@@ -70,7 +70,7 @@ def test_an_exchange_that_exceeds_the_budget_meanwhile_is_made_in_steps_or_not_a
 
 
 def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
-    """The large one serves everything, but only once something has left."""
+    """The large instance serves everything, but only once others have left."""
     asked = problem(41.0, {SMALL: 4}, LARGE)
     for room in (RolloutMode.SURGE, RolloutMode.STEP):
         made = ShoalStrategy().solve(replace(asked, rollout_mode=room))
@@ -96,8 +96,8 @@ def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -
 
 
 def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> None:
-    """Four of 10 req/s take 16 USD/h, as many as are allowed, where 6 buy four of 20: the half that
-    may leave at a time pays for it."""
+    """Four of 10 req/s take 16 USD/h, the allowed maximum, but 6 buy four of 20: the half that may
+    leave at a time pays for it."""
     better = combo("chat", [(AGGREGATED, 1, BIG, 1, 20.0)])
     asked = problem(80.0, {ON_LONE: 4}, better, budget=16.0)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
@@ -134,8 +134,8 @@ def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_t
 
 
 @dataclass
-class Asked:
-    """A strategy that remembers what it was asked."""
+class RecordingStrategy:
+    """A strategy that records its problems."""
 
     problems: list[PlanningProblem] = field(default_factory=list)
     name: str = "asked"
@@ -146,19 +146,20 @@ class Asked:
 
 
 def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> None:
-    """One more is needed and has room; then only what runs could be cheaper; then no room."""
+    """One more instance is needed and has room; then only the running ones could be cheaper; then
+    no room."""
     for req_per_s, fleet, rooms in (
         (20.0, {SMALL: 1}, [RolloutMode.SURGE]),
         (40.0, {ON_LONE: 4}, [RolloutMode.RECREATE]),
         (44.0, {SMALL: 4}, [RolloutMode.SURGE, RolloutMode.STEP, RolloutMode.RECREATE]),
     ):
-        asked = Asked()
+        asked = RecordingStrategy()
         best_rollable_plan(problem(req_per_s, fleet, LARGE), asked)
         assert [each.rollout_mode for each in asked.problems] == rooms
 
 
 def test_a_search_leaves_time_only_where_another_may_follow() -> None:
-    asked = Asked()
+    asked = RecordingStrategy()
     beside = replace(problem(44.0, {SMALL: 4}, LARGE), rollout_mode=RolloutMode.SURGE)
     best_rollable_plan(beside, asked)
     best_rollable_plan(replace(beside, rollout_mode=RolloutMode.RECREATE), asked)

@@ -25,7 +25,7 @@ def roles(name: str, lengths: Lengths) -> str:
 
 
 def test_the_ratio_follows_lengths_on_the_same_slices() -> None:
-    """Long prompts want prefill, long answers decode; what is best already stays itself."""
+    """Long prompts need prefill, long answers need decode; the best ratio stays unchanged."""
     assert roles(MOST_DECODE, PROMPTS) == roles(MOST_PREFILL, PROMPTS) == MOST_PREFILL
     assert roles(MOST_PREFILL, ANSWERS) == roles(MOST_DECODE, ANSWERS) == MOST_DECODE
 
@@ -46,7 +46,8 @@ def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -
 
 @pytest.mark.parametrize("may", [0, 1, 2, 3])
 def test_no_more_switches_are_planned_than_can_be_made_now(may: int) -> None:
-    """With none, what runs stays: other ratios would have to wait for room in the full pool."""
+    """Without switches the running pairs stay: other ratios would have to wait for room in the full
+    pool."""
     limit = ((MOST_PREFILL, may),) if may else ()
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)
     assert sum(switch.count for switch in found.switches) == min(may, 2)

@@ -1,4 +1,4 @@
-"""Strategies: what each of them prefers, what all of them must respect, and failing well."""
+"""Strategies: the preferences of each, the limits of all, and clear failures."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def test_outside_the_scope_nothing_changes() -> None:
 
 
 def _slow_and_fast(policy: Policy) -> PlanningProblem:
-    """Two nodes run what serves 1 request/s each; on the same slices there is what serves 2."""
+    """Two nodes run instances of 1 request/s each; another role on the same slices would serve
+    2."""
     slow, fast = combo("m:slow", 1.0, 1.0, A), combo("m:fast", 2.0, 1.0, A)
     return build(
         (declared("m"),),
@@ -156,8 +157,8 @@ def test_roles_are_switched_in_place_where_that_serves() -> None:
 def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
     k_switch: float, switched: int
 ) -> None:
-    """Not even on a full pool, where what is added has to stand beside what runs, so that nothing
-    else would serve."""
+    """Not even on a full pool, where an addition has no room next to the running instances and no
+    other choice serves."""
     problem = _slow_and_fast(Policy(k_start=0.3, k_load=0.02, k_switch=k_switch))
     made = ShoalStrategy().solve(replace(problem, rollout_mode=RolloutMode.SURGE))
     assert sum(switch.count for switch in made.switches) == switched
@@ -269,7 +270,7 @@ def test_priority_is_served_first_when_not_all_can_be() -> None:
 
 
 def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -> None:
-    """m takes all five nodes; three for m and two for n would serve 40% and more of both."""
+    """m takes all five nodes; three for m and two for n would serve at least 40% of both."""
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m", priority=1), declared("n"))
@@ -279,7 +280,7 @@ def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -
 
 
 def test_what_stands_of_one_model_does_not_count_for_another() -> None:
-    """One node is left beside the four of m: with it n gets 20%, where m lacks one to be served."""
+    """One node is free next to the four of m: with it n gets 20%, but m lacks one node."""
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     ours, others = combo("m:a", 1.0, 1.0, A), combo("n:a", 1.0, 1.0, A)
     services = (declared("m"), declared("n"))
@@ -428,8 +429,8 @@ def surviving(nodes: int, rate: float) -> PlanningProblem:
 def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where steps of what a node carries are left out, a plan asks for more than is promised: it is
-    not called optimal then, nor a promise impossible."""
+    """If steps of one node's capacity are left out, a plan keeps a larger reserve than necessary:
+    it is not called optimal then, nor a promise impossible."""
     costs = []
     for nodes, rate in ((2, 30.0), (3, 15.0), (6, 15.0), (6, 30.0), (6, 60.0)):
         problem = surviving(nodes, rate)
@@ -451,7 +452,7 @@ def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
 def test_additions_over_some_columns_are_not_called_optimal_over_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole combos cost more than the relaxation over all columns, which is all that is proven."""
+    """Whole combos cost more than the relaxation over all columns, the only proven bound."""
     cluster = small_cluster()
     problem = make_problem(cluster, demands(cluster, 6.0, 3.0, 60.0), PROFILE)
     urgent = replace(problem, additions_only=True, options=PlanOptions(gap=0.005))

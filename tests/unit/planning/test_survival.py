@@ -1,4 +1,4 @@
-"""What must be left when a node is lost: how exactly it is planned for, and what is proven then."""
+"""Required capacity after the loss of a node: exactness of its plan, and the proven bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW = "autoscaler.planning.survival._MIN_LEVELS"
 
 
 def surviving() -> PlanningProblem:
-    """Many steps of what a node carries in one pool, and few in the other."""
+    """Many steps of one node's capacity in one pool, and few in the other."""
     pools = (
         pool("us", "l40s", "L40S", 8, 4, Market.ON_DEMAND, 7.2),
         pool("us", "l4", "L4", 1, 20, Market.ON_DEMAND, 0.85),
@@ -59,7 +59,7 @@ def test_every_step_is_taken_where_together_they_are_not_too_many(
 def test_a_bound_is_known_where_the_search_took_all_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where the search found none, and the plan says what the gap is worth."""
+    """Also if the search found none, and the plan states the value of the gap."""
     monkeypatch.setattr(SWITCHES, 0)
     monkeypatch.setattr(FEW, 1)
     now_s = [0.0]

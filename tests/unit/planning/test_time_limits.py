@@ -80,6 +80,6 @@ def test_limits_of_gateways_approvals_and_starts_are_checked_too() -> None:
     assert codes(Cluster((POOL,), (replace(THINK, mode=Mode.APPROVE),), hasty)) == [
         ReasonCode.APPROVAL_TOO_SHORT
     ]
-    assert codes(Cluster((POOL,), (THINK,), hasty)) == []  # nobody is asked
+    assert codes(Cluster((POOL,), (THINK,), hasty)) == []  # no approval is needed
     slow = replace(POOL, provision_s=900.0)
     assert codes(Cluster((slow,), (THINK,))) == [ReasonCode.START_BELOW_PROVISION]

@@ -1,8 +1,8 @@
-"""The network-aware program of Cornserve's App. A on small cases, beside ours without a network.
+"""The network-aware program of Cornserve's App. A on small cases, compared with Shoal's program.
 
-Ours leaves the network out (sec. 4.3) and plans one fast domain at a time. Here the program with
-nodes and links is stated once more, independently, with each path bound to the nodes it goes over
-(App. A leaves flows and replicas loose), and held against a brute force and against ours.
+Shoal's program leaves the network out (sec. 4.3) and plans one fast domain at a time. Here the
+program with nodes and links is stated independently, with each path bound to its nodes (App. A does
+not bind flows and replicas), and compared with a brute force and with Shoal's program.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _routed(
     link_gb_s: float,
     fixed: Placing | None = None,
 ) -> float:
-    """Most requests/s on `nodes` nodes of `gpus` GPUs, each pair joined by `link_gb_s`; fixed:
-    where replicas stand, None = to be chosen."""
+    """Most requests/s on `nodes` nodes of `gpus` GPUs, each pair joined by `link_gb_s`; fixed: the
+    places of replicas, None = free."""
     model = pulp.LpProblem("topology", pulp.LpMaximize)
     rate = pulp.LpVariable("R", 0)
     names = [option.name for option in graph.deployments]

@@ -1,4 +1,4 @@
-"""Any record that may be written, for property tests, and any JSON."""
+"""Strategies of all valid records, and of any JSON, for property tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire form: every record comes back equal, and what is wrong is refused with its field."""
+"""The wire form: every record comes back equal, and a bad one is refused with its field."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_unknown_fields_are_ignored(named: tuple[str, Any], field: str, value: A
 def test_any_value_in_any_field_is_taken_or_refused_by_name(
     named: tuple[str, Any], data: st.DataObject, value: Any
 ) -> None:
-    """Nothing but InvalidRecord comes out of junk, and it names a field."""
+    """Any other value raises only InvalidRecord, which names a field."""
     name, record = named
     field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(record)]))
     try:
@@ -82,7 +82,7 @@ def test_any_value_in_any_field_is_taken_or_refused_by_name(
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
-    """Rubbish never raises anything else."""
+    """Arbitrary bytes never raise anything else."""
     for name in RECORDS:
         with pytest.raises(InvalidRecord):
             decode(name, data)
@@ -93,7 +93,7 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
 def test_every_field_without_a_default_is_missed_by_name(
     named: tuple[str, Any], data: st.DataObject
 ) -> None:
-    """What is left out is either filled with its default or refused by its own name."""
+    """A missing field is either filled with its default or refused by its own name."""
     name, record = named
     wire = orjson.loads(encode(record))
     packed = getattr(record, "packed_fields", ())
@@ -133,7 +133,7 @@ def test_every_field_without_a_default_is_missed_by_name(
     ],
 )
 def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: str) -> None:
-    """The message names field, value and what is allowed."""
+    """The message names the field, the value and the allowed range."""
     with pytest.raises(InvalidRecord, match="allowed") as caught:
         decode("telemetry", _changed(TELEMETRY, **fields))
     assert caught.value.field == named
@@ -142,7 +142,7 @@ def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: st
 @pytest.mark.parametrize("span_ms", [0, 1, 1000, 1001, LONGEST_SPAN_MS])
 @pytest.mark.parametrize("field", [*COUNTS, "withdrawn"])
 def test_a_gateway_counts_no_more_than_its_seconds_may_hold(field: str, span_ms: int) -> None:
-    """Both readers of telemetry say so: what is refused is no rate that anyone could plan for."""
+    """Both readers of telemetry refuse it: no plan could use such a rate."""
     most = (*MOST_PER_S, MOST_REQUESTS_PER_S)[[*COUNTS, "withdrawn"].index(field)]
     most *= max(1, -(-span_ms // 1000))
     right, wrong = (_changed(TELEMETRY, span_ms=span_ms, **{field: most + k}) for k in range(2))
@@ -162,7 +162,7 @@ def test_counts_by_number_have_whole_numbers_each_once(value: Any) -> None:
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"null"])
 def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
-    """Whatever other writers call JSON."""
+    """Whatever other writers accept as JSON."""
     data = encode(records.Price("p", 1.5, 1)).replace(b"1.5", number)
     assert number in data
     with pytest.raises(InvalidRecord):
@@ -170,7 +170,7 @@ def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
 
 
 def test_a_whole_number_is_taken_for_a_fraction() -> None:
-    """JSON has one kind of number; a price of 2 is one of 2.0."""
+    """JSON has one kind of number; a price of 2 equals 2.0."""
     found = decode("supply.prices", encode(records.Price("p", 2.0, 1)).replace(b"2.0", b"2"))
     assert isinstance(found.usd_per_node_h, float)
     assert found.usd_per_node_h == 2.0
@@ -207,7 +207,7 @@ def test_routes_from_before_slots_have_no_bound() -> None:
 
 
 def test_a_record_that_is_too_large_is_refused_before_it_is_read() -> None:
-    """One foreign record must not take the memory."""
+    """One foreign record must not use up the memory."""
     with pytest.raises(InvalidRecord, match="at most"):
         decode("status", b" " * (MAX_BYTES + 1))
 
@@ -225,7 +225,7 @@ def test_floats_keep_their_last_bit() -> None:
 
 
 def test_a_start_is_learnt_over_a_prediction() -> None:
-    """Shares are taken of it, so it is not nothing."""
+    """Later start times are divided by the prediction, so it is above zero."""
     assert (
         PredictionDrift() == PredictionDrift(0.0, 0.0)
         and PredictionDrift(60.0, 1.0).start_s == 60.0
@@ -235,7 +235,7 @@ def test_a_start_is_learnt_over_a_prediction() -> None:
 
 
 def test_the_shares_of_a_type_are_one_per_group() -> None:
-    """Nobody may guess which group a share is of."""
+    """No reader has to guess the group of a share."""
     groups = (records.RouteGroup("g", 1.0, (records.Endpoint("i", "h:1"),)),)
     kind = records.TypeRoute("long", 4000.0, 80.0, (1.0,))
     routes = records.Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=(kind,))
@@ -260,7 +260,7 @@ def test_a_path_goes_through_stages_of_its_group() -> None:
 
 
 def test_records_whose_sketches_are_of_an_older_form_are_refused() -> None:
-    """Counting them without their sketches would lose half of what they say, silently."""
+    """Counted without their sketches, they would silently lose half of their information."""
     of_second = DemandSecond(1000, (1,) * 8, "")
     merged = records.Demand("m", 0, 1, (of_second,), ())
     for name, record, field in (

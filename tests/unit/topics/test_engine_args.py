@@ -1,4 +1,4 @@
-"""What arguments of an engine mean to others than the engine."""
+"""The meaning of engine arguments for Shoal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: where they come from, what is derived for whom, and that nobody shows them."""
+"""Keys: their sources, the keys derived for each principal, and no output shows them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER = "c" * 32
 
 
 def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
-    """A short key is refused without a word of it."""
+    """A short key is refused, and the message shows no part of it."""
     files = {"/k": "f" * 40 + "\n"}
     assert keys_from_environment({"SHOAL_CLUSTER_KEY": "e" * 32}, files.__getitem__) == Keys(
         "e" * 32
@@ -59,7 +59,7 @@ def test_what_cannot_be_a_key_is_refused_by_its_variable(
 
 
 def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
-    """While keys rotate, whoever is given a credential can check what either key signed."""
+    """While keys rotate, a holder of a credential can check signatures of either key."""
     both = Keys(f"{CLUSTER}\n{'d' * 32}")
     for principal, name in (
         (Principal.NODE, "n1"),
@@ -73,7 +73,7 @@ def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
 
 
 def test_every_principal_has_a_key_of_its_own() -> None:
-    """Nothing that is derived for one is the key of another, or of a topic."""
+    """No derived key is the key of another principal or of a topic."""
     keys = Keys(CLUSTER)
     found = [
         keys.principal_keys(Principal.NODE, "x"),
@@ -103,7 +103,7 @@ def test_workers_of_a_gateway_sign_with_its_key() -> None:
 
 
 def test_no_two_topics_outside_the_operators_share_a_signer_by_mistake() -> None:
-    """The table of who signs what, as docs/threat-model.md has it."""
+    """The table of signers equals that of docs/threat-model.md."""
     assert {topic for topic, who in SIGNER.items() if who is Principal.OPERATOR} == {
         "services", "controls", "supply.availability", "supply.prices",
     }  # fmt: skip

@@ -1,4 +1,5 @@
-"""A signed record cannot be changed, moved, repeated or written by another; deletions neither."""
+"""A signed record or deletion cannot be changed, moved, repeated or written by another
+principal."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def believed(topic: str, key: bytes, value: bytes | None, headers: Headers) -> b
 def test_what_a_principal_signed_is_believed_and_nothing_else(
     topic: str, value: bytes | None
 ) -> None:
-    """Deletions as well: one that is not signed withdraws no service and no node."""
+    """Deletions as well: an unsigned one withdraws no service and no node."""
     headers = signer().headers(topic, b"n1", value)
     assert believed(topic, b"n1", value, headers)
     assert Verifier(ALL).refusal(topic, b"n1", value, [], NOW_MS) is Refusal.UNSIGNED
@@ -53,7 +54,7 @@ def test_what_a_principal_signed_is_believed_and_nothing_else(
 
 @given(st.binary(max_size=60), st.integers(0, 10_000))
 def test_any_other_header_is_refused(noise: bytes, at: int) -> None:
-    """Whatever bytes stand in it; one bit is enough."""
+    """Whatever bytes it holds; one changed bit is enough."""
     assert not believed("status", b"n1", BODY, [(HEADER, noise)])
     (name, true), *_ = signer().headers("status", b"n1", BODY)
     bit = at % (8 * len(true))
@@ -88,7 +89,7 @@ def test_a_node_signs_for_no_other_node_and_a_gateway_for_no_other_gateway() -> 
 
 
 def test_gateways_check_routes_with_what_they_hold_and_cannot_delete_them() -> None:
-    """The key that they share for it signs nothing that a controller writes for nodes."""
+    """Their shared key for routes signs no record that a controller writes for nodes."""
     gateway = Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))
     reader = Verifier(gateway)
     assert reader.refusal("routes", b"m", BODY, signer().headers("routes", b"m", BODY), 0) is None
@@ -99,7 +100,7 @@ def test_gateways_check_routes_with_what_they_hold_and_cannot_delete_them() -> N
 
 @pytest.mark.parametrize("topic", ["status", "services", "controls"])
 def test_an_old_record_that_is_written_again_changes_nothing(topic: str) -> None:
-    """Neither the one before, nor the last one itself: it would make a dead node look alive."""
+    """Neither the previous record nor the last one itself: it would make a dead node look alive."""
     made = signer()
     first, second = (made.headers(topic, b"n1", BODY) for _ in range(2))
     reader = Verifier(ALL)
@@ -111,7 +112,7 @@ def test_an_old_record_that_is_written_again_changes_nothing(topic: str) -> None
 
 
 def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
-    """A record is dated after the last one that its signer knows, its own or one that it read."""
+    """A record is dated after the last one that its signer wrote or read."""
     reader = Verifier(ALL)
     before = signer().headers("status", b"n1", BODY)
     assert reader.refusal("status", b"n1", BODY, before, NOW_MS) is None
@@ -122,7 +123,7 @@ def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
 
 
 def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_started() -> None:
-    """By the broker's clock alone; what an operator declared stays in force for years."""
+    """By the broker's clock alone; an operator's declarations stay in force for years."""
     late_ms = NOW_MS + MAX_SIGNATURE_AGE_MS + 1
     for topic, expected in (
         ("status", Refusal.STALE), ("telemetry", Refusal.STALE), ("alerts", Refusal.STALE),
@@ -133,7 +134,7 @@ def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_sta
 
 
 def test_while_keys_rotate_records_of_both_are_believed() -> None:
-    """Old first, then new first, then new alone: nobody stops in between."""
+    """Old first, then new first, then new alone: no process stops in between."""
     old, new = "c" * 32, "d" * 32
     steps = [old, f"{old}\n{new}", f"{new}\n{old}", new]
     for before, after in itertools.pairwise(steps):
@@ -155,7 +156,7 @@ def test_unsigned_records_are_believed_only_without_keys_or_where_that_is_asked_
 
 
 def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> None:
-    """The quick way finds what the slow one does, whatever comes together and in which order."""
+    """The fast check finds the same records as the slow one, in any combination and order."""
     one, two = signer(gateway="a"), signer(gateway="b")
     stranger = signer(Keys("x" * 32), "a")
     old = signer(gateway="a", start_ms=NOW_MS - MAX_SIGNATURE_AGE_MS - 5_000)
@@ -177,7 +178,7 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
 
 
 def test_names_of_strangers_are_not_remembered() -> None:
-    """Who has no key cannot make a reader grow."""
+    """A writer without a key cannot increase the memory of a reader."""
     reader = Verifier(ALL)
     for number in range(50):
         noise = bytes(24) + b"stranger-%d" % number

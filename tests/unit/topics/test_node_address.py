@@ -1,4 +1,4 @@
-"""A node sends requests to itself and to nobody else, whoever wrote its status."""
+"""A node sends requests to itself and to no other host, whichever process wrote its status."""
 
 from __future__ import annotations
 

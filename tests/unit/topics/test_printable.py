@@ -1,4 +1,4 @@
-"""Text from outside cannot tell a terminal what to do."""
+"""External text cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topics.records import Control
 from topics.services import DeclaredService
 from topics.topic_table import topic_of
 
-# Clears a screen, sets a title, C1's own escape, a new line, right to left, a zero width, a tag.
+# Clear the screen, set a title, an escape of C1, new line, right to left, zero width, a tag.
 HOSTILE = "a\x1b[2Jb\x1b]0;t\x07c\x9b2Jd\r\ne\u202ef\u200bg\U000e0041h\x00i\ud800"
 
 

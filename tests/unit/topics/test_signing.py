@@ -1,4 +1,4 @@
-"""What is signed cannot be changed, moved to another node or replayed under another leader."""
+"""A signed assignment cannot be changed, moved to another node or replayed under another leader."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def wire(**changes: Any) -> bytes:
 
 @pytest.mark.parametrize("keys", [CLUSTER, NODE])
 def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Keys) -> None:
-    """Both hold a key that fits; order of fields and unknown ones of a later version are covered
-    by the signature, not refused."""
+    """Both hold a key that fits. The signature covers the order of fields and unknown fields of a
+    later version; neither is refused."""
     assert body_refusal("assignments", wire(), keys) is None
     newer = orjson.loads(wire())
     newer["hint"] = 1.5
@@ -51,12 +51,12 @@ def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Ke
     ],
 )
 def test_whatever_is_changed_afterwards_is_refused(change: dict[str, Any]) -> None:
-    """Node, leader token, generation, validity and body are all under the signature."""
+    """The signature covers node, leader token, generation, validity and body."""
     assert body_refusal("assignments", wire(**change), CLUSTER) == "signature does not match"
 
 
 def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_none() -> None:
-    """Whoever configures a key gets no half of it."""
+    """A configured key protects completely, not half."""
     assert body_refusal("assignments", encode(ASSIGNMENT), CLUSTER) == "not signed"
     assert body_refusal("assignments", b"[1]", CLUSTER) == "not signed"
     assert body_refusal("assignments", encode(ASSIGNMENT), Keys()) is None
@@ -64,7 +64,7 @@ def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_no
 
 
 def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
-    """A node that was broken into cannot write assignments of its neighbours, nor routes."""
+    """An attacker on a node can write neither assignments of its neighbours nor routes."""
     other = sign_record(replace(ASSIGNMENT, node="n2"), NODE, 9000, 900)
     assert body_refusal("assignments", encode(other), CLUSTER) == "signature does not match"
     routes = sign_record(ROUTES, NODE, 9000, 900)
@@ -73,7 +73,7 @@ def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
 
 
 def test_while_keys_rotate_both_are_believed_and_the_first_signs() -> None:
-    """Whoever has one of two keys reads what was signed with either."""
+    """A holder of one of two keys reads records signed with either."""
     both = Keys(cluster="c" * 32 + "\n" + "d" * 32)
     old, new = CLUSTER, Keys(cluster="d" * 32)
     for keys in (old, new):

@@ -1,4 +1,4 @@
-"""Records read in batches: the same as each read alone, whoever stands beside it."""
+"""Records read in batches equal records read one by one, whatever else the batch holds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Row: TypeAlias = tuple[SourceName, tuple[int, ...], bytes, SentByKind]
 
 @st.composite
 def changed(draw: st.DrawFn) -> bytes:
-    """A good record with one field missing or something else in it."""
+    """A good record with one field missing or with another value in it."""
     wire = orjson.loads(draw(GOOD))
     field = draw(st.sampled_from(sorted(wire)))
     if draw(st.booleans()):
@@ -59,14 +59,14 @@ def changed(draw: st.DrawFn) -> bytes:
 
 
 def rows(records: TelemetryBatch) -> list[Row]:
-    """What it holds, record by record."""
+    """Its values, record by record."""
     numbers = map(tuple, records.numbers.tolist())
     kinds = [records.kinds.get(at, ()) for at in range(len(records))]
     return [*zip(records.names, numbers, records.cells, kinds, strict=True)]
 
 
 def alone(data: bytes) -> Row | str:
-    """What is read of `data` by the codec, as windows count it, or what is wrong with it."""
+    """The record that the codec reads from `data`, in the form of the windows, or its error."""
     try:
         return rows(batch_of([decode("telemetry", data)]))[0]
     except InvalidRecord as error:
@@ -76,7 +76,7 @@ def alone(data: bytes) -> Row | str:
 @settings(deadline=None)
 @given(st.lists(st.one_of(GOOD, changed(), st.binary(max_size=20)), max_size=8))
 def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
-    """Whatever the others are; what is wrong is said in the same words."""
+    """Whatever the other records are; errors have the same text."""
     records, bad = read_reported(batch)
     good = iter(rows(records))
     found = [str(bad[at]) if at in bad else next(good) for at in range(len(batch))]
@@ -84,7 +84,8 @@ def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
 
 
 def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes fifty times as long; nor does what stands beside a record that does need it."""
+    """The slow path takes fifty times as long; neighbours of a record that needs it do not need
+    it."""
     slow: list[bytes] = []
     read = codec.decode_as
     monkeypatch.setattr(
@@ -107,7 +108,7 @@ def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) 
     '{"a":{"b":1},}', '{"a":{"b":01}}', '{ "a":{"b":1}}', '{"a":{"b":1}', '{"\\u0061":{"b":1}}',
 ])  # fmt: skip
 def test_kinds_are_read_as_the_codec_reads_them(sent: str) -> None:
-    """Whatever stands there; what is wrong is said in the same words."""
+    """For any content; errors have the same text."""
     plain = encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10))
     data = plain.replace(b'"sent":{}', b'"sent":' + sent.encode())
     records, bad = read_reported([plain, data, plain])
@@ -120,7 +121,7 @@ def test_kinds_are_read_as_the_codec_reads_them(sent: str) -> None:
 def test_fields_that_a_later_version_adds_are_ignored(
     data: bytes, more: dict[str, Any], version: int
 ) -> None:
-    """Whatever they hold, wherever they stand, as the codec ignores them."""
+    """Whatever their value and place, as the codec ignores them."""
     wire = orjson.loads(data)
     later = {**more, **wire, **more, "schema_version": version}
     batch = [orjson.dumps(later), data, orjson.dumps(dict(reversed(later.items())))]
@@ -137,7 +138,7 @@ def test_fields_that_a_later_version_adds_are_ignored(
 def test_records_of_other_versions_need_no_slow_way(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They say more, or lack what was optional; so gateways are upgraded in any order."""
+    """They have more fields, or lack optional ones; so gateways are upgraded in any order."""
     monkeypatch.setattr("streams.ports.telemetry_wire.decode_as", None)
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10)))
     plain, _ = read_reported([orjson.dumps(wire)])
@@ -167,13 +168,13 @@ assert len(read_reported([data, *parts])[1]) == len(parts)
 
 
 def test_records_that_end_anywhere_are_read_no_further() -> None:
-    """Compiled code looks wherever it is told to; run by the interpreter, it fails there."""
+    """Compiled code reads past an end without an error; run by the interpreter, it fails there."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     subprocess.run([sys.executable, "-c", _TRUNCATED], env=environment, check=True)
 
 
 def test_names_are_remembered_without_what_stands_between_them() -> None:
-    """Else every record could make this process remember megabytes."""
+    """Otherwise every record could make this process keep megabytes."""
     wire = orjson.loads(encode(Telemetry("chat", "between", "b", 1, 1000, 1000, 0, *[0] * 10)))
     model = wire.pop("model")
     data = orjson.dumps({"model": model, "later": "x" * 10_000, **wire})
@@ -182,7 +183,7 @@ def test_names_are_remembered_without_what_stands_between_them() -> None:
 
 
 def test_sketches_that_a_later_version_adds_are_left_out() -> None:
-    """They follow on those that are known."""
+    """They come after the known ones."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, 1, *[0] * 9, classes={5: 3})
     wire = orjson.loads(encode(record))
     wire["cells"] += NUMBERS[WIDTH * len(SKETCHES)] + NUMBERS[9]
@@ -196,7 +197,7 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
 
 @pytest.mark.parametrize("cells", ["!!!", "!! !", '!!"!', "!!\\!", "!!é!", "!!\n!", 7, None])
 def test_cells_that_are_none_are_refused_by_name(cells: Any) -> None:
-    """A text of another length, or with what is no digit."""
+    """A text of another length, or with a character that is not a digit."""
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10)))
     with pytest.raises(InvalidRecord) as caught:
         decode("telemetry", orjson.dumps({**wire, "cells": cells}))
@@ -219,7 +220,7 @@ def test_merged_cells_are_written_as_a_record_writes_its_own(sketch: dict[int, i
 
 
 def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> None:
-    """10,000,000 in as many cells as it takes; one more is a dead letter."""
+    """10,000,000 in as many cells as necessary; one more is a dead letter."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={0: MOST_COUNT})
     full = encode(record)
     wire = orjson.loads(full)
@@ -233,7 +234,7 @@ def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> N
 def test_windows_say_the_same_of_batches_and_of_records_one_by_one(
     history: list[Telemetry], looked: int
 ) -> None:
-    """Whenever somebody looks in between."""
+    """Also if the windows are read in between."""
     single, batched = TelemetryWindows(), TelemetryWindows()
     models = {record.model for record in history}
     for number, record in enumerate(history):

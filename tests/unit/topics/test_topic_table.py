@@ -1,4 +1,4 @@
-"""The table of topics: keys, and what each topic keeps."""
+"""The table of topics: keys, and retention of each topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_keys_are_those_of_the_table() -> None:
 
 
 def test_the_table_names_each_topic_once_and_its_clean_up_is_whole() -> None:
-    """A topic that is deleted by age says after how long; a compacted one never deletes."""
+    """A topic that is deleted by age has a retention time; a compacted one never deletes."""
     assert len({t.name for t in TABLE}) == len(TABLE)
     for one in TABLE:
         assert topic(one.name) is one
