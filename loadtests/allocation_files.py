@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.templates import TemplatePlan, TemplateProblem
 
 

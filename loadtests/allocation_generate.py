@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue, finite, whole
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 
 # Memory (GiB), dense bf16 TFLOPS, bandwidth (GB/s), price of one GPU (USD/h, rounded).
 KINDS: dict[str, tuple[float, float, float, float]] = {

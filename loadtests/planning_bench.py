@@ -17,7 +17,7 @@ from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.catalog import gpu, model
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.formulation import formulate
+from autoscaler.planning.milp_formulation import formulate
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import ShoalStrategy
 

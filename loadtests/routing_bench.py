@@ -2,7 +2,7 @@
 
     python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7] [--page PAGE]
 
-The simulated gateway routes by the same code as the real one (`autoscaler.serving.routing`).
+The simulated gateway routes by the same code as the real one (`autoscaler.serving.request_router`).
 Inside a combo: opportunistic scheduling against round robin (Cauchy, Table 3: 6-13% in latency).
 Between combos: goodput-weighted against equal shares (the paper: up to 25%). Arrivals are Poisson,
 lengths log-normal. A combo's goodput is what it finishes per second when 64 requests are always in

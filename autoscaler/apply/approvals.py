@@ -14,13 +14,8 @@ from dataclasses import dataclass, replace
 
 from autoscaler.apply.context import ChangeContext
 from autoscaler.apply.infeasible import ASK_AGAIN_MS
-from autoscaler.apply.model_change import (
-    NOT_COVERED,
-    AppliedChange,
-    Change,
-    apply_change,
-    scale_in_veto,
-)
+from autoscaler.apply.model_change import AppliedChange, Change, apply_change
+from autoscaler.apply.scale_in_guards import NOT_COVERED, scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.rollout.capacity_and_cost import by_model

@@ -1,7 +1,7 @@
 """Apply one model's change: start, switch and retire groups, and compute the cost.
 
-It turns counts of combos into groups, for a planner answer and for an approved proposal alike. The
-checks for removals are here, because they must hold at the moment when the removal begins.
+It turns counts of combos into groups, for a planner answer and for an approved proposal alike.
+`scale_in_guards` decides whether a removal may begin.
 """
 
 from __future__ import annotations
@@ -11,28 +11,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.apply.context import ChangeContext
-from autoscaler.domain.cluster import Mode, Service
+from autoscaler.apply.scale_in_guards import is_exchange, raw_req_per_s_of
+from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.scale_in_evidence import is_stale, scale_in_paused, slo_pressure
-from autoscaler.estimate.windows import Stats
-from autoscaler.model.prediction_drift import drift_veto
+from autoscaler.estimate.scale_in_evidence import slo_pressure
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, leaving, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.rollout.reversal_limit import after_move, scale_in_within_limit
+from autoscaler.rollout.reversal_limit import after_move
 from autoscaler.rollout.role_switch import SwitchRoom, in_place
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.waves import retire
-from autoscaler.sizing.scale_in import stale_evidence
-from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 
-NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity was derated
 _MAKE_ROOM_MS = 60_000
-_EXCHANGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,63 +181,6 @@ def room_to_switch(
     return SwitchRoom(ready, spare, service.min_instances)
 
 
-def scale_in_veto(
-    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: ChangeContext
-) -> Reason | None:
-    """Why nothing of the model may be removed now; None if it may."""
-    if view.frozen is not None:
-        return scale_in_paused(view.frozen)
-    # The view counts a proposal as applied, but this check needs the real fleet.
-    proposal = view.state.proposal
-    waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
-    raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
-    change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
-    # An increase within capacity is no surge, but the removed capacity would be missed.
-    present = max(view.state.target_req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
-    if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
-        return NOT_COVERED
-    if change >= -RATE_EPSILON:
-        return None  # a move, not a removal
-    if view.policy.spends_budget:
-        # Another model gets the capacity, so fresh data is enough: no proof of an excess is needed.
-        return (
-            scale_in_paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
-        )
-    # An exchange is no reversal, but needs as much evidence.
-    exchange = adds and is_exchange(change, view)
-    return (None if exchange else reversal_veto(view, scene.now_ms)) or insufficient_evidence(
-        view, scene.now_ms
-    )
-
-
-def scale_in_allowed(view: ModelView, now_ms: int) -> bool:
-    """Whether a model may give capacity away now. If not, it may still exchange capacity."""
-    return not (view.frozen or reversal_veto(view, now_ms) or insufficient_evidence(view, now_ms))
-
-
-def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
-    """Why a removal would be one reversal too many; None if it is allowed."""
-    since_s = (now_ms - view.state.last_out_ms) / 1000
-    if view.state.last_out_ms and since_s < view.policy.cooldown_s:
-        return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
-    if not scale_in_within_limit(view.state.turns, now_ms, view.policy.reversals_per_h):
-        return scale_in_paused(Reason(ReasonCode.TOO_MANY_REVERSALS))
-    return None
-
-
-def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
-    """Why the data does not prove that less capacity is enough; None if it does."""
-    why = stale_evidence(view) or slo_pressure(view.demand, view.service)
-    if why is not None:
-        return scale_in_paused(why)
-    if view.service.mode is not Mode.ACT:
-        return None
-    seen = view.demand.local
-    load = seen.req_per_s if isinstance(seen, Stats) else 0.0
-    bars = drift_veto(view.state, now_ms, load, view.planned_req_per_s)
-    return scale_in_paused(*bars) if bars else None
-
-
 def kind_of(adds: bool, removes: bool) -> str:
     """The kind of a decision that adds or removes something."""
     if adds and removes:
@@ -271,19 +209,9 @@ def after_change(
     )
 
 
-def raw_req_per_s_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
-    """Capacity of these combos in requests/s."""
-    return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
-
-
 def no_room(unplaced: Iterable[str]) -> Reason:
     """The reason that names combos without room."""
     return Reason(ReasonCode.NO_ROOM, names=tuple(sorted(unplaced)))
-
-
-def is_exchange(net_req_per_s: float, view: ModelView) -> bool:
-    """Whether additions and removals leave about the same capacity."""
-    return abs(net_req_per_s) / max(view.raw_req_per_s, RATE_EPSILON) <= _EXCHANGE
 
 
 def _affordable(

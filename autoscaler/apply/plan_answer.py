@@ -22,9 +22,8 @@ from autoscaler.apply.model_change import (
     apply_switch,
     kind_of,
     no_room,
-    raw_req_per_s_of,
-    scale_in_veto,
 )
+from autoscaler.apply.scale_in_guards import raw_req_per_s_of, scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.prediction_drift import expected_s

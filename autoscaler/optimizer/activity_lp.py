@@ -23,7 +23,7 @@ import highspy
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.milp import mip_solver
 
 _INF = highspy.kHighsInf

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
 from autoscaler.optimizer.covers import is_decomposed
 from autoscaler.optimizer.method import any_plan, most_fraction

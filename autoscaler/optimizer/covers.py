@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.check import faults
 from autoscaler.optimizer.decomposition.cover_form import CoverForm, cover_form, has_cover_form
 from autoscaler.optimizer.decomposition.dual_ascent import proven_infeasible

@@ -5,7 +5,7 @@ Both answer the same questions: the cheapest plan, any plan, and how large a fra
 
 from __future__ import annotations
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.covers import (
     any_plan_by_covers,
     cheapest_by_covers,

@@ -14,7 +14,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.problem import AllocationProblem
 
 _HOPE = 0.5

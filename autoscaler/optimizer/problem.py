@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.components import only
 from autoscaler.optimizer.milp import Relaxed, relaxed
 from autoscaler.optimizer.problem import AllocationProblem

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.best_effort import most_served
 from autoscaler.optimizer.check import checked, failed
 from autoscaler.optimizer.components import parts

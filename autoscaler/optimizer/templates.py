@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.check import checked
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group, fitting, units_of
 from autoscaler.optimizer.decomposition.incumbent import Incumbent

@@ -20,7 +20,7 @@ from autoscaler.domain.cluster import Market, Objective, Pool
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, alone, most_copies, reachable
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.planning.ceilings import ceilings
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.decode_solution import all_combos

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoscaler.domain.cluster import Pool, pools_by_shared_limit
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 
 
 def ceilings(pools: Sequence[Pool]) -> tuple[Floats, Floats]:

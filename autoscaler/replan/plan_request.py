@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaler.apply.model_change import room_to_switch, scale_in_allowed
+from autoscaler.apply.model_change import room_to_switch
+from autoscaler.apply.scale_in_guards import scale_in_allowed
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids

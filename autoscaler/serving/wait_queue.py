@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autoscaler.serving.routing import Pick, Router
+from autoscaler.serving.request_router import Pick, Router
 from autoscaler.serving.routing_policies import ANY, RequestTraits
 from topics.records import Endpoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autoscaler.apply.model_change import insufficient_evidence
+from autoscaler.apply.scale_in_guards import insufficient_evidence
 from autoscaler.model.update import ModelUpdateInputs
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from executors.load_feed import MAX_BYTES, EngineLoad, decode, parse_feed

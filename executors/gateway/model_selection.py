@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from autoscaler.serving.score_routing import (
     class_of,
     fallback_models,

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from autoscaler.serving.routing import Router, RouteUpdate
+from autoscaler.serving.request_router import Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.private_files import private_folder, write_private

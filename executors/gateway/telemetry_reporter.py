@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.gateway_settings import Clock
 from executors.gateway.model_meter import ModelMeter

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pulp
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.templates import TemplateProblem
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))

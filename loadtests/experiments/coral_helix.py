@@ -27,7 +27,7 @@ import numpy as np
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.result import SolveOptions
 from autoscaler.optimizer.templates import TemplateProblem, solve_templates
 from autoscaler.performance import catalog

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue, whole
-from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.array_types import Ints
 from autoscaler.optimizer.templates import TemplateProblem
 from autoscaler.performance.packaged_profile import default_profile
 from loadtests.allocation_account import account

@@ -16,7 +16,7 @@ import numpy as np
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.result import SolveOptions
 from autoscaler.optimizer.templates import TemplateProblem, can_be_served, solve_templates
 from autoscaler.performance import catalog

@@ -29,7 +29,7 @@ import numpy as np
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work, work_of
-from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.array_types import Ints
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile

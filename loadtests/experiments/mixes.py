@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.optimizer.activity_lp import MixProblem, Unfound, least_cost
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 
 
 def restricted(problem: MixProblem, activities: Ints) -> MixProblem:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.decomposition.dominance import dominated
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group, fitting, units_of
 from autoscaler.optimizer.decomposition.incumbent import Incumbent

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.decomposition.cover_search import enumerate_covers
 from autoscaler.optimizer.decomposition.groups import Group, pairs
 from autoscaler.optimizer.decomposition.knapsack import UNITS

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.performance.numba_decorators import compiled
 
 DEPTH = 256

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 
 
 def dominated(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group
 from autoscaler.optimizer.decomposition.knapsack import UNITS
 from autoscaler.optimizer.decomposition.master_lp import Master

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.decomposition.cover_milp import choose
 from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, take
 from autoscaler.optimizer.decomposition.groups import Decomposed

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.decomposition.cover_milp import choose
 from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, items_within, joined
 from autoscaler.optimizer.decomposition.groups import Group

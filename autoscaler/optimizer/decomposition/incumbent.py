@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.decomposition.cover_milp import Choice
 from autoscaler.optimizer.decomposition.cover_pools import Covers
 from autoscaler.optimizer.decomposition.groups import Decomposed

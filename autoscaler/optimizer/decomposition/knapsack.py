@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Bools, Floats, Ints
+from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.performance.numba_decorators import compiled
 
 UNITS = 8000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import highspy
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 
 
 class Master:

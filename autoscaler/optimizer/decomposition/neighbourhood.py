@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.decomposition.cover_milp import choose
 from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, items_within, joined, pool
 from autoscaler.optimizer.decomposition.dual_ascent import ascend

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.decomposition.cover_pools import (
     Covers,
     Scene,

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.array_types import Ints
 from autoscaler.optimizer.check import checked
 from autoscaler.optimizer.milp import relaxed
 from autoscaler.optimizer.problem import AllocationProblem
@@ -28,7 +28,7 @@ from autoscaler.planning.binding_constraints import binding_reasons
 from autoscaler.planning.combo_usage import add_gpus, req_per_s_of
 from autoscaler.planning.decode_solution import decode_plan, failed_plan
 from autoscaler.planning.floor_eligibility import no_useful_instance
-from autoscaler.planning.formulation import Formulation, formulate
+from autoscaler.planning.milp_formulation import Formulation, formulate
 from autoscaler.planning.model_constraints import ColumnKind, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.plan_notes import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoscaler.optimizer import covers
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.decomposition.cover_form import has_cover_form
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status

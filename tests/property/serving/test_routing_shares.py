@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from topics.records import Endpoint, RouteGroup, Routes
 
 sizes = st.lists(

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from autoscaler.serving.wait_queue import LATE, Refusal, Ticket, WaitQueue
 from topics.records import Endpoint, RouteGroup, Routes
 

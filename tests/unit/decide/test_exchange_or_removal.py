@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from autoscaler.apply.context import ChangeContext
-from autoscaler.apply.model_change import scale_in_veto
+from autoscaler.apply.scale_in_guards import scale_in_veto
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths

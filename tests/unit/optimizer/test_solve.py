@@ -11,7 +11,7 @@ import pytest
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer import best_effort
-from autoscaler.optimizer.arrays import Floats, Ints
+from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.milp import ExactResult, minimise_cost, relaxed
 from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import Limits, SolveOptions, Status

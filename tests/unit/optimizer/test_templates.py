@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer import templates
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.milp import minimise_cost
 from autoscaler.optimizer.result import SolveOptions, Status, Step
 from autoscaler.optimizer.templates import (

@@ -12,7 +12,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import about, codes_of
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
-from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.array_types import Ints
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import (
     AllocationResult,

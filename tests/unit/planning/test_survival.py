@@ -9,12 +9,12 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Demand
-from autoscaler.optimizer.arrays import Ints
+from autoscaler.optimizer.array_types import Ints
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 from autoscaler.optimizer.solve import solve
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.formulation import Formulation, formulate
+from autoscaler.planning.milp_formulation import Formulation, formulate
 from autoscaler.planning.plan import PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.shoal import ShoalStrategy

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.serving.component_paths import ComponentPaths, kind_with, planned_shares
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from autoscaler.serving.routing_policies import RequestTraits
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage

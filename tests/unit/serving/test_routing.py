@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.serving.ejections import PROBE_FIRST_MS, PROBE_LAST_MS
-from autoscaler.serving.routing import Pick, Router, RouteUpdate
+from autoscaler.serving.request_router import Pick, Router, RouteUpdate
 from autoscaler.serving.routing_policies import (
     AcrossCombos,
     RequestTraits,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.serving.routing import Router
+from autoscaler.serving.request_router import Router
 from autoscaler.serving.wait_queue import Refusal, WaitQueue, wait_limits_ms
 from topics.records import Endpoint, RouteGroup, Routes
 

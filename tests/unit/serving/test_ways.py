@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.serving.routing import Router, RouteUpdate
+from autoscaler.serving.request_router import Router, RouteUpdate
 from autoscaler.serving.routing_policies import RequestTraits
 from autoscaler.serving.wait_queue import WaitQueue
 from topics.records import Endpoint, RouteGroup, Routes, TypeRoute

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.decomposition.cover_form import cover_form
 from autoscaler.optimizer.decomposition.dual_ascent import DualResult, ascend
 from autoscaler.optimizer.decomposition.groups import Decomposed

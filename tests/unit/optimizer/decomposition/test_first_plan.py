@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.optimizer.arrays import Floats
+from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.decomposition.cover_pools import Covers, Scene, items_within, marks_for
 from autoscaler.optimizer.decomposition.first_plan import rounded_mix
 from autoscaler.optimizer.decomposition.groups import Decomposed, Group, units_of
