@@ -1,4 +1,4 @@
-"""What engines say is kept per start and within bounds."""
+"""The log files of engines: one per start, bounded in size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of an instance over several nodes, as the executor of one node treats them."""
+"""Ranks of an instance over several nodes, as the executor of one node handles them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wish(rank: int, rendezvous: str = "", **changes: object) -> DesiredInstance:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def told(state: NodeState, generation: int, *wishes: DesiredInstance) -> NodeState:
+def assigned(state: NodeState, generation: int, *wishes: DesiredInstance) -> NodeState:
     return accept(state, Assignment("n", "r/p/owned", generation, 1, 0, wishes))
 
 
@@ -31,7 +31,7 @@ def begun(item: DesiredInstance) -> NodeState:
     gang, first = item.gang, item
     if gang is not None and gang.leads:
         first = replace(item, gang=replace(gang, rendezvous=""))
-    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, first), {}, T0, RULES)
+    state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 1, first), {}, T0, RULES)
     assert commands == (Launch(first, "aggregated"),)
     ports = (20001, 20002) if item.gang and item.gang.leads else (20001,)
     endpoint = "10.0.0.1:20001" if item.gang and item.gang.leads else ""
@@ -39,30 +39,30 @@ def begun(item: DesiredInstance) -> NodeState:
 
 
 def test_rank_0_starts_and_says_where_it_waits() -> None:
-    """Its last port is the rendezvous; its endpoint is where requests go."""
+    """Its last port is the rendezvous; its endpoint is the address for requests."""
     (seen,) = observed_instances(begun(wish(0)))
     assert seen.endpoint == "10.0.0.1:20001"
     assert seen.gang == replace(GangRank("m-1-a0", 0, STAGES), rendezvous="10.0.0.1:20002")
 
 
 def test_others_wait_until_they_know_where() -> None:
-    """Nothing is launched before; afterwards once, and a rendezvous told again changes nothing."""
-    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 1, wish(1)), {}, T0, RULES)
+    """No launch without a rendezvous, one launch with it; a repeated rendezvous changes nothing."""
+    state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 1, wish(1)), {}, T0, RULES)
     assert commands == ()
     assert observed_instances(state)[0].reason == "waits for rank 0"
     known = wish(1, "10.0.0.1:20002")
-    state, commands = reconcile(told(state, 2, known), {}, T0 + 1000, RULES)
+    state, commands = reconcile(assigned(state, 2, known), {}, T0 + 1000, RULES)
     assert commands == (Launch(known, "aggregated"),)
-    state, commands = reconcile(told(state, 3, known), {known.instance: UP}, T0 + 2000, RULES)
+    state, commands = reconcile(assigned(state, 3, known), {known.instance: UP}, T0 + 2000, RULES)
     assert commands == ()
     assert observed_instances(state)[0].state is InstanceState.READY
     assert observed_instances(state)[0].endpoint == ""
 
 
 def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> None:
-    """Its node came back empty: only a start there can have made the place where its gang meets."""
+    """Its node restarted empty: only a start on this node can have opened the gang's rendezvous."""
     item = wish(0, "10.0.0.1:20002")
-    state, commands = reconcile(told(NodeState("n", "r/p/owned"), 7, item), {}, T0, RULES)
+    state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 7, item), {}, T0, RULES)
     assert commands == ()
     assert state.instances[0].state is InstanceState.FAILED
     assert state.instances[0].reason == "its process on this node is gone"
@@ -81,13 +81,13 @@ def test_a_rank_that_ends_is_not_started_again_alone() -> None:
 
 
 def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
-    """It hangs: waiting for what is in flight would be waiting for nothing."""
+    """It hangs: its requests in flight cannot finish."""
     item = wish(0)
     busy = ProcessObservation(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
     state, _ = reconcile(begun(item), {item.instance: busy}, T0 + 1000, RULES)
     assert item.gang is not None
     gone = replace(item, drain=True, gang=replace(item.gang, broken=True))
-    state, commands = reconcile(told(state, 2, gone), {item.instance: busy}, T0 + 2000, RULES)
+    state, commands = reconcile(assigned(state, 2, gone), {item.instance: busy}, T0 + 2000, RULES)
     assert commands == (Kill(item.instance),)
     state, commands = reconcile(state, {item.instance: DEAD}, T0 + 2100, RULES)
     assert commands == ()
@@ -99,6 +99,6 @@ def test_rank_0_drains_like_any_instance_and_the_others_hold_nothing() -> None:
     for rank in (0, 1):
         item = wish(rank, "10.0.0.1:20002")
         state, _ = reconcile(begun(item), {item.instance: UP}, T0 + 1000, RULES)
-        asked = told(state, 2, replace(item, drain=True))
+        asked = assigned(state, 2, replace(item, drain=True))
         _, commands = reconcile(asked, {item.instance: UP}, T0 + 2000, RULES)
         assert commands == (Terminate(item.instance),)

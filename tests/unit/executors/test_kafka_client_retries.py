@@ -1,4 +1,4 @@
-"""A client tries for ever to reach its broker, gently within an outage and eagerly in a new one."""
+"""A client retries its broker endlessly: slowly within an outage and quickly in a new one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class FakeConsumer:
 async def test_a_second_outage_is_told_and_tried_as_eagerly_as_the_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pauses grow to 2 s within an outage and begin anew in the next; each is told once."""
+    """Pauses grow to 2 s within an outage and start again in the next; the log names each outage
+    once."""
     pauses: list[float] = []
 
     async def sleep(seconds: float, result: object = None) -> None:

@@ -1,4 +1,4 @@
-"""Whose node it is, by what the broker knows and no clock of a host."""
+"""The executor that holds a node, by the broker's times and not by the clock of a host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topics.fleet import Status
 NOW_MS, BROKER_MS, HOUR_MS = 1_700_000_000_000, 1_900_000_000_000, 3_600_000
 
 
-def said(boot: str, place: str, at_ms: int) -> Status:
+def status_of(boot: str, place: str, at_ms: int) -> Status:
     return Status("n0", POOL, f"executor-{boot}", 0, at_ms, boot=boot, place=place)
 
 
@@ -20,21 +20,21 @@ def said(boot: str, place: str, at_ms: int) -> Status:
 def test_who_spoke_last_holds_the_node_whatever_clocks_say(
     theirs_ahead_h: int, silent_s: int, held: bool
 ) -> None:
-    """The other's last word is read while we start; our own status comes back `silent_s` later."""
+    """The other's last status is read during the start; its own status arrives `silent_s` later."""
     ours = NodeLock("n0", "b1", "here")
-    theirs = said("b2", "there", NOW_MS + theirs_ahead_h * HOUR_MS)
+    theirs = status_of("b2", "there", NOW_MS + theirs_ahead_h * HOUR_MS)
     ours.on_status(theirs, BROKER_MS, NOW_MS, live=False)
     now_ms, append_ms = NOW_MS + 31_000, BROKER_MS + silent_s * 1000
-    ours.on_status(said("b1", "here", now_ms), append_ms, now_ms, live=True)
+    ours.on_status(status_of("b1", "here", now_ms), append_ms, now_ms, live=True)
     assert ours.claimed is not held
     assert ours.contested(now_ms) is held
     later_ms = now_ms + 31_000
-    ours.on_status(said("b1", "here", later_ms), append_ms + 31_000, later_ms, live=True)
+    ours.on_status(status_of("b1", "here", later_ms), append_ms + 31_000, later_ms, live=True)
     assert ours.claimed
 
 
 def test_a_broker_whose_clock_was_set_back_does_not_keep_a_node_from_everyone() -> None:
     ours = NodeLock("n0", "b1", "here")
-    ours.on_status(said("b2", "there", NOW_MS - HOUR_MS), BROKER_MS, NOW_MS, live=False)
-    ours.on_status(said("b1", "here", NOW_MS), BROKER_MS - HOUR_MS, NOW_MS, live=True)
+    ours.on_status(status_of("b2", "there", NOW_MS - HOUR_MS), BROKER_MS, NOW_MS, live=False)
+    ours.on_status(status_of("b1", "here", NOW_MS), BROKER_MS - HOUR_MS, NOW_MS, live=True)
     assert ours.claimed

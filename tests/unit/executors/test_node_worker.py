@@ -1,4 +1,4 @@
-"""What an executor keeps and leaves alone when its folder or it itself fails."""
+"""State and engines that an executor keeps when its folder or the executor itself fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def config(folder: Path, speed: float = 1.0) -> ExecutorConfig:
 
 @dataclass
 class FakeBroker:
-    """What an executor looks at."""
+    """The values that an executor reads from its broker client."""
 
     highest_token: int | None = 5
     forged: int = 0
@@ -78,12 +78,13 @@ class Bench:
         return self.takes
 
     async def steps(self, from_s: float, until_s: float) -> list[float]:
-        """Steps ten times a real second; when something was told, in real seconds."""
+        """Steps ten times a real second; returns the times of published statuses, in real
+        seconds."""
         told_s = []
         for tenth in range(round(from_s * 10), round(until_s * 10)):
             count, now_s = len(self.told), tenth / 10
             self.worker.step(int(now_s * self.speed * 1000), now_s, set())
-            await asyncio.sleep(0)  # no time passes: the word is handed over
+            await asyncio.sleep(0)  # no time passes: the status is handed over
             told_s += [now_s] * (len(self.told) - count)
         return told_s
 
@@ -104,7 +105,7 @@ def want(generation: int, *wishes: DesiredInstance, token: int = 5) -> Assignmen
 async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
-    """Otherwise a restart would forget engines that were started while the disk was full."""
+    """Otherwise a restart would forget engines that started while the disk was full."""
     bench = Bench(tmp_path, client)
     in_the_way = bench.store.path("n0").with_suffix(".tmp")
     in_the_way.mkdir()
@@ -120,7 +121,7 @@ async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
 
 
 def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> None:
-    """The refusal names the folder and what is wrong, and who has it."""
+    """The refusal names the folder, the fault and the owner."""
     first = StateStore(tmp_path / "state")
     first.open()
     with pytest.raises(StateFolderUnusable, match=f"another executor .pid {os.getpid()}"):
@@ -137,8 +138,8 @@ def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> 
 async def test_an_assignment_waits_for_the_claim_of_its_leader(
     tmp_path: Path, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token above every claim is refused after a while; one that is claimed meanwhile counts.
-    The present leader is followed all the time."""
+    """A token above every claim is refused after a while; one that is claimed meanwhile counts. The
+    executor follows the present leader all the time."""
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     bench = Bench(tmp_path, client)
@@ -169,8 +170,8 @@ async def test_an_assignment_waits_for_the_claim_of_its_leader(
 async def test_after_many_leaders_the_last_one_is_followed(
     tmp_path: Path, client: aiohttp.ClientSession, leaders: int, known: bool
 ) -> None:
-    """A restarted executor reads the words of all leaders that the topic keeps before it knows who
-    leads; one that knows it bears more of them."""
+    """A restarted executor reads the assignments of all leaders in the topic before it knows the
+    present one; if it knows the leader, it accepts more of them."""
     bench = Bench(tmp_path, client)
     bench.broker.caught_up = False
     bench.broker.highest_token = leaders if known else None
@@ -191,8 +192,8 @@ async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
     client: aiohttp.ClientSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """15 minutes from when the broker took it, whatever the leader, the broker and this host take
-    the time for; only a later word, not a copy, moves that on."""
+    """15 minutes from the append by the broker, whatever the clocks of the leader, the broker and
+    this host; only a later assignment, not a copy, extends it."""
     mono_ms = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: mono_ms[0] * 1_000_000)
     bench = Bench(tmp_path, client)
@@ -222,7 +223,8 @@ async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
 async def test_a_node_that_another_executor_holds_is_left_alone(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
-    """Nothing is accepted or published while it speaks; a silence of 30 s ends that."""
+    """The executor accepts and publishes nothing while the other one reports; a silence of 30 s
+    ends that."""
     bench = Bench(tmp_path, client)
     now_ms = 1_700_000_000_000
     other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
@@ -245,7 +247,7 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
 async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Supervised, too: only who was asked to end takes them along."""
+    """Under a supervisor, too: only an executor that gets a signal ends them."""
     reader, writer = os.pipe()
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", str(reader))
     line = LaunchLine((sys.executable, "-c", "import time; time.sleep(60)"))
@@ -273,7 +275,7 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
 async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
     tmp_path: Path, client: aiohttp.ClientSession, speed: float
 ) -> None:
-    """Then their statuses travel in one batch, and an embedded broker has one per fetch."""
+    """Then their statuses are sent in one batch, and an embedded broker has one per fetch."""
     beats = []
     for number, first_s in enumerate((100.0, 100.7, 101.4)):
         (tmp_path / str(number)).mkdir()
@@ -289,7 +291,7 @@ async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 600.0])
 def test_a_node_speaks_several_times_before_it_would_count_as_silent(speed: float) -> None:
-    """By the rule of a controller: 15 s, at least 5 real ones; three times that if idle."""
+    """By the controller's rule: 15 s, at least 5 real ones; three times that if idle."""
     silent_s = max(15.0 / speed, 5.0)
     assert 4.0 * heartbeat_s(False, speed) < silent_s
     assert 4.0 * heartbeat_s(True, speed) < 3.0 * silent_s

@@ -1,4 +1,4 @@
-"""What is read of processes from /proc."""
+"""Process facts that are read from /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reclaim notice: asked for by a command, told in the status, kept to by drains."""
+"""A reclaim notice: read by a command, reported in the status, obeyed by drains."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
     ],
 )
 async def test_a_command_without_an_answer_is_no_notice(code: str, error: type[Exception]) -> None:
-    """It is ended with its time limit, and what it said is not guessed at."""
+    """It is ended after its time limit, and its partial output is ignored."""
     with pytest.raises(error):
         await read_notice(command(code), "n1", 0.5 if error is TimeoutError else 5.0)
 
 
 def test_a_drain_ends_before_the_node_is_gone() -> None:
-    """Whatever the policy would allow it: the node does not wait."""
+    """The notice limits the drain, even if the policy allows more time."""
     rules = Rules(drain_by_ms=50_000)
     wish = DesiredInstance("a", "m", "aggregated", "g", (0,))
     busy = ProcessObservation(alive=True, healthy=True, in_flight=2, probed_ms=10**9)

@@ -1,4 +1,4 @@
-"""Single promises of the reconciler, each with its deadline."""
+"""Guarantees of the reconciler, each with its deadline."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ready(*wishes: DesiredInstance) -> NodeState:
 
 
 def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
-    """A living process is starting; its first 200 makes it ready, with the time of it."""
+    """A living process is starting; its first 200 makes it ready, with that time."""
     state, _ = reconcile(begin(wish()), {"a": SILENT}, T0 + 500, RULES)
     assert state.instances[0].state is InstanceState.STARTING
     state, _ = reconcile(state, {"a": UP}, T0 + 900, RULES)
@@ -52,7 +52,7 @@ def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
 
 
 def test_a_lower_leader_token_is_refused_and_counted() -> None:
-    """Whatever its generation, an older leader's word changes nothing."""
+    """Whatever its generation, an assignment of an older leader changes nothing."""
     state = accept(NodeState("n", "r/p/owned"), want(3, wish(), token=7))
     after = accept(state, want(9, token=6))
     assert after.assignment == state.assignment
@@ -69,7 +69,7 @@ def test_an_assignment_of_another_node_is_refused() -> None:
 
 
 def test_without_an_assignment_nothing_is_touched() -> None:
-    """An executor that knows no assignment (no broker at its start) leaves what runs alone."""
+    """An executor without an assignment (no broker at its start) leaves running instances alone."""
     state = ready(wish())
     amnesic = NodeState("n", "r/p/owned", None, state.instances)
     after, commands = reconcile(amnesic, {"a": UP}, T0 + 9000, RULES)
@@ -92,7 +92,7 @@ def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
 
 
 def test_a_look_from_before_the_drain_does_not_count() -> None:
-    """Idle then is not idle now: the routes still pointed here."""
+    """An old observation of an idle engine proves nothing: routes still led to it."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     early = ProcessObservation(alive=True, healthy=True, in_flight=0, probed_ms=T0 + 1500)
     _, commands = reconcile(state, {"a": early}, T0 + 2000, RULES)
@@ -100,7 +100,7 @@ def test_a_look_from_before_the_drain_does_not_count() -> None:
 
 
 def test_held_kv_keeps_a_drain_waiting() -> None:
-    """A prefill instance whose KV somebody still has to fetch is not stopped."""
+    """A prefill instance is not stopped while a decode instance still has to fetch its KV."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     holding = ProcessObservation(alive=True, healthy=True, in_flight=0, held_kv=1, probed_ms=10**9)
     _, commands = reconcile(state, {"a": holding}, T0 + 2000, RULES)
@@ -108,7 +108,7 @@ def test_held_kv_keeps_a_drain_waiting() -> None:
 
 
 def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() -> None:
-    """Deadline, SIGTERM, wait, SIGKILL; the reason tells what was lost."""
+    """Deadline, SIGTERM, wait, SIGKILL; the reason names the lost requests."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     now_ms = T0 + 2000 + RULES.drain_timeout_ms
@@ -124,7 +124,7 @@ def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() 
 
 
 def test_a_drain_can_be_revoked_until_sigterm() -> None:
-    """Wanted again before it was told to end: it serves on, after its next answer."""
+    """Wanted again before SIGTERM: it serves again after its next answer."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, T0 + 3000, RULES)
@@ -135,7 +135,7 @@ def test_a_drain_can_be_revoked_until_sigterm() -> None:
 
 
 def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
-    """Launched long ago, it is no start that takes too long: what it serves is not killed."""
+    """Its launch was long ago, but it is not a start past its time-out: it is not killed."""
     later_ms = T0 + 2 * RULES.start_timeout_ms
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, later_ms, RULES)
@@ -145,7 +145,7 @@ def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
     assert commands == ()
     state, commands = reconcile(state, {"a": UP}, later_ms + 200, RULES)
     assert (commands, state.instances[0].state) == ((), InstanceState.READY)
-    # One that does not answer any more is still found out.
+    # An instance that no longer answers is still detected.
     revoked = accept(state, want(4, wish(drain=True)))
     revoked, _ = reconcile(revoked, {"a": BUSY}, later_ms + 300, RULES)
     revoked, _ = reconcile(accept(revoked, want(5, wish())), {"a": SILENT}, later_ms + 400, RULES)
@@ -154,7 +154,7 @@ def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
 
 
 def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
-    """It answers now, so it is not sick since then."""
+    """It answers now, so it has not been unhealthy since then."""
     state, _ = reconcile(
         ready(wish()), {"a": ProcessObservation(alive=True, healthy=False)}, T0 + 2000, RULES
     )
@@ -168,7 +168,7 @@ def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
 
 
 def test_a_starting_instance_that_is_not_wanted_ends_at_once() -> None:
-    """It answered nobody, so there is nothing to wait for."""
+    """It has answered no request, so there is nothing to wait for."""
     state = accept(begin(wish()), want(2))
     _, commands = reconcile(state, {"a": SILENT}, T0 + 100, RULES)
     assert commands == (Terminate("a"),)
@@ -225,7 +225,7 @@ def test_one_that_does_not_start_in_time_is_killed() -> None:
 
 
 def test_one_that_stops_answering_is_killed_and_started_again() -> None:
-    """A single missed answer is forgiven; silence for unhealthy_after_ms is not."""
+    """A single missed answer has no effect; silence for unhealthy_after_ms has."""
     state = ready(wish())
     deaf = ProcessObservation(alive=True, healthy=False)
     state, commands = reconcile(state, {"a": deaf}, T0 + 2000, RULES)
@@ -236,7 +236,7 @@ def test_one_that_stops_answering_is_killed_and_started_again() -> None:
 
 
 def test_the_status_tells_what_is_there() -> None:
-    """Endpoint only while a process listens; the phase that it serves; the load."""
+    """Endpoint only while a process listens; its phase; its load."""
     state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
     record = observed_instances(state)[0]
     assert (record.phase, record.endpoint) == ("aggregated", "127.0.0.1:20001")
@@ -246,7 +246,8 @@ def test_the_status_tells_what_is_there() -> None:
 
 
 def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -> None:
-    """What served before is started again; a later word puts it into force again."""
+    """Instances that served before are started again; a later assignment puts it into force
+    again."""
     late = want(2, wish("b", (1,)))
     state = accept(ready(wish()), late, T0 + 2000)
     state, commands = reconcile(state, {"a": UP}, T0 + 2000, RULES)
@@ -262,7 +263,7 @@ def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -
 
 
 def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
-    """Not our default: the assignment carries it."""
+    """The assignment contains the time-out; the default does not count."""
     long = replace(want(2, wish(drain=True)), drain_timeout_ms=900_000)
     state = accept(ready(wish()), long)
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
@@ -272,7 +273,7 @@ def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
 
 
 def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
-    """SIGKILL comes after that, not after a guess."""
+    """SIGKILL comes after the declared time."""
     rules = replace(RULES, stop_ms={"default": 70_000})
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": UP}, T0 + 2000, rules)
@@ -283,7 +284,7 @@ def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
 
 
 def test_gpus_that_something_unknown_holds_get_no_launch() -> None:
-    """An orphan must be gone before anything is started on its GPUs."""
+    """An orphan must end before a launch on its GPUs."""
     state = accept(NodeState("n", "r/p/owned"), want(1, wish("a", (0,)), wish("b", (1,))))
     state, commands = reconcile(state, {}, T0, RULES, blocked_gpus={0})
     assert commands == (Launch(wish("b", (1,)), "aggregated"),)

@@ -1,4 +1,4 @@
-"""Role switches: asked for in the assignment, proven before they count, rolled back on failure."""
+"""Role switches: requested in the assignment, proven before they count, rolled back on failure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shown(state: NodeState) -> tuple[str, str]:
 
 
 def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prove_it() -> None:
-    """It is ready in its new role after a token that was asked for after the switch."""
+    """It is ready in its new role after a token that was requested after the switch."""
     state = accept(serving(ROUTING), want(2, "decode"))
     state, commands = step(state, up(T0 + 200, 3), T0 + 300, ROUTING)
     assert (shown(state), commands) == (("switching", "prefill"), [])
@@ -69,7 +69,7 @@ def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prov
 
 
 def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() -> None:
-    """The reason stays; another wish is another try."""
+    """The reason stays; another desired role is another try."""
     state = accept(serving(ROUTING), want(2, "decode"))
     state, _ = step(state, up(T0), T0 + 300, ROUTING)
     late_ms = T0 + 300 + ROUTING.unhealthy_after_ms
@@ -96,7 +96,7 @@ def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
 
 
 def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
-    """Idle, then SIGTERM, then a new process in the new role; no restart is counted as a fault."""
+    """Idle, then SIGTERM, then a new process in the new role; no restart counts as a fault."""
     state = accept(serving(RULES), want(2, "decode"))
     state, at_ms = relaunched(state, T0 + 300)
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
@@ -105,7 +105,7 @@ def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
 
 
 def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
-    """Two tries, then the old role again, with the reason; it is not tried for ever."""
+    """Two tries, then the old role again, with the reason; no further try follows."""
     state = accept(serving(RULES), want(2, "decode"))
     state, at_ms = relaunched(state, T0 + 300)
     launches: list[str] = []
@@ -122,7 +122,7 @@ def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
 
 
 def test_a_drain_ends_a_switch() -> None:
-    """Whatever it was becoming, it is not wanted any more."""
+    """A drained instance is not wanted in any role."""
     state = accept(serving(RULES), want(2, "decode"))
     state, _ = step(state, up(T0, 2), T0 + 300, RULES)
     state = accept(state, want(3, "decode", drain=True))
@@ -141,8 +141,8 @@ def test_a_drain_ends_a_switch() -> None:
 def test_whatever_is_wished_in_between_the_last_wish_is_served(
     wishes: list[str], routing: bool
 ) -> None:
-    """Wishes change in the middle of switches, processes die; in the end the last phase serves, or
-    it is said why not: given up, or rolled back after two processes died on the way."""
+    """Desired roles change in the middle of switches, and processes die. In the end the last role
+    serves, or the status has the reason: given up, or rolled back after two processes died."""
     rules = ROUTING if routing else RULES
     state, generation, phase, alive, at_ms = serving(rules), 1, "prefill", True, T0 + 200
     for wished in [*wishes, *[""] * 80]:

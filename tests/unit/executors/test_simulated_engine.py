@@ -52,7 +52,7 @@ def ask(engine: Engine, output_tokens: int) -> Responder:
 
 
 async def test_who_waits_behind_a_client_that_leaves_is_served_at_once() -> None:
-    """The engine does not sleep until the end of the answer that nobody wants any more."""
+    """The engine does not sleep until the end of an answer whose client has left."""
     engine = made()
     long, short = ask(engine, 100_000), ask(engine, 5)  # 100 s, 5 ms
     while engine.metrics.generation_tokens < 5:  # well under way: the next event is its end
@@ -74,7 +74,7 @@ async def test_a_first_token_waits_for_what_is_no_iteration_unless_its_client_le
         await engine.idle.wait()
     assert answer.closed
     assert engine.now_ms() - began_ms >= 150.0
-    assert engine.metrics.generation_tokens == 5  # nothing was made for the client that left
+    assert engine.metrics.generation_tokens == 5  # no token for the client that left
 
 
 class Sent(asyncio.Transport):
@@ -92,7 +92,7 @@ class Sent(asyncio.Transport):
 
 
 async def answers(*parts: bytes) -> bytes:
-    """What a server that says back the body of each request answers to `parts`."""
+    """The answers to `parts` of a server that echoes the body of each request."""
 
     def echo(request: Request, way: Responder) -> None:
         way.respond(200, request.method.encode() + b" " + request.body)

@@ -1,4 +1,5 @@
-"""A warm standby: asleep instead of stopped, woken instead of started, never in anyone's way."""
+"""A warm standby: asleep instead of stopped, woken instead of started, and it blocks no
+instance."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules(standby_engines=frozenset({"default"}))
 T0 = 1_000_000
-OWNED, RENTED = "r.p.0", "r.owned.1"  # names say nothing: pools do
+OWNED, RENTED = "r.p.0", "r.owned.1"  # not the names decide, but the pools
 Steps = tuple[NodeState, list[Command]]
 
 
@@ -71,7 +72,7 @@ def asleep() -> NodeState:
     state, commands = step(state, T0 + 200, a=up(T0 + 150, in_flight=2))
     assert (states(state), commands) == ({"a": "draining"}, [])
     state, commands = step(state, T0 + 300, a=up(T0 + 250))
-    assert (states(state), commands) == ({"a": "draining"}, [])  # told to sleep, not to end
+    assert (states(state), commands) == ({"a": "draining"}, [])  # ordered to sleep, not to end
     state, commands = step(state, T0 + 400, a=ASLEEP)
     assert (states(state), commands) == ({"a": "asleep"}, [])
     state, commands = step(
@@ -108,7 +109,7 @@ def test_one_that_does_not_wake_is_killed_and_started_cold_at_once() -> None:
 
 
 def test_one_that_does_not_fall_asleep_is_stopped() -> None:
-    """An engine that says 200 and stays awake holds its GPU memory."""
+    """An engine that answers 200 and stays awake holds its GPU memory."""
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 200, a=up(T0 + 150))
     state, _ = step(state, T0 + 300, a=up(T0 + 250))
@@ -185,7 +186,7 @@ def test_a_drain_that_is_revoked_meanwhile_wakes_it() -> None:
         accept(state, want(OWNED, 3, wish("a"))), T0 + 500, a=ProcessObservation(alive=True)
     )
     assert (states(state), commands) == ({"a": "starting"}, [])
-    assert state.instances[0].sleep_ms > 0  # asked to wake before it is asked for a token
+    assert state.instances[0].sleep_ms > 0  # wake-up comes before the token probe
     state, _ = step(state, T0 + 600, a=up(T0 + 550))
     assert states(state) == {"a": "ready"}
 

@@ -1,4 +1,4 @@
-"""Projection of groups onto assignments and routes: news only, whole pairs only."""
+"""Projection of groups onto assignments and routes: only changes, only whole pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def view(*ready: int) -> dict[str, GroupView]:
 
 
 def test_an_assignment_is_published_only_when_it_says_something_new() -> None:
-    """First generation 1, the same again nothing, a drain generation 2, gone: an empty one."""
+    """First generation 1, no record for the same content, a drain generation 2, an ended group an
+    empty one."""
     (first,) = changed_assignments([GROUP], {}, 5, 10)
     assert (first.generation, first.leader_token, len(first.instances)) == (1, 5, 3)
     assert {i.group for i in first.instances} == {GROUP.name}
@@ -64,7 +65,7 @@ def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
 
 
 def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() -> None:
-    """Addresses that are equal are the same, though statuses come with new ones."""
+    """Equal addresses are the same, although statuses come with new objects."""
     combos = {PAIR.id: PAIR}
     (first,) = route_groups([GROUP], view(0, 1, 2), combos, BUCKET)
     ends = tuple((placed, "".join(("h:", str(k)))) for k, placed in enumerate(PLACED))
@@ -93,7 +94,7 @@ def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
 
 
 def test_unrouted_and_draining_groups_are_left_out() -> None:
-    """A retiring group is still routed, the next lives are not."""
+    """A retiring group is still routed; unrouted and draining ones are not."""
     combos = {PAIR.id: PAIR}
     routed = {
         life: bool(route_groups([replace(GROUP, life=life)], view(0, 1, 2), combos, BUCKET))
@@ -108,7 +109,7 @@ def test_unrouted_and_draining_groups_are_left_out() -> None:
 
 
 def test_routes_are_published_first_and_on_change() -> None:
-    """Empty routes once, so that gateways learn of the model; then only news, with the SLO."""
+    """Empty routes once, so that gateways learn of the model; then only changes, with the SLO."""
     served = service()
     first = changed_routes(served, (), None, 1, 10)
     assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
@@ -127,7 +128,7 @@ def test_routes_are_published_first_and_on_change() -> None:
 
 
 def test_only_nodes_of_groups_that_changed_are_looked_at() -> None:
-    """A group that came, went or became another names its nodes; one that stayed does not."""
+    """An added, removed or changed group names its nodes; an unchanged one does not."""
     other = replace(GROUP, name=f"{GROUP.name}9", placed=(replace(GROUP.placed[0], node="else"),))
     assert changed_nodes((GROUP, other), (GROUP, other)) == frozenset()
     assert changed_nodes((GROUP, other), (GROUP,)) == {"else"}

@@ -1,4 +1,4 @@
-"""What is left alone after failures, and what feeds are believed."""
+"""Back-off after failures, and the plausibility of feeds."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_prices_within_twenty_times_of_the_last_good_one_are_believed(
 
 
 def test_the_last_good_price_and_not_the_declared_one_is_what_counts() -> None:
-    """2 declared, 30 believed, 610 not: 30 stays, and 500 is believed next to it."""
+    """2 declared, 30 accepted, 610 rejected: 30 stays, and 500 is accepted after it."""
     supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 30.0, NOW)}, {})
     supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 610.0, NOW + 1)}, {})
     assert supply.prices_usd_per_h() == {SPOT.id: 30.0}

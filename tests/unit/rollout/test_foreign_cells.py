@@ -1,4 +1,4 @@
-"""Groups that were taken over from assignments and only look like cells of components."""
+"""Groups taken over from assignments that only look like cells of components."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def placed(instance: str, pool: str = "us/l4/owned") -> Placed:
     ],
 )
 def test_a_group_that_is_no_cell_gets_no_requests(instances: tuple[Placed, ...]) -> None:
-    """It is called as one, and its instances make up no path that a gateway could go."""
+    """It has the name of a cell, but its instances form no path for a gateway."""
     group = ServingGroup("g:1", "m", "g", "default", instances, 0)
     view = GroupView(tuple((one, "h:1") for one in instances), True, "", False)
     assert cell_route(group, view, None, KNOWN) is None
 
 
 def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
-    """Names of pools that are declared no longer need not have three parts."""
+    """Names of pools that are no longer declared need not have three parts."""
     both = (placed("a+llm", "p"), placed("b+llm", "q/r"))
     group = ServingGroup("g:1", "m", "g", "default", both, 0)
     view = GroupView(tuple((one, "h:1") for one in both), True, "", False)
@@ -47,7 +47,7 @@ def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
 
 
 def test_the_paths_that_were_published_go_on() -> None:
-    """After a restart nobody has valued the cell yet."""
+    """After a restart the cell has no value yet."""
     one = placed("a+llm")
     group = ServingGroup("g:1", "m", "g", "default", (one,), 0)
     found = cell_route(group, GroupView(((one, "h:1"),), True, "", False), None, KNOWN)

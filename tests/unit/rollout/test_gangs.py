@@ -1,4 +1,4 @@
-"""Instances over several nodes: placed, told, routed, drained and replaced as one."""
+"""Instances over several nodes: placed, assigned, routed, drained and replaced as one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def group(**changes: object) -> ServingGroup:
 
 
 def fleet(one: ServingGroup, *states: InstanceState | None, at_ms: int = NOW) -> FleetView:
-    """Rank by rank, as its executor tells it; rank 0 has told where it waits."""
+    """Each rank as its executor reports it; rank 0 has reported its rendezvous."""
     statuses, instances = {}, {}
     for placed, state in zip(one.placed, states, strict=True):
         gang = placed.gang
@@ -68,25 +68,25 @@ def fleet(one: ServingGroup, *states: InstanceState | None, at_ms: int = NOW) ->
     return FleetView(instances, statuses)
 
 
-def seen(one: ServingGroup, view: FleetView) -> GroupView:
+def group_view(one: ServingGroup, view: FleetView) -> GroupView:
     return observe_group(one, view, NOW, 600_000, 15_000)
 
 
-def told(one: ServingGroup) -> dict[str, Assignment]:
+def assignments_of(one: ServingGroup) -> dict[str, Assignment]:
     return {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
 
 
 def wave(
     one: ServingGroup, view: FleetView, assignments: dict[str, Assignment]
 ) -> tuple[ServingGroup, ...]:
-    views = {one.name: seen(one, view)}
+    views = {one.name: group_view(one, view)}
     return step(
         [one], WaveInputs(NOW, 0.0, {one.name: 0.0}, views, (), view, assignments, 0, 120_000)
     )
 
 
 def test_a_pipeline_is_one_rank_on_each_node() -> None:
-    """Two nodes, two ranks of one gang, named after rank 0, with what each of them holds."""
+    """Two nodes, two ranks of one gang, named after rank 0, with the stages of each."""
     first, second = group().placed
     assert first.node != second.node
     assert first.gang is not None
@@ -111,20 +111,22 @@ def test_two_pipelines_of_one_combo_are_two_gangs() -> None:
 
 def test_an_assignment_survives_the_wire() -> None:
     """The name of a pipeline's group, with its arrow, and the rank with its stages."""
-    for assignment in told(group()).values():
+    for assignment in assignments_of(group()).values():
         assert decode("assignments", encode(assignment)) == assignment
 
 
 def test_others_learn_the_rendezvous_from_rank_0() -> None:
-    """Until its executor told it, their assignments have none; then they have it."""
+    """Until its executor reports it, their assignments have none; then they have it."""
     one = group()
-    assert all(i.gang and not i.gang.rendezvous for a in told(one).values() for i in a.instances)
+    assert all(
+        i.gang and not i.gang.rendezvous for a in assignments_of(one).values() for i in a.instances
+    )
     assert met(one, fleet(one, None, None)) == one
-    (after,) = wave(one, fleet(one, STARTING, STARTING), told(one))
+    (after,) = wave(one, fleet(one, STARTING, STARTING), assignments_of(one))
     assert {p.gang.rendezvous for p in after.placed if p.gang} == {"h0:20002"}
     assert all(
         i.gang and i.gang.rendezvous == "h0:20002"
-        for a in told(after).values()
+        for a in assignments_of(after).values()
         for i in a.instances
     )
 
@@ -132,9 +134,9 @@ def test_others_learn_the_rendezvous_from_rank_0() -> None:
 def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
     """Rank 0 alone is no capacity; with both there is one endpoint and one rate."""
     one = group()
-    assert seen(one, fleet(one, READY, None)).ready == ()
-    assert seen(one, fleet(one, STARTING, READY)).ready == ()
-    view = seen(one, fleet(one, READY, READY))
+    assert group_view(one, fleet(one, READY, None)).ready == ()
+    assert group_view(one, fleet(one, STARTING, READY)).ready == ()
+    view = group_view(one, fleet(one, READY, READY))
     assert [(p.instance, at) for p, at in view.ready] == [(one.placed[0].instance, "h0:20001")]
     assert view.all_ready
     assert ready_req_per_s(COMBO, view) == 4.0
@@ -144,40 +146,42 @@ def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
 
 
 def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
-    """All are told at once that it is broken: what is left can finish nothing."""
+    """The assignments of all ranks break the gang at once: the remaining ranks can finish no
+    request."""
     one = group(created_ms=NOW - 60_000)
     view = fleet(one, READY, InstanceState.FAILED)
-    sight = FleetSnapshot(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
+    sight = FleetSnapshot(view, {one.name: group_view(one, view)}, *(frozenset(),) * 4)
     faults = detect_faults([one], sight, {}, lambda _: True, NOW)
     assert [f.node for f in faults.failures] == [one.placed[1].node]
-    (after,) = wave(faults.groups[0], view, told(one))
+    (after,) = wave(faults.groups[0], view, assignments_of(one))
     assert after.life is Life.DRAINING
-    wishes = [i for a in told(after).values() for i in a.instances]
+    wishes = [i for a in assignments_of(after).values() for i in a.instances]
     assert all(i.drain and i.gang and i.gang.broken for i in wishes)
 
 
 def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -> None:
-    """While rank 0 serves it may only be cut off from us; when it fails too, the gang is over."""
+    """While rank 0 serves, the silent rank may only be cut off from the controller; when rank 0
+    fails too, the gang ends."""
     one = group(created_ms=NOW - 60_000)
     for state, lost, failed in ((READY, 1, 0), (InstanceState.FAILED, 0, 1)):
         view = fleet(one, state, READY)
         node = one.placed[1].node
         view.statuses[node] = replace(view.statuses[node], at_ms=NOW - 60_000)  # type: ignore[index]
-        sight = FleetSnapshot(view, {one.name: seen(one, view)}, *(frozenset(),) * 4)
+        sight = FleetSnapshot(view, {one.name: group_view(one, view)}, *(frozenset(),) * 4)
         faults = detect_faults([one], sight, {}, lambda _: True, NOW)
         assert (len(faults.lost), len(faults.failures)) == (lost, failed)
 
 
 def test_rank_0_drains_first() -> None:
-    """It has the requests. The others are told when it is gone, and then the group is over."""
+    """It has the requests. The other ranks drain when it has ended, and then the group is over."""
     one = group(life=Life.DRAINING, since_ms=NOW)
-    first = told(one)
+    first = assignments_of(one)
     assert [i.drain for a in first.values() for i in a.instances] == [True, False]
     (same,) = wave(one, fleet(one, InstanceState.DRAINING, READY), first)
     assert same.placed == one.placed
     (after,) = wave(one, fleet(one, InstanceState.STOPPED, READY), first)
     assert [p.gang.rank for p in after.placed if p.gang] == [1]
-    second = told(after)
+    second = assignments_of(after)
     assert [i.drain for a in second.values() for i in a.instances] == [True]
     assert wave(after, fleet(one, None, InstanceState.STOPPED), second) == ()
 
@@ -185,18 +189,20 @@ def test_rank_0_drains_first() -> None:
 def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
     """Requests that rank 0 holds would hang until the deadline."""
     one = group(life=Life.DRAINING, since_ms=NOW)
-    (after,) = wave(one, fleet(one, InstanceState.DRAINING, InstanceState.FAILED), told(one))
+    (after,) = wave(
+        one, fleet(one, InstanceState.DRAINING, InstanceState.FAILED), assignments_of(one)
+    )
     assert [(p.gang.rank, p.gang.broken) for p in after.placed if p.gang] == [(0, True)]
 
 
 def test_a_controller_that_starts_again_finds_the_gang() -> None:
-    """Ranks, stages and rendezvous, from assignments alone; a drain half-way goes on."""
+    """Ranks, stages and rendezvous, from assignments alone; a half-done drain continues."""
     one = group(placed=met(group(), fleet(group(), STARTING, None)).placed)
-    state = restore(CLUSTER, told(one), {}, {}, (), NOW)
+    state = restore(CLUSTER, assignments_of(one), {}, {}, (), NOW)
     (found,) = state.groups
     assert found.placed == one.placed
     assert found.life is Life.ACTIVE
     last = replace(one, life=Life.DRAINING, placed=one.placed[1:])
-    (found,) = restore(CLUSTER, told(last), {}, {}, (), NOW).groups
+    (found,) = restore(CLUSTER, assignments_of(last), {}, {}, (), NOW).groups
     assert found.life is Life.DRAINING
-    assert [i.drain for a in told(found).values() for i in a.instances] == [True]
+    assert [i.drain for a in assignments_of(found).values() for i in a.instances] == [True]

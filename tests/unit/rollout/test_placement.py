@@ -44,7 +44,8 @@ def test_nodes_that_are_shut_are_not_used() -> None:
 
 
 def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
-    """What executors report as running takes GPUs, whatever assignments say; a sleeper leaves."""
+    """Instances that executors report as running take GPUs, whatever assignments contain; a
+    sleeping one yields."""
     stray = ObservedInstance("x", "m", "aggregated", "g", InstanceState.READY, (0, 1))
     gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
     asleep = replace(gone, instance="z", state=InstanceState.ASLEEP, gpus=(3,))

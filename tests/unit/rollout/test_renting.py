@@ -1,4 +1,4 @@
-"""The nodes that a plan has, and a site on which no more are rented."""
+"""The nodes that a plan has, and a site that rents no more nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
 
 
 def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
-    """Money for one node of either pool is no money for one of each."""
+    """The budget pays for one node of either pool, not for one of each."""
     other = pool("other", per_node=1, nodes=5)
     here = combo("chat", [(AGGREGATED, 1, WHERE, 1, 2.0)])
     there = combo("chat", [(AGGREGATED, 1, other, 1, 2.0)])
@@ -63,7 +63,7 @@ def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
 
 
 def test_what_costs_nothing_is_placed_also_where_a_price_that_rose_exceeds_the_budget() -> None:
-    """Owned GPUs and the free half of a node that is paid for, but no node to rent."""
+    """Owned GPUs and the free half of a paid node, but no further rented node."""
     own = pool("own", per_node=1, nodes=1, market=Market.OWNED)
     here = combo("chat", [(AGGREGATED, 1, own, 1, 2.0)])
     cluster = Cluster((WHERE, own), (service("chat"),), Policy(budget_usd_per_h=6.0))

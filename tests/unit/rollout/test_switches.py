@@ -1,4 +1,4 @@
-"""Role switches in place: which groups may, and each step on the way there and back."""
+"""Role switches in place: the permitted groups, and each step forward and back."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def phases(one: ServingGroup) -> str:
     return "".join(placed.phase.value[0] for placed in one.placed)
 
 
-def seen(
+def reported_fleet(
     one: ServingGroup, now: str, **states: InstanceState
 ) -> tuple[dict[str, Status], GroupView]:
-    """What an executor reports: phases in `now`; states by number."""
+    """The reports of executors: phases in `now`; states by number."""
     names = {"p": "prefill", "d": "decode", "a": "aggregated"}
     instances = tuple(
         ObservedInstance(
@@ -84,7 +84,7 @@ def switching(before: str, to: str) -> ServingGroup:
 def step(
     one: ServingGroup, now: str, gateways: tuple[int, ...] = (), wait_ms: int = 0, **states
 ) -> ServingGroup:
-    statuses, view = seen(one, now, **states)
+    statuses, view = reported_fleet(one, now, **states)
     assignments = {a.node: a for a in changed_assignments([one], {}, 1, NOW)}
     heard = [GatewayReport(f"g{n}", "b", NOW, 0, route) for n, route in enumerate(gateways)]
     return advance(one, view, heard, fleet_view(statuses), assignments, NOW + wait_ms)
@@ -116,7 +116,7 @@ def test_only_what_demand_can_spare_switches() -> None:
     def switched(ready: list[ServingGroup], spare: float, floor: int) -> int:
         room = SwitchRoom({g.name: 10.0 for g in ready}, spare, floor)
         found = len(in_place(adds, removes, groups, combos, room, 7, NOW))
-        assert switchable(groups, room)[combo("ppd").id] == found  # as the planner is told
+        assert switchable(groups, room)[combo("ppd").id] == found  # as in the planner's request
         return found
 
     assert switched(groups, 12.0, 1) == 1
@@ -133,7 +133,7 @@ def test_a_group_that_switches_or_would_not_is_no_choice() -> None:
 
 
 def test_components_and_pipelines_keep_their_parts() -> None:
-    """Nothing but a role may tell the instances of a group apart."""
+    """The instances of a group may differ in nothing except their role."""
     plain = group("ppd")
     room = SwitchRoom({plain.name: 10.0}, 99.0, 0)
     assert switchable([plain], room) == {plain.combo_id: 1}
@@ -147,13 +147,14 @@ def test_components_and_pipelines_keep_their_parts() -> None:
 
 
 def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
-    """Until then the assignment says what it said, and what keeps its phase is served."""
+    """Until gateways confirm, the assignment stays the same; instances that keep their phase still
+    serve."""
     one = switching("ppd", "pdd")
     (before,) = changed_assignments([group("ppd")], {}, 1, NOW)
     assert changed_assignments([one], {"node": before}, 1, NOW) == ()
-    _, view = seen(one, "ppd")
+    _, view = reported_fleet(one, "ppd")
     assert [placed.phase for placed, _ in view.ready] == [P, D]
-    assert view_at_once(one, seen(group("ppd"), "ppd")[1]).ready == view.ready
+    assert view_at_once(one, reported_fleet(group("ppd"), "ppd")[1]).ready == view.ready
     routed = replace(one, unrouted_generation=4)
     assert step(routed, "ppd", gateways=(4, 3)) == routed
     asked = step(routed, "ppd", gateways=(4, 5))
@@ -167,20 +168,20 @@ def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
     assert [w.instance for w in after.instances] == [w.instance for w in before.instances]
 
 
-def asked() -> ServingGroup:
+def requested_switch() -> ServingGroup:
     return step(switching("ppd", "pdd"), "ppd", wait_ms=CONFIRM_TIMEOUT_MS)
 
 
 def test_it_is_over_when_all_serve_in_their_new_phases() -> None:
-    one = asked()
+    one = requested_switch()
     assert step(one, "ppd", n1=InstanceState.SWITCHING) == one
     done = step(one, "pdd")
     assert (done.switch, done.life, phases(done)) == (None, Life.ACTIVE, "pdd")
 
 
 def test_what_an_executor_rolled_back_is_rolled_back_as_a_whole() -> None:
-    """The group is what it was, and is not asked to switch again."""
-    found = step(asked(), "ppd")
+    """The group is as before, and gets no second switch request."""
+    found = step(requested_switch(), "ppd")
     before = group("ppd")
     assert (found.name, found.combo_id, found.placed) == (
         before.name, before.combo_id, before.placed,
@@ -189,8 +190,8 @@ def test_what_an_executor_rolled_back_is_rolled_back_as_a_whole() -> None:
 
 
 def test_an_executor_that_has_not_read_it_yet_has_not_refused() -> None:
-    one = asked()
-    statuses, view = seen(one, "ppd")
+    one = requested_switch()
+    statuses, view = reported_fleet(one, "ppd")
     (told,) = changed_assignments([one], {}, 1, NOW)
     newer = {"node": Assignment(told.node, told.pool, 2, 1, NOW, told.instances)}
     assert advance(one, view, (), fleet_view(statuses), newer, NOW) == one

@@ -1,4 +1,4 @@
-"""Reversals are counted, and only scale-in is held back by them."""
+"""Reversals are counted, and they limit only scale-in."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_the_same_move_again_is_no_reversal() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow(most: int) -> None:
-    """A scale-in and the scale-out after it are two reversals; `most` an hour are allowed, of two.
-    Reversals before that are forgotten."""
+    """A scale-in and the scale-out after it are two reversals; `most` an hour are allowed, out of
+    two. Reversals before that are forgotten."""
     assert scale_in_within_limit(Reversals("out", (1,) * (2 * most - 2)), 1000, most)
     assert not scale_in_within_limit(Reversals("out", (1,) * (2 * most - 1)), 1000, most)
     assert scale_in_within_limit(Reversals("out", (1,) * 9), 7_200_001, most)

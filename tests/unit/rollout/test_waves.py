@@ -1,4 +1,4 @@
-"""Waves: the steps of a group on its way out, one table of cases."""
+"""Waves: the steps of a retiring group, one table of cases."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_two_that_retire_at_once_do_not_both_count_the_other() -> None:
 
 
 def test_it_waits_for_its_replacement_even_where_capacity_would_do() -> None:
-    """make before break: `after` must be ready first."""
+    """Make before break: `after` must be ready first."""
     new = group(1)
     groups = [new, group(2), retire(group(3), NOW, after=(new.name,))]
     assert lives(step(groups, inputs(groups, {2, 3}, 1.0)))[2] is Life.RETIRING
@@ -83,14 +83,14 @@ def test_a_replacement_that_broke_brings_the_old_one_back() -> None:
 
 
 def test_the_floor_counts_whole_ready_groups() -> None:
-    """No demand, floor of 2: nothing may leave two."""
+    """No demand, floor of 2: no change may leave fewer than two."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=2)))[1] is Life.RETIRING
     assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=1)))[1] is Life.UNROUTED
 
 
 def test_what_never_served_goes_at_once() -> None:
-    """Nothing ready on it: no route to leave, it is drained in the same step."""
+    """It has no ready instance and no route: it is drained in the same step."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1}, 99.0)))[1] is Life.DRAINING
 
@@ -112,7 +112,8 @@ def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
 
 
 def test_what_leaves_while_its_switch_is_held_waits_for_routes_without_it() -> None:
-    """Generation 6 has what of it keeps its phase; only the next routes leave all of it out."""
+    """Generation 6 contains the part that keeps its phase; only the next routes omit the whole
+    group."""
     held = Switch("chat:a1@us/p/owned:9", group(2).placed)
     going = replace(retire(group(2, switch=held), NOW), unrouted_generation=6)
     (_, left) = step([group(1), going], inputs([group(1), going], {1, 2}, 1.0))
@@ -120,8 +121,8 @@ def test_what_leaves_while_its_switch_is_held_waits_for_routes_without_it() -> N
 
 
 def test_it_is_gone_when_its_executor_says_so() -> None:
-    """STOPPED, or ASLEEP, which is its executor's to end, or absent from a status that knows of the
-    drain; not before."""
+    """STOPPED, or ASLEEP (its executor ends it), or absent from a status that knows the drain; not
+    before."""
     leaving = group(2, life=Life.DRAINING, since_ms=NOW)
     name = leaving.placed[0].instance
     order = DesiredInstance(name, "chat", "aggregated", leaving.name, (2,), "e", drain=True)
@@ -141,7 +142,7 @@ def test_it_is_gone_when_its_executor_says_so() -> None:
     assert left(4, InstanceState.STOPPED) == 0
     assert left(4, InstanceState.ASLEEP) == 0
     assert left(4) == 0
-    assert left(3) == 1  # the executor has not read of the drain: absence says nothing
+    assert left(3) == 1  # the executor has not read the drain: absence proves nothing
     assert left(3, at_ms=NOW + 120_000 + GONE_GRACE_MS) == 0
 
 
@@ -154,8 +155,8 @@ def test_a_step_without_news_changes_nothing() -> None:
 
 
 def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
-    """Ten of 10 req/s, a fifth may leave at a time: while two drain (they are not ready any
-    more), a third waits; what never served takes nothing away."""
+    """Ten of 10 req/s, a fifth may leave at a time: while two drain (they are no longer ready), a
+    third waits. An instance that never served does not count."""
     groups = [group(serial) for serial in range(1, 8)]
     going = {"life": Life.DRAINING, "since_ms": NOW - 1000}
     drains = [group(8, unrouted_generation=4, **going), group(9, unrouted_generation=4, **going)]
@@ -174,7 +175,7 @@ def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
 
 
 def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
-    """Ten of 10, nine retire, all targets need 15 raw: eight go in one step, two stay."""
+    """Ten of 10, nine retire, all targets need 15 raw: eight leave in one step, two stay."""
     groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
     ready = set(range(1, 11))
     given = inputs(groups, ready, 15.0, max_disruption=0.1, proven_req_per_s=15.0)
@@ -183,14 +184,15 @@ def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
 
 
 def test_without_proof_what_leaves_keeps_to_the_disruption_budget() -> None:
-    """The same with telemetry that shows nothing now; one that leaves already uses a tenth up."""
+    """The same with telemetry that shows nothing now; an instance that already leaves uses a
+    tenth."""
     groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
     given = inputs(groups, set(range(1, 11)), 15.0, max_disruption=0.2)
     assert lives(step(groups, given)).count(Life.UNROUTED) == 2
 
 
 def test_what_is_replaced_keeps_to_the_disruption_budget() -> None:
-    """Capacity that just came is no proof that it holds: a move is not surplus."""
+    """New capacity is not proven yet: a move is no surplus."""
     new = [group(k) for k in range(1, 6)]
     after = tuple(one.name for one in new)
     groups = [*new, *(retire(group(k), NOW, after) for k in range(6, 11))]
@@ -205,7 +207,8 @@ def test_what_yields_to_other_models_is_no_surplus() -> None:
 
 
 def test_unread_words_take_nothing_away() -> None:
-    """Nothing leaves the routes, no drain begins, and none ends by its time-out alone."""
+    """With unread statuses no group leaves the routes, no drain begins, and none ends by its
+    time-out alone."""
     groups = [group(1), retire(group(2), NOW)]
     given = inputs(groups, {1, 2}, 1.0, paused=True)
     assert lives(step(groups, given))[1] is Life.RETIRING
