@@ -1,11 +1,11 @@
 """Solve one allocation instance and write the plan with its proof.
 
 usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
-       [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]
+      [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]
 
-The product's optimizer solves it (`optimizer.templates`). Compilation happens on a tiny instance
-before the clock starts; reading the instance, reducing it and solving it are inside. CPU seconds
-include children (there are none: the solver runs in this process, on one thread).
+The product's optimizer solves it (`optimizer.templates`). A tiny instance is solved before the
+clock starts, for the compilation. The measured time includes reading, reducing and solving the
+instance. CPU seconds are those of this process, because the solver runs here on one thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOLERANCE = 2e-9
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 a plan was written, 1 none was found, 2 bad input."""
+    """Exit codes: 0 a plan was written, 1 no plan was found, 2 bad input."""
     args = _arguments().parse_args(argv)
     try:
         return _run(args)

@@ -42,7 +42,7 @@ class Run:
     full_solves: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in `runs[]`."""
+        """Return the run as an entry of `runs[]`."""
         over = [figures.over_provisioning for figures in self.models.values()]
         return {
             "scenario": self.scenario,

@@ -67,7 +67,8 @@ class Row:
 
 
 def generated(seed: int) -> list[Series]:
-    """Series with a known shape: minutes of three days, half a day where it repeats each hour."""
+    """Series with a known shape: three days of minutes, or half a day if the shape repeats each
+    hour."""
     random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, Callable[[int], float]]] = {
         "steady, 5 req/s": (720, lambda _: 5.0),

@@ -1,11 +1,11 @@
 """Exact placement on a file of cases: the optimum and the CPU seconds of each.
 
-`python -m loadtests.placement_bench CASES.json.gz --out OUT.json` writes
-`[{"id", "best", "seconds"}]`. A case: {"id", "layers", "nodes": [configuration index, ...],
-"throughput": [S - 1][configuration][layers - 1]} and, where known, "best".
+`python -m loadtests.placement_bench CASES.json.gz --out OUT.json` writes `[{"id", "best",
+"seconds"}]`. A case: {"id", "layers", "nodes": [configuration index, ...], "throughput": [S -
+1][configuration][layers - 1]} and, if known, "best".
 
-seconds: CPU time of one solve in this process, averaged over --repeat solves. It covers checking
-the table, the search and building the answer; not reading the file and not the compilation.
+seconds: CPU time of one solve in this process, averaged over --repeat solves. It includes the check
+of the table, the search and the answer, but not reading the file and the compilation.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Routing policies side by side, in simulation, on combos of unequal instances.
+"""Comparison of routing policies in simulation, on combos of unequal instances.
 
     python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7] [--page PAGE]
 
-The simulated gateway routes by the same code as the real one (`autoscaler.serving.request_router`).
-Inside a combo: opportunistic scheduling against round robin (Cauchy, Table 3: 6-13% in latency).
-Between combos: goodput-weighted against equal shares (the paper: up to 25%). Arrivals are Poisson,
-lengths log-normal. A combo's goodput is what it finishes per second when 64 requests are always in
-it; the load is a share of that.
+The simulated gateway routes by the code of the real one (`autoscaler.serving.request_router`).
+Inside a combo: opportunistic scheduling and round robin (Cauchy, Table 3: 6-13% in latency).
+Between combos: goodput-weighted and equal shares (the paper: up to 25%). Arrivals are Poisson,
+lengths log-normal. A combo's goodput is its requests/s under a constant 64 requests in the combo;
+the load is a share of that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLOSED = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """One combo: GPU types of its instances by role."""
+    """One combo: GPU types of its instances, by role."""
 
     prefill: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()

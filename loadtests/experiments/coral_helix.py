@@ -1,17 +1,18 @@
-"""Coral, sec. 6.6: many small pipelines against Helix's one over the whole cluster.
+"""Coral, sec. 6.6: many small pipelines, and Helix's one pipeline over the whole cluster.
 
     python -m loadtests.experiments.coral_helix [--page docs/experiments.md]
 
 Helix's "High GPU-Heterogeneity Cluster" (4 A100 40G, 6 V100, 16 L4, 38 T4) serves Llama 2 70B on
 requests of 763 tokens in, 232 out (Azure conversation). Ours: the exact templates of at most six
-nodes under a TTFT of 2090 ms and 730 ms a token, the cheapest allocation that carries the most.
-Helix's own throughput is not printed by Coral, so its plan is modelled: all nodes in one pipeline
-without a latency limit, prompts and tokens sharing every stage, the best of all stage counts; nodes
-are dealt to stages by their strength, layers by an exact search. Both by our performance model.
+nodes under a TTFT of 2090 ms and 730 ms a token, in the cheapest allocation that serves the most.
+Coral does not print Helix's own throughput, so its plan is modelled: all nodes in one pipeline
+without a latency limit, prompts and tokens sharing every stage, with the best number of stages.
+Nodes are dealt to stages by their strength, layers by an exact search. Both use our performance
+model.
 
 Assumptions, because the paper does not say: the nodes are 4 x 1 A100, 6 x 1 V100, 8 x 1 and 4 x 2
-L4, 10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on demand, sizes that are not sold at their share of
-the next one.
+L4, 10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on demand, and a size that is not sold costs its
+share of the next one.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def allocated(problem: TemplateProblem, name: str) -> Row:
 
 
 def one_pipeline(name: str, slo: Slo) -> Row:
-    """All nodes in one pipeline, with the best number of stages, each phase within its limit."""
+    """All nodes in one pipeline, with the best number of stages and each phase within its limit."""
     profile = default_profile()
     limits = ((Phase.PREFILL, slo.ttft_ms), (Phase.DECODE, slo.tpot_ms))
     tables = [

@@ -177,7 +177,7 @@ def _sized(arrays: MixProblem, gpus: int) -> float:
 
 
 def ablation(budgets: list[float], json_to: str) -> None:
-    """Print the table and the mean loss of each decision; `json_to` gets the same."""
+    """Print the table and the mean loss of each decision; write them to `json_to` as well."""
     profile = default_profile()
     rows = []
     print(f"Llama-3-70B, performance model, {platform.machine()}; requests/s")

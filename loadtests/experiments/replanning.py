@@ -14,7 +14,7 @@ after the shift a quarter more, because the simulated engines are faster than pl
 throughput counts requests that waited for at most a minute; the share in brackets is that of the
 worst-served type, because a plan that starves a type does not serve the mix.
 The paper measured rented GPUs and has no SLO (limits are set far out here); our rates are those of
-the performance model, so what to compare is the changes. Takes about two minutes of CPU.
+the performance model, so only the changes are comparable.
 """
 
 from __future__ import annotations
