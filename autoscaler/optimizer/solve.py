@@ -1,7 +1,7 @@
 """One function for every allocation problem: `solve`.
 
-Owns what is solved: each part of the problem by itself, and where its demand cannot be met, the
-least cost of what can be served. Knows nothing of models, regions or fleets.
+Each independent part of the problem is solved by itself; where the demand of a part cannot be met,
+the plan serves as much as possible and costs the least for that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Choose a cover per group from pools: the small, tight MIP of the decomposition.
+"""Choose a cover for each group from pools: the small, tight MIP of the decomposition.
 
-Owns building it as arrays, solving it in a fresh HiGHS object (its time limit accumulates over the
-runs of one object) and reading it back. Knows nothing of how pools came to be.
+Each MIP is solved in a fresh HiGHS object, because the time limit of an object counts over all of
+its runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Pools of near-cheapest real covers of a group, from which a small MIP chooses.
 
-Owns the search for the price threshold that gives a pool of the wanted size, and the exact cheapest
-cover. Knows nothing of the MIP or of other groups.
+A pool of the wanted size is found by a search for the price threshold that gives it.
 """
 
 from __future__ import annotations

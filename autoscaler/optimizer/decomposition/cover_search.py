@@ -1,9 +1,8 @@
 """All near-cheapest real covers of one demand group, found by depth-first search.
 
-Owns the compiled enumeration. A cover here is real: its throughputs in floating point meet the
-demand and its own usage fits the capacities, so the cheapest one that an uncut search finds is
-exact where the knapsack's rounding is not. The knapsack's table is the bound of the search.
-Knows nothing of the master problem.
+A cover here is real: its throughputs in floating point meet the demand and its own use fits the
+capacities, so the cheapest one that an uncut search finds is exact where the knapsack's rounding
+is not. The knapsack's table is the bound of the search.
 
 This is the route-enumeration idea of vehicle routing (set partitioning over all patterns whose
 reduced cost lies under the gap), which keeps the tight bound of the decomposition in a small MIP.

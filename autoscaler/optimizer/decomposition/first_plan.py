@@ -1,7 +1,6 @@
 """The first plan over all groups: a MIP's choice from the pools or, of many covers, a rounded mix.
 
-Owns the way from pools to a plan that may still exceed capacities, and the price of exceeding them.
-Knows nothing of bounds or of repair.
+It may still exceed capacities, at a price; the neighbourhood search repairs it.
 """
 
 from __future__ import annotations

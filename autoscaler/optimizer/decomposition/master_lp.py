@@ -1,7 +1,7 @@
 """The master linear program of the decomposition: mixes of covers under the shared capacities.
 
-Owns one HiGHS object that grows by columns and is re-solved warm; its row duals are the next
-multipliers. Knows nothing of how covers are found.
+One HiGHS object grows by columns and is solved again from its last basis; its row duals are the
+next multipliers.
 """
 
 from __future__ import annotations

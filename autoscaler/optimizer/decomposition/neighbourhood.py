@@ -1,8 +1,7 @@
-"""Neighbourhood search: free some groups, solve them anew under what the others leave, keep gains.
+"""Neighbourhood search: free some groups, solve them again under what the others leave, keep gains.
 
-Owns the choice of neighbourhoods and their size. Each one is a small allocation problem of its own:
-its own multipliers, its own pools, its own MIP, all under deterministic work limits. Knows nothing
-of the global bound except when to stop.
+Each neighbourhood is a small allocation problem with its own multipliers, pools and MIP, all under
+deterministic work limits.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def _neighbourhood(
     """Groups to free: a random one and, by chance in proportion, those that share what is scarce.
 
     Where the plan exceeds capacities, the first uses one that is `over` (k,). Sharing is counted in
-    the multipliers' money, with a tenth of its mean for everybody, so that groups that do not meet
+    the multipliers' money, with a tenth of its mean for all, so that groups that do not meet
     in this plan may meet in the next.
     """
     count = len(plan.cost)
