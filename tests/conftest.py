@@ -1,12 +1,14 @@
-"""Signals as a terminal's processes have them, whoever started the tests; properties without
-wall-clock deadlines, which a busy machine would miss, and on the same examples each time, so that
-a commit passes or fails for what it changed; and logs that the next test can read, though commands
-of `loadtests` silence them for the rest of their process.
+"""Settings for all tests: signals, property tests and logs.
 
-`make test ARGS="--hypothesis-seed=N tests/property"` looks at other examples.
+Processes get the signals that a terminal's processes have, however the tests were started.
+Properties have no wall-clock deadline, which a busy machine would miss, and use the same examples
+each time, so a commit passes or fails because of its own changes. The next test can read logs,
+although commands of `loadtests` silence them for the rest of their process.
 
-A script's background job is started with SIGINT ignored, and what is ignored stays so in every
-process it starts: Ctrl-C could then not be tried on any of them.
+`make test ARGS="--hypothesis-seed=N tests/property"` tries other examples.
+
+A script's background job starts with SIGINT ignored, and every process that it starts inherits
+this: Ctrl-C could not be tested on any of them.
 """
 
 from __future__ import annotations

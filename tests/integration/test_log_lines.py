@@ -12,8 +12,8 @@ EDGES = ("streams", "executors")
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) [\w.]+: .+")
 
 
-def said(edge: str, level: str) -> list[str]:
-    """What a process of this edge writes to stderr at --log-level `level`."""
+def log_lines(edge: str, level: str) -> list[str]:
+    """The stderr lines of a process of this edge at --log-level `level`."""
     code = (
         f"import logging; from {edge}.logs import log_to_stderr; log_to_stderr({level!r})\n"
         "for name in (%r, 'library'):\n"
@@ -29,7 +29,7 @@ def said(edge: str, level: str) -> list[str]:
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_lines_have_utc_time_level_and_origin(edge: str) -> None:
-    lines = said(edge, "info")
+    lines = log_lines(edge, "info")
     assert all(LINE.fullmatch(line) for line in lines)
     words = [line.split(": ", 1)[1] for line in lines]
     ours = [f"{edge}.part {word}" for word in ("info", "warning", "error")]
@@ -38,5 +38,5 @@ def test_lines_have_utc_time_level_and_origin(edge: str) -> None:
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_the_level_can_be_set(edge: str) -> None:
-    assert [line.split()[-1] for line in said(edge, "error")] == ["error", "error"]
-    assert len(said(edge, "debug")) == 8
+    assert [line.split()[-1] for line in log_lines(edge, "error")] == ["error", "error"]
+    assert len(log_lines(edge, "debug")) == 8

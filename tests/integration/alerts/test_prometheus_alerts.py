@@ -1,6 +1,8 @@
-"""A trial beside what a team already runs: OpenAI-compatible servers that Shoal did not start, a
-stock Prometheus and Alertmanager, a short shoal.yaml, no Kafka. A plan comes, nothing is written,
-and a condition of the engines reaches a plan within seconds, with the engines' own view.
+"""A trial with the existing servers of a team: OpenAI-compatible servers that Shoal did not start.
+
+They come with a stock Prometheus and Alertmanager, a short shoal.yaml, and no Kafka. The controller
+plans and writes nothing, and a condition of the engines reaches a plan within seconds, with the
+engines' own metrics.
 """
 
 from __future__ import annotations
@@ -169,7 +171,7 @@ async def test_a_condition_reaches_a_plan_and_nothing_is_written(
     first_plan_s = await until(planned, 60.0)
     await until(lambda: status(url)["models"][0]["demand_req_per_s"] > 6.0, 40.0)
     await until(lambda: status(url)["models"][0]["unmanaged"] == 3, 20.0)
-    assert status(url)["models"][0]["ready"] == 3, "what others started is what runs"
+    assert status(url)["models"][0]["ready"] == 3, "servers that others started count as ready"
     engines.waiting = 50
 
     def alerted() -> list[str]:

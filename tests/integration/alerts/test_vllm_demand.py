@@ -109,7 +109,7 @@ def server(
         process.wait(10)
 
 
-def asked(url: str, query: str, at: float) -> float:
+def query_rate(url: str, query: str, at: float) -> float:
     given = urllib.parse.urlencode({"query": query, "time": START_S + at})
     with urllib.request.urlopen(f"{url}/api/v1/query?{given}", timeout=10) as reply:  # noqa: S310
         rate = rate_of(json.load(reply)["data"]["result"])
@@ -125,7 +125,7 @@ def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
     a tenth of the truth, and a fifth where half of it has to wait."""
     model, query = f"m{load}", vllm_query(f"m{load}")
     grid = np.arange(QUIET_S + 60, QUIET_S + LOADED_S, 5.0)
-    rates = np.array([asked(server, query, at) for at in grid])
+    rates = np.array([query_rate(server, query, at) for at in grid])
     times = truth[model]
 
     def true_rate(at: float) -> float:
@@ -141,6 +141,6 @@ def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
     assert abs(rates.mean() / true.mean() - 1.0) <= within
     assert max(map(abs, errors)) <= within
     if load > 1.0:
-        served = asked(server, f'sum(rate(vllm:request_success_total{{model_name="{model}"}}[1m]))',
-                       QUIET_S + LOADED_S - 10)  # fmt: skip
+        completions = f'sum(rate(vllm:request_success_total{{model_name="{model}"}}[1m]))'
+        served = query_rate(server, completions, QUIET_S + LOADED_S - 10)
         assert served < 0.75 * load * CAPACITY  # what a counter of completions alone would say

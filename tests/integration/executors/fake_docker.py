@@ -1,4 +1,4 @@
-"""What an executor uses of docker, with processes for containers: run in the foreground, rm.
+"""A fake docker for executors, with processes as containers: run in the foreground, rm.
 
 A container leads a session of its own and sees only the variables that it was given. Calls and the
 leaders' pids are kept in FAKE_DOCKER.

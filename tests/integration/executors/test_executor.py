@@ -64,7 +64,7 @@ async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
     assert harness.pids()["b"] == before["b"]
     pids = [pid for pids in harness.pids().values() for pid in pids]
     assert stop(executor) == 0
-    assert not any(alive(pid) for pid in pids), "on a leash, engines end with their executor"
+    assert not any(alive(pid) for pid in pids), "supervised engines end with their executor"
 
 
 async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor(
@@ -113,8 +113,8 @@ async def test_what_cannot_be_launched_fails_with_its_reason(harness: Harness) -
 
 
 async def test_a_poison_record_stops_nothing(harness: Harness) -> None:
-    """What cannot be decoded is passed over; the next assignment is followed. The dead letter is
-    the controller's, so that each bad record has one."""
+    """A record that cannot be decoded is ignored; the next assignment is followed. The controller
+    writes the dead letter, so that each bad record has one."""
     executor = await harness.start(leash=True)
     # The producer underneath: a KafkaClient itself writes nothing that a reader would refuse.
     await harness.kafka._producer.send_and_wait(

@@ -138,7 +138,8 @@ async def test_tokens_that_nobody_claimed_do_not_stick(harness: Harness) -> None
 
 
 async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harness) -> None:
-    """Killed and started again with nobody to ask: it adopts what runs and restarts what died."""
+    """Killed and started again without a broker: it adopts the running engines and restarts dead
+    ones."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0), wish("b", 1))
     await harness.until_ready("a", "b")

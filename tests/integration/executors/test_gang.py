@@ -63,13 +63,13 @@ async def test_ranks_are_adopted_and_end_one_after_the_other(harness: Harness) -
         assert harness.pids() == pids
     await harness.assign(3, rank(0, where, drain=True), rank(1, where))
     await harness.until_state("mini-1-a0", "stopped")
-    assert list(harness.pids()) == ["mini-1-a1"], "it stays until it is told, as vLLM's does"
+    assert list(harness.pids()) == ["mini-1-a1"], "it stays until it gets an order, as vLLM's does"
     await harness.assign(4, rank(1, where, drain=True))
     await harness.until(lambda: not harness.engines(), "nothing left")
 
 
 async def test_a_dead_rank_fails_and_the_other_is_killed_when_it_is_told(harness: Harness) -> None:
-    """Nobody starts one rank alone; what is left of the gang is not waited for."""
+    """No executor starts one rank alone, and none waits for requests of the remaining rank."""
     await harness.start()
     where = await met(harness)
     (pid,) = harness.pids()["mini-1-a1"][:1]

@@ -1,4 +1,4 @@
-"""What the serving plane reads besides records: tombstones, and how high leader tokens can be."""
+"""The serving plane reads tombstones and the limits of leader tokens."""
 
 from __future__ import annotations
 

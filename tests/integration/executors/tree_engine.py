@@ -27,7 +27,7 @@ def state_of(pid: int) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Counts what runs; `core` is set by `main`."""
+    """Counts running requests; `core` is set by `main`."""
 
     core: subprocess.Popen[bytes]
     running = 0

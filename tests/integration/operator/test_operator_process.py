@@ -50,7 +50,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def seen(url: str) -> dict[str, Any]:
+def controller_status(url: str) -> dict[str, Any]:
     try:
         return status(url)
     except UserError:
@@ -66,7 +66,8 @@ def until(check: Callable[[], Any], what: str, limit_s: float = 40.0) -> None:
 
 def model(url: str, name: str) -> dict[str, Any]:
     return next(
-        (m for m in seen(url)["models"] if m["model"] == name), {"wanted": 0, "proposal": 0}
+        (m for m in controller_status(url)["models"] if m["model"] == name),
+        {"wanted": 0, "proposal": 0},
     )
 
 
@@ -78,11 +79,11 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
 
     # A pause holds back what a higher floor asks for; resuming lets it through.
     assert main(["pause", "--all", "--why", "a drill", "--who", "ann", "--url", url]) == 0
-    until(lambda: "*/pause" in seen(url)["held"], "the pause", 5.0)
-    writes = seen(url)["writes"]
+    until(lambda: "*/pause" in controller_status(url)["held"], "the pause", 5.0)
+    writes = controller_status(url)["writes"]
     assert main(["apply", "--config", str(tmp_path / "more.yaml"), "--url", url]) == 0
     time.sleep(5.0)
-    assert seen(url)["writes"] == writes
+    assert controller_status(url)["writes"] == writes
     assert main(["status", "--url", url]) == 0
     assert "paused by ann: a drill" in capsys.readouterr().out
     assert main(["resume", "--all", "--url", url]) == 0
@@ -98,7 +99,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["reject", number, "--why", "late", "--url", url]) == 2
     assert f"#{number}: approved already by" in capsys.readouterr().err
 
-    # A name that nobody declared is refused; as a pool of a feed it is told.
+    # An undeclared name is refused; as a pool of a feed it is reported.
     assert main(["pause", "akts", "--why", "a drill", "--url", url]) == 2
     assert "akts: no model of this name; did you mean acts?" in capsys.readouterr().err
 
@@ -109,7 +110,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert "2 pools published; not declared, so without effect: us/l5/on-demand" in (
         capsys.readouterr().out
     )
-    until(lambda: seen(url)["supply_age_s"]["prices"], "the price", 5.0)
+    until(lambda: controller_status(url)["supply_age_s"]["prices"], "the price", 5.0)
 
     # Why, in twelve lines; and all of it replays.
     capsys.readouterr()

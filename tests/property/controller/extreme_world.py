@@ -78,7 +78,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Fleet:
-    """A log, the time, and executors that do as they are told. raised: what planning raised."""
+    """A log, the time, and executors that follow their assignments. raised: errors of planning."""
 
     config: Config
     now_ms: int = NOW_MS
@@ -135,7 +135,7 @@ class Fleet:
             )  # fmt: skip
 
     def names(self, declared: dict[str, str]) -> Names:
-        """What a writer to the topics may name."""
+        """The names that a writer to the topics may use."""
         cluster = self.config.cluster
         models = [*(s.model for s in cluster.services), *(r.name for r in cluster.routes)]
         groups, instances = [], []

@@ -122,7 +122,7 @@ def test_whatever_stands_on_the_topics_no_controller_ends(data: st.DataObject) -
     ],
 )
 def test_a_count_at_its_bound_is_gone_on_from(topic: str, changes: dict[str, Any]) -> None:
-    """A leader adds to what it finds, and what it then writes is within the bounds too."""
+    """A leader adds to the recorded count, and its own records are within the bounds too."""
     fleet = copy()
     made = plain(lambda several: several[-1], fleet.names(TEXTS), topic)
     fleet.write(dataclasses.replace(made, **changes))

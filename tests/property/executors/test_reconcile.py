@@ -23,7 +23,7 @@ class World:
     launches: list[str] = field(default_factory=list)
     load: dict[str, int] = field(default_factory=dict)
 
-    def seen(self, state: NodeState, now_ms: int) -> dict[str, ProcessObservation]:
+    def observations(self, state: NodeState, now_ms: int) -> dict[str, ProcessObservation]:
         return {
             item.instance: ProcessObservation(
                 item.instance in self.alive, True, self.load.get(item.instance, 0), 0, now_ms
@@ -49,7 +49,7 @@ def _count(state: NodeState) -> int:
 
 def run(state: NodeState, world: World, now_ms: int, steps: int = 1) -> tuple[NodeState, int]:
     for _ in range(steps):
-        state, commands = reconcile(state, world.seen(state, now_ms), now_ms, RULES)
+        state, commands = reconcile(state, world.observations(state, now_ms), now_ms, RULES)
         world.obey(commands)
         now_ms += 1000
     return state, now_ms
@@ -111,7 +111,7 @@ def test_a_step_with_nothing_new_orders_nothing(
     for message in history:
         again = accept(state, message)
         assert again.instances == state.instances
-        settled, commands = reconcile(again, world.seen(again, now_ms), now_ms, RULES)
+        settled, commands = reconcile(again, world.observations(again, now_ms), now_ms, RULES)
         assert commands == ()
         assert [i.state for i in settled.instances] == [i.state for i in state.instances]
 

@@ -212,7 +212,7 @@ def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
         while (left >= -1e-9).all():
             visit(position + 1, left, served, cost)
             if served[problem.serve_row[serves]] >= demand[problem.serve_row[serves]]:
-                break  # one more of it serves nobody
+                break  # one more of it serves no demand
             left, served = left.copy(), served.copy()
             left[problem.use_resource[uses]] -= problem.use_amount[uses]
             served[problem.serve_row[serves]] += problem.serve_rate[serves]

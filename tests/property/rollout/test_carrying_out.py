@@ -159,7 +159,7 @@ def of(
 @settings(max_examples=600, deadline=None)
 @given(cases())
 def test_no_gpu_is_given_twice_and_nodes_exist(case: Case) -> None:
-    """What starts takes GPUs that nothing holds, not even what is on its way out."""
+    """A start takes only free GPUs: instances on their way out still hold theirs."""
     after = case.carry(case.groups, case.pending)
     held = [(p.node, gpu) for g in after.groups for p in g.placed for gpu in p.gpus]
     assert len(held) == len(set(held))

@@ -1,4 +1,4 @@
-"""The batching machine over generated requests: nothing lost, nobody overtaken, KV bounded."""
+"""The batching machine over generated requests: none lost, none overtaken, KV bounded."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_lone_request_takes_prefill_plus_its_decode_steps() -> None:
 
 
 def test_a_prompt_is_computed_in_chunks_beside_running_decodes() -> None:
-    """With 12 tokens an iteration, 20 prompt tokens beside one decode take two iterations."""
+    """With 12 tokens an iteration, 20 prompt tokens and one running decode take two iterations."""
     machine = Batcher(Linear(), Limits(4, 1000, 12))
     machine.submit(Work(1, 5, 50))
     started = Outcome()

@@ -113,7 +113,7 @@ def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
 async def test_a_cluster_that_elects_a_controller_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What passes by itself is no reason to refuse the start; what does not is told at once."""
+    """A temporary error does not refuse the start; a lasting one is reported at once."""
     monkeypatch.setattr(topic_admin, "_PAUSE_S", 0.0)
     failing: list[KafkaError] = [NotControllerError(), NotControllerError()]
     calls = 0

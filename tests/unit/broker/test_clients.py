@@ -96,7 +96,8 @@ def renewing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("renewing")
 async def test_files_that_are_being_renewed_pass_for_a_broker_that_is_away() -> None:
-    """Whoever runs waits for both; at a start it is one line that names the files."""
+    """A running process waits in both cases; a starting one prints one line that names the
+    files."""
     with pytest.raises(FilesUnreadable, match=r"tls\.crt, .*tls\.key"):
         consumer("127.0.0.1:1", "x")
     with pytest.raises(OSError):

@@ -135,7 +135,7 @@ def test_bad_types_name_file_line_and_key(
 def test_types_of_a_trace_can_be_pasted_into_a_workload(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the command prints is what the reader takes."""
+    """The reader of workloads accepts the output of the command."""
     trace = tmp_path / "trace.csv"
     rows = [(100 * i, 2000 if i % 3 else 200, 20 if i % 2 else 400) for i in range(600)]
     trace.write_text(
@@ -153,7 +153,7 @@ def test_types_of_a_trace_can_be_pasted_into_a_workload(
 
 
 def test_the_file_may_ask_for_budget_mode(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the controller plans for is what `shoal plan` shows; the option has the last word."""
+    """`shoal plan` shows the plan of the controller; the option overrides the file."""
     said = "policy: {budget: 5, objective: throughput}\nregions:"
     config.write_text(CONFIG.replace("regions:", said))
     declared = plan(config, capsys)

@@ -1,4 +1,4 @@
-"""What all of `shoal` has in common: version, completion, refusals, no tracebacks."""
+"""Common behaviour of all `shoal` commands: version, completion, refusals, no tracebacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLES = {"controller": (), "executor": ("--region", "eu-west"), "gateway": ()}
 
 @pytest.fixture
 def nobody() -> str:
-    """An address on which nobody listens."""
+    """An address without a listening process."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 

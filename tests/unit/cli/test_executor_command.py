@@ -18,7 +18,7 @@ NODE = "us-east.l40s.spot.1"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
-    """What executors were told, without a broker and without becoming one."""
+    """The setups of executors, captured without a broker and without starting one."""
     files: list[dict[str, Any]] = []
     monkeypatch.setattr(run_executor, "reachable", lambda *_: "127.0.0.1:9092")
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ REJECTED = {**PROPOSED, "number": 5, "kind": "hold", "expires_ms": 0, "change": 
             "codes": ["proposal_rejected"]}  # fmt: skip
 
 
-def said(waits: int, *decisions: dict[str, Any]) -> list[str]:
+def explain_lines(waits: int, *decisions: dict[str, Any]) -> list[str]:
     standing = {**NOW, "proposal": waits}
     found = {"standing": standing, "decisions": decisions, "present": None, "guards": ["none"]}
     return list(lines(found, None))
@@ -30,7 +30,7 @@ def said(waits: int, *decisions: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("waits", [4, 0])
 def test_a_proposal_waits_only_while_it_is_open(waits: int) -> None:
-    first, *others = said(waits, PROPOSED)
+    first, *others = explain_lines(waits, PROPOSED)
     assert ("waits for approval until" in first) == (waits == 4)
     assert any("shoal approve 4" in line for line in others) == (waits == 4)
 
@@ -42,6 +42,6 @@ def test_a_controller_that_does_not_say_what_is_uncertain_is_understood() -> Non
 
 
 def test_who_answered_and_why_is_shown() -> None:
-    told = said(0, PROPOSED, REJECTED)
+    told = explain_lines(0, PROPOSED, REJECTED)
     assert told[0].endswith("proposed, not open any more")
     assert "answer    proposal #4 was rejected by ann: not today" in told

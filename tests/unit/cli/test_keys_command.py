@@ -1,4 +1,4 @@
-"""`shoal keys`: files that only their owner reads, and a rotation that stops nobody."""
+"""`shoal keys`: files that only their owner reads, and a rotation that stops no process."""
 
 from __future__ import annotations
 

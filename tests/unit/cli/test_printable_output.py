@@ -1,4 +1,4 @@
-"""What commands and processes write is text, whoever wrote the words in it."""
+"""Commands and processes write printable text, whatever the source of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shoal status` says of a controller that decides nothing (yet)."""
+"""Output of `shoal status` for a controller that decides nothing (yet)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `shoal up` looks at before it starts anything, and what becomes of its summary."""
+"""Checks of `shoal up` before it starts any process, and its summary."""
 
 from __future__ import annotations
 

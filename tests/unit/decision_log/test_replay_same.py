@@ -114,7 +114,7 @@ def test_a_controller_killed_while_it_wrote_leaves_all_but_the_last_line(tmp_pat
 
 
 def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
-    """The oldest segments go; what is left replays."""
+    """The oldest segments are deleted; the others replay."""
     record(world(20.0, pools=(ONE,), seed=1), tmp_path, 400, segment_s=20, most_bytes=60_000)
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert len(sizes) > 2
@@ -126,7 +126,7 @@ def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_holds_nothing_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said, ticks are counted as lost, and the world decides on."""
+    """The log names the fault, ticks count as lost, and the controller still decides."""
     blocked = tmp_path / "file"
     blocked.write_text("")
     w = world(5.0, pools=(ONE,))

@@ -1,4 +1,4 @@
-"""What a simulated engine is told: where it stands, and what was measured of it."""
+"""The setup of a simulated engine: its place, and the measurements of its model."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
 
 
 def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
-    """Every package with its hash; vLLM reads its own version from what is added."""
+    """Every package with its hash; vLLM reads its own version from an additional package."""
     target = cpu_environment.ensure()
     assert target.parent == tmp_path / "shoal"
     assert "--require-hashes" in builder.runs[1]
@@ -51,7 +51,7 @@ def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
 
 
 def test_a_half_made_one_is_never_used(builder: Builder) -> None:
-    """What was cut off is removed and built again."""
+    """An interrupted build is removed and built again."""
     builder.fails = True
     with pytest.raises(CannotBuild):
         cpu_environment.ensure()

@@ -1,4 +1,4 @@
-"""What a vLLM is started with, and what it is never started with."""
+"""Arguments and variables that vLLM is started with, and those that are refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_its_key_is_in_the_environment_only(weights: Path, spec: LaunchSpec) -> 
 
 
 def test_weights_come_from_the_allow_list_only(tmp_path: Path, weights: Path) -> None:
-    """A folder stands for what is in it, links out of it do not count, repositories are named."""
+    """A folder allows its content, links out of it do not count, repositories are named."""
     allowed = (str(weights.parent), "org/model")
     assert allowed_weights(str(weights), allowed) == str(weights)
     assert allowed_weights("org/model", allowed) == "org/model"
@@ -98,7 +98,7 @@ def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec)
 def test_only_a_declared_standby_has_sleep_mode_and_the_paths_for_it(
     weights: Path, spec: LaunchSpec
 ) -> None:
-    """Whoever reaches those paths can stop an engine."""
+    """A client that reaches those paths can stop an engine."""
     for sleeps in (True, False):
         kind = VllmKind(weights=(str(weights),), kv_transfer=KvTransfer(), sleeps=sleeps)
         line = kind.launch_line(spec)

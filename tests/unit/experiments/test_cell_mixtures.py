@@ -1,4 +1,5 @@
-"""Cells and their mixtures: Cornserve's algorithms, and the exact mixture beside the greedy one."""
+"""Cells and their mixtures: Cornserve's algorithms, and the exact mixture against the greedy
+one."""
 
 from __future__ import annotations
 

@@ -150,7 +150,8 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
 
 
 def test_a_relief_serves_no_more_than_the_plan_lacks() -> None:
-    """The plan keeps what runs and lacks nothing of `code`; afresh it would lack some of it."""
+    """The plan keeps the running fleet and lacks nothing of `code`; a plan from zero would lack
+    some."""
     small = small_cluster(Policy(budget_usd_per_h=25.0))
     chat, code, mini = small.services
     services = (
@@ -264,7 +265,7 @@ def test_savings_add_up_to_the_difference_of_the_bills() -> None:
 
 
 def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
-    """One node of each pool is not spot: what serves the rest can only be spot."""
+    """One node of each pool is not spot: only spot can serve the rest."""
     problem = rented_only(60.0, 1.0)
     pools = tuple(
         pool if pool.market is Market.SPOT else replace(pool, max_nodes=1)

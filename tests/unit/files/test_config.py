@@ -17,7 +17,7 @@ DEMO = Path(__file__).with_name("sample.yaml").read_text(encoding="utf-8")
 
 
 def refusal(folder: Path, text: str | bytes) -> str:
-    """What `text` as a shoal.yaml is refused with."""
+    """The error message for `text` as a shoal.yaml."""
     path = folder / "shoal.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as caught:

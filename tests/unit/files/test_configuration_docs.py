@@ -81,7 +81,7 @@ def test_what_the_table_says_is_refused_is_refused_in_those_words(
 def test_every_key_that_the_file_may_have_is_in_the_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the reader asks for while it reads the example, by the key's own name."""
+    """The keys that the reader reads from the example, by their own names."""
     asked: set[str] = set()
     take, section = Section.take, Section.section
 

@@ -1,4 +1,4 @@
-"""What may be printed of an address."""
+"""The printable part of an address."""
 
 from __future__ import annotations
 

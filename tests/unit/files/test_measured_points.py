@@ -76,7 +76,7 @@ def test_the_load_of_replicated_attention_is_the_sum_over_replicas(tmp_path: Pat
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("meta-llama/Llama-3.1-70B", "nobody/Unheard-of-9B", "architecture of nobody/Unheard-of"),
+        ("meta-llama/Llama-3.1-70B", "unknown/Unheard-of-9B", "architecture of unknown/Unheard-of"),
         ("h200_sxm", "abacus", "GPU of system abacus unknown"),
         ("fp8,agg,1024,1024,fp8,fp8", ",agg,1024,1024,,", "precision"),
         ("16,2,,,", "16,16,,,", "more than 8 GPUs"),

@@ -221,7 +221,7 @@ async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_
 
 
 async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> None:
-    """Its last counts beside those of the leader would mix with them, and ages stand still."""
+    """Its last counts would mix with those of the leader, and ages do not advance."""
     made.loop.latest.take(Price(POOL.id, 1.5, NOW_MS), 0)
     made.run(1, 5)
     assert len(await desired(made)) == 1
@@ -246,7 +246,7 @@ async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None
 
 @pytest.mark.parametrize("held", ["tiny/pause", "*/release", "tiny/undeclared"])
 async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held: str) -> None:
-    """What runs of it was left alone, so its scaler must not take it away."""
+    """Its running instances are kept, so its scaler must not remove them."""
     made.run(1, 5)
     before, tell = await desired(made), made.loop.watchers[0]
 
@@ -267,7 +267,8 @@ async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held:
 
 
 async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
-    """Somebody else planned meanwhile: a paused model keeps what that one said, not this one."""
+    """Another leader planned meanwhile: a paused model keeps that leader's count, not this
+    one's."""
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.token = 9
@@ -332,7 +333,7 @@ def naming(label: str, model: str) -> bytes:
     return payload("a").replace(b'"model": "tiny, other"', f'"{label}": "{model}"'.encode())
 
 
-async def said(made: Made, body: bytes) -> tuple[int, str]:
+async def post_alert(made: Made, body: bytes) -> tuple[int, str]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
         aiohttp.ClientSession() as session,
@@ -344,24 +345,24 @@ async def said(made: Made, body: bytes) -> tuple[int, str]:
 @pytest.mark.parametrize("label", ["model", "model_name"])
 async def test_an_alert_may_name_a_model_by_its_hugging_face_name(made: Made, label: str) -> None:
     """vLLM labels its series so unless it is given a served name."""
-    status, words = await said(made, naming(label, TINY.architecture.name))
+    status, words = await post_alert(made, naming(label, TINY.architecture.name))
     assert (status, words) == (200, "1 new of 1")
     assert [alert.models for alert in made.alerts] == [("tiny",)]
 
 
 async def test_an_alert_of_two_models_with_one_source_is_of_both(made: Made) -> None:
     made.cluster = Cluster((POOL,), (TINY, dataclasses.replace(TINY, model="small")))
-    await said(made, naming("model", TINY.architecture.name))
+    await post_alert(made, naming("model", TINY.architecture.name))
     assert [alert.models for alert in made.alerts] == [("tiny", "small")]
 
 
 async def test_an_alert_of_a_model_that_is_not_declared_is_named_and_counted(made: Made) -> None:
-    status, words = await said(made, naming("model", "ghost"))
+    status, words = await post_alert(made, naming("model", "ghost"))
     assert (status, words) == (200, "0 new of 1, no declared model: ghost")
     assert made.alerts == []
     assert 'shoal_alerts_total{result="unknown_model"} 1.0' in (await get(made, "/metrics"))[1]
     made.cluster = Cluster((POOL,), (TINY, dataclasses.replace(TINY, model="ghost")))
-    assert await said(made, naming("model", "ghost")) == (200, "1 new of 1")
+    assert await post_alert(made, naming("model", "ghost")) == (200, "1 new of 1")
 
 
 async def test_an_alert_may_have_any_name_and_no_model(made: Made) -> None:

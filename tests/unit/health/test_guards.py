@@ -1,4 +1,4 @@
-"""What `shoal explain` says holds a scale-in back is what the rule goes by."""
+"""The guards that `shoal explain` names are those of the scale-in rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_time_an_excess_must_last_is_the_one_that_counts_now(
     """After demand came back, the long window."""
     w = world(5.0)
     w.tick()
-    said = _said(w, turns=Reversals("out", (w.now_ms - 3_600_000,) if turned else ()))
+    said = _guards(w, turns=Reversals("out", (w.now_ms - 3_600_000,) if turned else ()))
     assert f"scale-in after {minutes} min of excess" in said[-1]
 
 
@@ -31,10 +31,10 @@ def test_a_model_that_starts_late_for_more_than_a_day_says_so() -> None:
     w.tick()
     late = PredictionDrift(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)
     words = "instances start in ~5 min instead of ~60 s"
-    assert f"scale-in paused: for more than a day now, {words}" in _said(w, drift=late)
+    assert f"scale-in paused: for more than a day now, {words}" in _guards(w, drift=late)
 
 
-def _said(w: World, **changed: object) -> list[str]:
+def _guards(w: World, **changed: object) -> list[str]:
     model = replace(w.state.models["chat"], **changed)  # type: ignore[arg-type]
     state = replace(w.state, models={"chat": model})
     done = TickResult(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)

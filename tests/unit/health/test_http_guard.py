@@ -24,7 +24,7 @@ ALERT_TOKEN = BearerToken(text="secret")
 
 
 class Facts:
-    """What the endpoint asks of a controller, and metrics of any size."""
+    """The facts that the endpoint reads from a controller, and metrics of any size."""
 
     identity = Identity("ctl", "b:1", "shoal.", embedded=True)
     text_bytes = b"shoal_leader 1\n"

@@ -69,8 +69,8 @@ async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
 
 
 def test_every_fault_comes_once_in_a_round_and_in_the_same_order_for_a_seed() -> None:
-    """What needs a real broker is left out on the embedded one; and only one that is started again
-    is killed."""
+    """Faults that need a real broker are omitted on the embedded one; only processes that are
+    started again are killed."""
     first = order(random.Random(1), embedded=False, killable=True)
     assert sorted(f.name for f in first) == sorted(f.name for f in FAULTS)
     assert first == order(random.Random(1), embedded=False, killable=True)

@@ -1,4 +1,4 @@
-"""The simulator beside the running stack: pairs, deviations, the bar, and the replay's clock."""
+"""The simulator against the running stack: pairs, deviations, the limit, and the replay's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The forecast bench: what repeats is told from what does not, and files that do not fit."""
+"""The forecast bench: it separates repeating from other demand, and refuses files that do not
+fit."""
 
 from __future__ import annotations
 

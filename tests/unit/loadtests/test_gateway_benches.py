@@ -1,4 +1,4 @@
-"""What the gateway's benches say of what they measured."""
+"""The reports of the gateway's benches."""
 
 from __future__ import annotations
 

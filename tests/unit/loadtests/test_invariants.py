@@ -24,28 +24,27 @@ from topics.signing import _mac
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 15, 86, 174, 264, 457, 746])
 def test_every_promise_holds_under_the_faults_of_a_seed(seed: int) -> None:
-    """Some of the thousand of `python -m loadtests.invariants --seeds 1000`. 15: a new leader
-    forgot the drains under way; 86: two claims crossed on a slow network; 174: the limit on full
-    plans began anew with each term; 264: it claimed above a forged token and so vouched for it;
-    457: it took all nodes for lost when the broker came back; 746: executors followed a leader
-    whose claim was lost, and refused the next one for ever."""
+    """Some seeds of `python -m loadtests.invariants --seeds 1000`, each with a rare order of
+    faults: a new leader during drains, two claims that cross on a slow network, a limit on full
+    plans over several terms, a claim above a forged token, all nodes silent while the broker is
+    away, and executors that follow a leader whose claim is lost."""
     assert once(seed).broken == ()
 
 
 @cache
 def once(seed: int) -> Outcome:
-    """What a run of `seed` found, for all tests that only read it."""
+    """The result of a run of `seed`, for all tests that only read it."""
     return run(seed)
 
 
 def test_a_seed_gives_the_same_run_each_time() -> None:
-    """What was checked, and how often, is the same: so a failing seed fails again."""
+    """The checks and their numbers are the same: so a failing seed fails again."""
     assert replace(run(2), cpu_s=0.0) == replace(once(2), cpu_s=0.0)
 
 
 def test_an_upgrade_and_the_way_back_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a while every process writes records of a later version, with fields that nobody here
-    knows: no decision is lost, and no engine is started that would not have been."""
+    """For a while every process writes records of a later version, with fields unknown to this one:
+    no decision is lost, and no additional engine is started."""
     write, written = Log.append, Counter[str]()
 
     def launches(world: World) -> dict[str, int]:
@@ -67,7 +66,7 @@ def test_an_upgrade_and_the_way_back_change_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with unknown fields, at its top and in what it lists, signed anew where it was."""
+    """`record` with unknown fields, at its top and in its lists, signed again if it was signed."""
     for value in record.values():
         for item in value if isinstance(value, list) else ():
             if isinstance(item, dict):
@@ -80,13 +79,13 @@ def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_kind_of_fault_is_drawn_and_can_be_carried_out() -> None:
-    """A kind that no seed draws would be checked by nobody."""
+    """A kind that no seed draws would stay untested."""
     drawn = {fault.kind for seed in range(1, 101) for fault in scenario(seed).faults}
     assert drawn == set(KINDS)
 
 
 def test_what_breaks_a_promise_is_found() -> None:
-    """A node on whose GPU two processes run, and one that follows a leader nobody claimed."""
+    """A node with two processes on one GPU, and one that follows a leader without a claim."""
     world = World(scenario(3))
     world.run()
     assert world.promises.broken == []
@@ -138,7 +137,7 @@ class Clocks:
     executors: int = 0
 
     def decided(self) -> list[tuple[str, str]]:
-        """What controllers decide in a quiet run, and whether all promises hold."""
+        """The decisions of controllers in a quiet run, and whether all promises hold."""
         quiet = replace(scenario(11), faults=(), end_s=150.0, skew_s=self.hosts)
         world = World(quiet)
         world.log.skew_ms = self.broker * 1000
@@ -161,12 +160,12 @@ class Clocks:
     ids=str,
 )
 def test_clocks_that_are_wrong_from_the_start_change_no_decision(wrong: Clocks) -> None:
-    """A broker 60 s ahead once planned 79 nodes instead of 4; to executors an hour ahead every
-    assignment had expired."""
+    """A broker whose clock is ahead, and executors an hour ahead, to which every assignment could
+    seem expired."""
     assert wrong.decided() == by_clocks_that_are_right()
 
 
 @cache
 def by_clocks_that_are_right() -> list[tuple[str, str]]:
-    """What every wrong clock is held against: one run for all of them."""
+    """The reference for every wrong clock: one run for all of them."""
     return Clocks().decided()

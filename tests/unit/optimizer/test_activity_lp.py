@@ -165,7 +165,7 @@ def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None
 
 
 def test_round_robin_does_less_than_assignment_by_type() -> None:
-    """What the assignment is worth on the worked example."""
+    """The value of the assignment on the worked example."""
     copies = np.array([1, 0, 0, 1])
     best, even = work_of(EXAMPLE, copies), work_of(EXAMPLE, copies, even_fractions(EXAMPLE, copies))
     assert best is not None

@@ -126,7 +126,7 @@ def test_without_time_what_runs_stays_and_without_that_a_filled_plan_comes() -> 
     over = SolveOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
     filled = solve(problem, over)
     assert filled.status is Status.BEST_EFFORT
-    assert filled.counts.tolist() == [4, 2]  # the first class, then what is left
+    assert filled.counts.tolist() == [4, 2]  # the first class, then the rest
     assert filled.limits_hit == ("wall_clock",)
     runs = solve(problem, SolveOptions()).counts
     got = solve(problem, over, runs)

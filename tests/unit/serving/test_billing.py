@@ -57,7 +57,7 @@ def test_copies_change_nothing() -> None:
 
 
 def test_a_late_copy_of_an_older_status_bills_nothing_again() -> None:
-    """Launched at 1 h, empty at 3 h, and then what was said at 2 h comes once more."""
+    """Launched at 1 h, empty at 3 h, and then the status of 2 h comes once more."""
     bill = billed(status(1.5, 1.0), status(3.0), status(2.0, 1.0))
     assert usd(bill, 20.0) == pytest.approx(4.0)
 

@@ -96,4 +96,4 @@ def test_a_router_with_paths_picks_the_first_hop_and_counts_each() -> None:
     router.release(A)
     assert router.in_flight(A) == 0
     router.eject(A, 0)
-    assert not router.has_room("photo")  # the other path is planned for nobody
+    assert not router.has_room("photo")  # no request is planned for the other path

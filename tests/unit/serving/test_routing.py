@@ -186,15 +186,15 @@ def test_a_busy_side_of_a_combo_leaves_the_request_to_an_idle_instance_of_the_ot
     assert here.pick() == Pick("g", A, True)
     assert here.pick() == Pick("g", B, False)
     assert here.pick() == Pick("g", C, False)
-    assert here.pick() == Pick("g", A, True)  # nobody is idle: as by default
+    assert here.pick() == Pick("g", A, True)  # none is idle: as by default
     here.release(A)
     here.release(A)
     assert here.pick() == Pick("g", A, False)  # decode is busy, prefill is idle
 
 
 def test_requests_are_handed_over_while_decode_holds_less_than_it_can() -> None:
-    """Decoded beside the next prompts they would be slower, so an idle prefill instance takes a
-    whole request only where decode has no room for it."""
+    """Together with the next prompts their decode would be slower, so an idle prefill instance
+    takes a whole request only if decode has no room for it."""
     roomy = replace(B, slots=2)
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(roomy,)))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Who waits for an instance, case by case."""
+"""Requests that wait for an instance, case by case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bursts are sized around the mean of what was asked since traffic began."""
+"""Bursts are sized around the mean demand since traffic began."""
 
 from __future__ import annotations
 

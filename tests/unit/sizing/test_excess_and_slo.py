@@ -231,7 +231,7 @@ def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() ->
         (7.0, 0.0, 0.875),  # of 8 predicted, more than is counted on: carried, so it is there
         (4.0, 0.0, 0.8 * 1.03),  # carried with less: a step
         (4.0, 0.04, 0.8),  # 5% may miss, and 4% of 480 may be chance
-        (3.0, 0.0, 0.8),  # below half of what is planned
+        (3.0, 0.0, 0.8),  # below half of the plan
         (0.0, 0.0, 0.8),  # nothing arrives
     ],
 )

@@ -1,4 +1,4 @@
-"""A forecast raises the target, if it is surely more than what is planned, and never lowers it."""
+"""A forecast raises the target, if it surely exceeds the plan, and never lowers it."""
 
 from __future__ import annotations
 

@@ -32,12 +32,11 @@ def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
 def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     rate: float, days: int, most: int
 ) -> None:
-    """Model-days of Poisson arrivals at `rate`, 75% of what is planned for: fewer than one false
-    alarm in two model-days (at 0.3 req/s some 0.4 a day, of which chance makes up to 14 in the 20
-    days of this test; at 1 0.3, at 5 0.1, at 20 none).
+    """Model-days of Poisson arrivals at `rate`, 75% of the planned rate: fewer than one false alarm
+    in two model-days, and at most `most` with chance included.
 
-    The rule runs wherever a span is so far above what is planned that it could be proof: 3.3
-    standard deviations of a short one, 2.4 of one that may also prove that the rate rose.
+    The rule runs wherever a span is so far above the plan that it could be proof: 3.3 standard
+    deviations of a short one, 2.4 of one that may also prove that the rate rose.
     """
     planned = rate / 0.75
     lengths = (*increase_spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
@@ -152,8 +151,8 @@ def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
 
 
 def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
-    """An answer that only valued anew what runs ordered nothing, and what was added half a minute
-    before the rise was not for it."""
+    """An answer that only valued the running instances again ordered nothing, and an addition half
+    a minute before the rise was not for it."""
     demand = step_after(2)
     plain = view(demand, 1.8)
     surging = replace(plain.state, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 1000)
@@ -237,7 +236,7 @@ def test_no_data_and_old_data_are_no_surge() -> None:
     [(1, "the running instances have no known capacity yet"), (0, "nothing runs")],
 )
 def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, sentence: str) -> None:
-    """After a takeover nobody has valued what runs before the planner's first answer."""
+    """After a takeover the running instances have no value before the planner's first answer."""
     found = propose(view(step_after(30), planned=0.0, groups=groups))
     assert found is not None
     assert found.why.code is ReasonCode.SURGE

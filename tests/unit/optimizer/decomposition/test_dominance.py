@@ -7,7 +7,7 @@ import numpy as np
 from autoscaler.optimizer.decomposition.dominance import dominated
 
 
-def found(
+def dominated_columns(
     rows: list[int], use: list[dict[int, float]], cost: list[float], rate: list[float]
 ) -> list[bool]:
     return dominated(
@@ -23,7 +23,7 @@ def found(
 
 def test_of_equal_uses_the_cheap_and_the_fast_columns_stay() -> None:
     use = [{0: 1.0, 2: 2.0}] * 4
-    assert found([0] * 4, use, [1.0, 2.0, 3.0, 2.5], [1.0, 1.0, 2.0, 1.5]) == [
+    assert dominated_columns([0] * 4, use, [1.0, 2.0, 3.0, 2.5], [1.0, 1.0, 2.0, 1.5]) == [
         False,
         True,
         False,
@@ -32,22 +32,22 @@ def test_of_equal_uses_the_cheap_and_the_fast_columns_stay() -> None:
 
 
 def test_of_identical_columns_one_stays() -> None:
-    assert sum(found([0] * 3, [{1: 1.0}] * 3, [1.0] * 3, [2.0] * 3)) == 2
+    assert sum(dominated_columns([0] * 3, [{1: 1.0}] * 3, [1.0] * 3, [2.0] * 3)) == 2
 
 
 def test_other_rows_and_other_uses_are_no_reason() -> None:
     """The dear column of row 1 and the one that uses less of the resource both stay."""
     use = [{0: 2.0}, {0: 2.0}, {0: 1.0}]
-    assert found([0, 1, 0], use, [1.0, 9.0, 9.0], [5.0, 1.0, 1.0]) == [False] * 3
+    assert dominated_columns([0, 1, 0], use, [1.0, 9.0, 9.0], [5.0, 1.0, 1.0]) == [False] * 3
 
 
 def test_the_order_of_resources_in_a_column_does_not_matter() -> None:
     use = [{0: 1.0, 1: 2.0}, {1: 2.0, 0: 1.0}]
-    assert found([0, 0], use, [1.0, 2.0], [1.0, 1.0]) == [False, True]
+    assert dominated_columns([0, 0], use, [1.0, 2.0], [1.0, 1.0]) == [False, True]
 
 
 def test_columns_that_use_nothing_are_compared_too() -> None:
-    assert found([0, 0], [{}, {}], [2.0, 1.0], [1.0, 1.0]) == [True, False]
+    assert dominated_columns([0, 0], [{}, {}], [2.0, 1.0], [1.0, 1.0]) == [True, False]
 
 
 def test_of_many_columns_with_small_whole_amounts_only_truly_dominated_ones_go() -> None:
@@ -59,7 +59,7 @@ def test_of_many_columns_with_small_whole_amounts_only_truly_dominated_ones_go()
     ]
     rows = rng.integers(0, 3, len(use)).tolist()
     cost, rate = rng.integers(1, 9, len(use)).tolist(), rng.integers(1, 9, len(use)).tolist()
-    out = found(rows, use, [float(c) for c in cost], [float(r) for r in rate])
+    out = dominated_columns(rows, use, [float(c) for c in cost], [float(r) for r in rate])
     same: dict[object, list[int]] = {}
     for n, one in enumerate(use):
         same.setdefault((rows[n], frozenset(one.items())), []).append(n)

@@ -32,7 +32,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_folder(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out")
     code = main([
         "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1",
@@ -44,21 +44,21 @@ def found(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_report_names_every_figure_of_every_policy(found: Path) -> None:
-    report = json.loads((found / "a.json").read_bytes())
+def test_the_report_names_every_figure_of_every_policy(report_folder: Path) -> None:
+    report = json.loads((report_folder / "a.json").read_bytes())
     names = [policy["name"] for policy in report["policies"]]
     assert names == ["shoal", "knative", "cauchy", "fixed-peak", "shoal-no-surge", "oracle"]
     assert all(policy.keys() >= KEYS for policy in report["policies"])
     assert report["models"]["mini"]["requests"] == 2640
-    page = (found / "a.html").read_text()
+    page = (report_folder / "a.html").read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org", "")
     assert "2640 requests in " in page and "1 model, 1 seed" in page
     assert "its knob was not swept" in page
 
 
-def test_the_oracle_costs_less_than_everyone(found: Path) -> None:
-    policies = json.loads((found / "a.json").read_bytes())["policies"]
+def test_the_oracle_costs_less_than_everyone(report_folder: Path) -> None:
+    policies = json.loads((report_folder / "a.json").read_bytes())["policies"]
     oracle = policies[-1]["cost_usd"]
     assert 0.0 < oracle < min(policy["cost_usd"] for policy in policies[:-1])
     for policy in policies[:-1]:
@@ -66,13 +66,15 @@ def test_the_oracle_costs_less_than_everyone(found: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["shoal", "knative", "cauchy", "fixed-peak"])
-def test_attainment_and_cost_can_be_recomputed_from_the_timeline(found: Path, name: str) -> None:
-    report = json.loads((found / "a.json").read_bytes())
+def test_attainment_and_cost_can_be_recomputed_from_the_timeline(
+    report_folder: Path, name: str
+) -> None:
+    report = json.loads((report_folder / "a.json").read_bytes())
     policy = next(one for one in report["policies"] if one["name"] == name)
     slo = {model: one["slo"] for model, one in report["models"].items()}
     usd = gpu_free_hours = 0.0
     arrived = attained = 0
-    for text in (found / f"{name}.jsonl").read_text().splitlines():
+    for text in (report_folder / f"{name}.jsonl").read_text().splitlines():
         line = json.loads(text)
         if line["kind"] == "node":
             hours = (line["to_s"] - line["from_s"]) / 3600.0
@@ -190,7 +192,7 @@ def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:
 
 
 def test_rates_in_place_of_requests_cost_about_the_same(
-    trace: Path, found: Path, tmp_path: Path
+    trace: Path, report_folder: Path, tmp_path: Path
 ) -> None:
     """Rates ignore the order of the lengths; tests/unit/simulation checks attainment."""
     code = main([
@@ -198,7 +200,7 @@ def test_rates_in_place_of_requests_cost_about_the_same(
         "--policies", "shoal,fixed-peak", "--json", str(tmp_path / "a.json"),
     ])  # fmt: skip
     assert code == 0
-    one = {p["name"]: p for p in json.loads((found / "a.json").read_bytes())["policies"]}
+    one = {p["name"]: p for p in json.loads((report_folder / "a.json").read_bytes())["policies"]}
     for policy in json.loads((tmp_path / "a.json").read_bytes())["policies"]:
         other = one[policy["name"]]
         if policy["simulated"]:
@@ -253,7 +255,7 @@ def test_a_request_of_a_million_tokens_spoils_no_figure_of_the_others(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--policies", "nobody"], "--policies: 'nobody' is not allowed"),
+        (["--policies", "unknown"], "--policies: 'unknown' is not allowed"),
         (["--rate-scale", "0"], "--rate-scale"),
         (["--from", "5"], "--from"),
         (["--from", "2m", "--to", "1m"], "not before"),

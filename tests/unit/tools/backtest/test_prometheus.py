@@ -113,7 +113,7 @@ def test_counts_rates_and_lengths_come_back_within_the_stated_error(
     for model, ours in (("a", "a"), ("org/b", "b")):
         mine = names == ours
         assert abs(mine.sum() - len(truth.at_s[model])) <= 1
-        for begin in range(0, SPAN_S, 60):  # minute by minute, but for what is carried on
+        for begin in range(0, SPAN_S, 60):  # minute by minute, except carried fractions
             true = ((truth.at_s[model] - END_S + SPAN_S) // 60 == begin // 60).sum()
             assert abs(((at_s[mine] // 60) == begin // 60).sum() - true) <= 1
         for metric, tokens in ((PROMPT, trace.input_tokens), (ANSWER, trace.output_tokens)):

@@ -1,4 +1,4 @@
-"""What becomes of trace files: whose requests they are, slices, rates, odd rows, refusals."""
+"""Trace files as workloads: models of requests, slices, rates, odd rows, refusals."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def servegen(folder: Path, rates: list[str], name: str = "w_rate_10min.csv") -> 
 
 
 def test_servegen_windows_become_requests(tmp_path: Path) -> None:
-    """A gap goes on with the rate before it; lengths follow the histogram beside the file."""
+    """A gap continues the rate before it; lengths follow the histogram next to the file."""
     path = servegen(tmp_path, ["0,2.0,1", "600,4.0,1", "1200,,1", "1800,1.0,1"])
     trace = load_servegen(path, 0.0, 2400.0, 1.0, np.random.default_rng(1))
     at_s = np.array(trace.arrivals_ms) / 1000.0

@@ -1,4 +1,4 @@
-"""What a load test says of itself: attainment per model, and whether it sent what it was asked."""
+"""The report of a load test: attainment per model, and whether it sent the requested load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every format of the table is told by its columns, in the unit that it counts in."""
+"""The columns of a trace identify each format of the table, in its own unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces are told apart by content; what does not fit is named by file and line."""
+"""The content of a trace identifies its format; errors name file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as a run sees them, for the tests of what it shows."""
+"""Records as a run reads them, for the tests of its displays."""
 
 from __future__ import annotations
 

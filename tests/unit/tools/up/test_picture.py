@@ -169,12 +169,12 @@ def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
 
 
 def test_that_the_controller_is_behind_is_shown_until_it_has_caught_up(picture: Picture) -> None:
-    def said(number: int, code: str) -> Decision:
+    def hold_decision(number: int, code: str) -> Decision:
         return Decision(number, 1, "*", "hold", NOW_MS, True, f"about {code}", codes=(code,))
 
     assert picture.behind() == ""
-    picture.add(said(1, ReasonCode.READER_BEHIND))
-    picture.add(said(2, ReasonCode.PAUSED))
+    picture.add(hold_decision(1, ReasonCode.READER_BEHIND))
+    picture.add(hold_decision(2, ReasonCode.PAUSED))
     assert picture.behind() == "about reader_behind"
-    picture.add(said(3, ReasonCode.READER_CAUGHT_UP))
+    picture.add(hold_decision(3, ReasonCode.READER_CAUGHT_UP))
     assert picture.behind() == ""

@@ -1,4 +1,4 @@
-"""What the live view shows at which width and height, and how it marks what is bad."""
+"""The live view by width and height, and its marks for bad values."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None
 
 
 async def test_the_run_may_end_before(clock: FakeTime) -> None:
-    """By its own deadline, or because somebody ended it."""
+    """By its own deadline, or because its user ended it."""
     start = Start(config())
     assert not await start.wait(deadline=3.0)
     assert clock.now_s == pytest.approx(3.0, abs=0.2)

@@ -1,4 +1,4 @@
-"""What a run says at its end: what it was worth, why requests failed, whether it ended early."""
+"""The last lines of a run: its value, why requests failed, whether it ended early."""
 
 from __future__ import annotations
 

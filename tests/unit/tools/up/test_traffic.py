@@ -1,4 +1,4 @@
-"""What a run knows of its trace: all of it, its gaps, what its first minutes ask for."""
+"""A run's facts about its trace: the whole, its gaps, the demand of its first minutes."""
 
 from __future__ import annotations
 

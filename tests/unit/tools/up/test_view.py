@@ -41,7 +41,7 @@ def expected(picture: Picture, columns: int, rows: int) -> list[str]:
 
 
 def test_a_resize_leaves_nothing_behind(picture: Picture) -> None:
-    """What stands there is the picture of the new size, and nothing else."""
+    """The screen shows the picture of the new size, and nothing else."""
     picture.add(telemetry())
     terminal = pyte.Screen(100, 24)
     console = Console(file=Into(terminal), force_terminal=True, width=100, height=24)

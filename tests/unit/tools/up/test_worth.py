@@ -1,4 +1,4 @@
-"""What the demand of a run would have cost otherwise."""
+"""The cost of a run's demand under other policies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return load_config(path, Mode.ACT).cluster
 
 
-def seen(minutes: int, rate_of: dict[str, list[int]]) -> DemandSeen:
+def demand_of(minutes: int, rate_of: dict[str, list[int]]) -> DemandSeen:
     """Telemetry of whole minutes, second by second; rates of models minute by minute."""
     found = DemandSeen()
     for model, rates in rate_of.items():
@@ -57,7 +57,7 @@ def comparisons(cluster: Cluster, limit_s: float = 60.0) -> Comparisons:
 
 
 def test_the_busiest_minute_counts_with_the_mean_lengths() -> None:
-    known = seen(4, {"mini": [1, 5, 2, 3], "small": [4, 1, 1, 1]})
+    known = demand_of(4, {"mini": [1, 5, 2, 3], "small": [4, 1, 1, 1]})
     assert [(d.model, d.req_per_s) for d in known.peak(known.minutes())] == [
         ("mini", 5.0),
         ("small", 4.0),
@@ -77,7 +77,7 @@ def test_two_gateways_share_the_arrivals_of_a_minute() -> None:
 
 
 def test_a_minute_of_which_little_was_seen_is_no_peak() -> None:
-    known = seen(1, {"mini": [2]})
+    known = demand_of(1, {"mini": [2]})
     known.add(telemetry("mini", sequence=99, end_ms=START_MS + 60_500, arrivals=50))
     (mini,) = known.peak(known.minutes())
     assert mini.req_per_s == 2.0
@@ -85,7 +85,7 @@ def test_a_minute_of_which_little_was_seen_is_no_peak() -> None:
 
 def test_windows_cover_all_that_was_billed() -> None:
     """From the first launch on, before any request, to the end."""
-    known = seen(10, {"mini": [1] * 5 + [4] * 5})
+    known = demand_of(10, {"mini": [1] * 5 + [4] * 5})
     found = windows(known, START_MS - 120_000, START_MS + 600_000, 300.0)
     assert [round(window.hours * 60.0, 6) for window in found] == [7.0, 5.0]
     assert [window.demands[0].req_per_s for window in found] == [1.0, 4.0]
@@ -94,7 +94,7 @@ def test_windows_cover_all_that_was_billed() -> None:
 
 def test_each_way_costs_what_its_plans_cost(cluster: Cluster) -> None:
     """Sized for the peak costs the same all the time; the others follow the demand."""
-    known = seen(10, {"mini": [2] * 5 + [20] * 5, "small": [30] * 5 + [3] * 5})
+    known = demand_of(10, {"mini": [2] * 5 + [20] * 5, "small": [30] * 5 + [3] * 5})
     stretches = windows(known, START_MS, START_MS + 600_000, 300.0)
     one = comparisons(cluster)
     peak, best, alone = one.all(known, stretches)
@@ -138,6 +138,6 @@ def test_owned_nodes_stay_beside_the_one_type_that_is_rented(cluster: Cluster) -
 
 
 def test_the_clock_ends_it(cluster: Cluster) -> None:
-    known = seen(1, {"mini": [2]})
+    known = demand_of(1, {"mini": [2]})
     late = Comparisons(cluster, default_profile(), lambda: 61.0, 60.0)
     assert list(late.all(known, windows(known, START_MS, START_MS + 60_000, 300.0))) == []
