@@ -30,6 +30,7 @@ class ModelSpec:
     parallelism divides. `undivided`: why it cannot divide any, "" if it can. `integer_activations`:
     products are computed in INT8. `memory_share`: the part of each GPU's memory that the engine may
     use for weights, KV cache and activations. `kv_bits`: size of one number in the KV cache.
+    `kv_cache_bytes`: limit of the KV cache per GPU, 0 = all memory that is left.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ModelSpec:
     integer_activations: bool = False
     memory_share: float = 0.9
     kv_bits: float = 16.0
+    kv_cache_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"
@@ -68,7 +70,10 @@ class ModelSpec:
             whole(f"{who}: {field}", getattr(self, field), 1, 10**8)
         for field in ("params", "active_params", "weight_bytes", "kv_bytes_per_token"):
             finite(f"{who}: {field}", getattr(self, field), 1.0, 1e15)
-        for field in ("dense_bytes", "expert_bytes", "expert_params", "state_bytes", "tower_bytes"):
+        for field in (
+            "dense_bytes", "expert_bytes", "expert_params", "state_bytes", "tower_bytes",
+            "kv_cache_bytes",
+        ):  # fmt: skip
             finite(f"{who}: {field}", getattr(self, field), 0.0, 1e15)
         finite(f"{who}: memory_share", self.memory_share, 0.01, 1.0)
         finite(f"{who}: sliding_share", self.sliding_share, 0.0, 1.0)

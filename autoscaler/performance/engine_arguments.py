@@ -24,16 +24,29 @@ _CHECKPOINT_METHODS = (
     "auto-round", "awq", "awq_marlin", "compressed-tensors", "fbgemm_fp8", "gptq", "gptq_marlin",
     "hqq", "inc", "modelopt", "modelopt_fp4", "moe_wna16", "mxfp4", "quark", "torchao",
 )  # fmt: skip
-_DTYPES = ("auto", "bfloat16", "float16", "half")
-_SHARE, _KV, _QUANTIZATION, _DTYPE, _EXPERTS = (
-    "--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype",
-    "--enable-expert-parallel",
+_DTYPES = ("auto", "bfloat16", "float16", "half", "float", "float32")
+_FLOAT32 = ("float", "float32")
+_UNITS = {
+    "": 1,
+    "k": 1e3,
+    "m": 1e6,
+    "g": 1e9,
+    "t": 1e12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
+"""vLLM's suffixes of a number of bytes."""
+_SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS = (
+    "--gpu-memory-utilization", "--kv-cache-dtype", "--kv-cache-memory-bytes", "--quantization",
+    "--dtype", "--enable-expert-parallel",
 )  # fmt: skip
 _SHORT = {
     "-q": _QUANTIZATION, "-ep": _EXPERTS, "-sc": "--speculative-config",
     "-dcp": "--decode-context-parallel-size", "-pcp": "--prefill-context-parallel-size",
 }  # fmt: skip
-_COUNTED = (_SHARE, _KV, _QUANTIZATION, _DTYPE, _EXPERTS)
+_COUNTED = (_SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS)
 _REFUSED = {
     "--cpu-offload-gb": "weights in the host's memory are not planned",
     "--cpu-offload-params": "weights in the host's memory are not planned",
@@ -42,8 +55,7 @@ _REFUSED = {
     "--offload-num-in-group": "weights in the host's memory are not planned",
     "--offload-prefetch-step": "weights in the host's memory are not planned",
     "--offload-params": "weights in the host's memory are not planned",
-    "--kv-cache-memory-bytes": "declare --gpu-memory-utilization instead",
-    "--kv-cache-memory": "declare --gpu-memory-utilization instead",
+    "--kv-cache-memory": "declare --kv-cache-memory-bytes instead",
     "--num-gpu-blocks-override": "declare --gpu-memory-utilization instead",
     "--kv-cache-dtype-skip-layers": "the cache is planned with one dtype",
     "--speculative-config": "the memory and speed of a draft model are not planned",
@@ -62,12 +74,15 @@ class EngineMemory:
     """Effect of arguments on memory.
 
     memory_share: share of each GPU's memory for the engine; 0: not set. kv_bits: of one number in
-    the KV cache; 0: as in the checkpoint. quantization: weight format after loading, "" as in the
-    checkpoint; method: the argument's value. expert_parallel: whether experts stay whole.
+    the KV cache; 0: as in the checkpoint. kv_cache_bytes: of each GPU's KV cache; 0: not set.
+    quantization: weight format after loading, "" as in the checkpoint; method: the argument's
+    value. float32: weights and KV cache take 32 bits. expert_parallel: whether experts stay whole.
     """
 
     memory_share: float = 0.0
     kv_bits: float = 0.0
+    kv_cache_bytes: float = 0.0
+    float32: bool = False
     quantization: str = ""
     method: str = ""
     expert_parallel: bool = False
@@ -81,15 +96,31 @@ class EngineMemory:
             raise InvalidValue(_QUANTIZATION, self.method, "a source with such weights")
         if self.quantization and spec.weight_dtype == "bf16":
             spec = quantized(spec, self.quantization)
+        if self.float32:
+            spec = _in_float32(spec)
         if self.memory_share:
             spec = replace(spec, memory_share=self.memory_share)
-        if self.kv_bits:
-            now = spec.kv_bytes_per_token * self.kv_bits / spec.kv_bits
-            spec = replace(spec, kv_bytes_per_token=now, kv_bits=self.kv_bits)
+        if self.kv_cache_bytes:
+            spec = replace(spec, kv_cache_bytes=self.kv_cache_bytes)
+        kv_bits = self.kv_bits or (32.0 if self.float32 else 0.0)
+        if kv_bits:
+            now = spec.kv_bytes_per_token * kv_bits / spec.kv_bits
+            spec = replace(spec, kv_bytes_per_token=now, kv_bits=kv_bits)
         if self.expert_parallel and spec.experts:
             kept = tuple(one for one in spec.splits if not one.expert)
             spec = replace(spec, splits=kept)
         return spec
+
+
+def _in_float32(spec: ModelSpec) -> ModelSpec:
+    """`spec` with weights of 32 bits; InvalidValue for a quantised checkpoint."""
+    if spec.weight_dtype != "bf16":
+        stored = f"a source that is not quantised; this one is in {spec.weight_dtype}"
+        raise InvalidValue(_DTYPE, "float32", stored)
+    experts = 4.0 if spec.experts else 0.0
+    return replace(
+        spec, weight_bytes=2.0 * spec.weight_bytes, dense_bytes=4.0, expert_bytes=experts
+    )
 
 
 AS_LOADED = EngineMemory()
@@ -112,8 +143,12 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
                 allowed = ", ".join((*_IN_FLIGHT, *_CHECKPOINT_METHODS))
                 raise InvalidValue(flag, value, allowed)
             found = replace(found, quantization=_IN_FLIGHT.get(value, ""), method=value)
-        elif flag == _DTYPE and value not in _DTYPES:
-            raise InvalidValue(flag, value, ", ".join(_DTYPES))
+        elif flag == _KV_BYTES:
+            found = replace(found, kv_cache_bytes=_bytes(value))
+        elif flag == _DTYPE:
+            if value not in _DTYPES:
+                raise InvalidValue(flag, value, ", ".join(_DTYPES))
+            found = replace(found, float32=value in _FLOAT32)
         elif flag == _EXPERTS:
             found = replace(found, expert_parallel=True)
     return found
@@ -147,3 +182,15 @@ def _share(value: str) -> float:
     if not 0.05 <= share <= 1.0:
         raise InvalidValue(_SHARE, value, "a share from 0.05 to 1")
     return share
+
+
+def _bytes(value: str) -> float:
+    """A number of bytes as vLLM takes it: 67108864, 64M, 1.5g."""
+    unit = value[-1:] if value[-1:] in _UNITS else ""
+    try:
+        amount = float(value.removesuffix(unit) if unit else value) * _UNITS[unit]
+    except ValueError:
+        amount = 0.0
+    if not 1.0 <= amount <= 1e15:
+        raise InvalidValue(_KV_BYTES, value, "a number of bytes, such as 67108864 or 25G")
+    return amount

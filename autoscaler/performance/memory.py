@@ -26,6 +26,8 @@ def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | No
     free = usable_gb(model, gpu, tp) * 1e9 - (model.weight_bytes + model.state_bytes) * share
     if free <= 0.0:
         return 0.0
+    if model.kv_cache_bytes:
+        free = min(free, model.kv_cache_bytes * tp)
     return free / (model.kv_bytes_per_token * share * _copies(model, tp))
 
 

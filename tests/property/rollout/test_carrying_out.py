@@ -12,6 +12,7 @@ from autoscaler.apply.context import ChangeContext
 from autoscaler.apply.plan_answer import AppliedPlan, apply_answer
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
@@ -25,6 +26,7 @@ from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import FleetView, GroupView, Life, ServingGroup
 from autoscaler.state.controller_state import ModelState, Pending
 from autoscaler.state.model_view import ModelView
+from topics.reason_codes import ReasonCode
 
 GPU = catalog.gpu("L40S")
 POOLS = (
@@ -147,7 +149,9 @@ def cases(draw: st.DrawFn) -> Case:
         shortfall_req_per_s=short,
         combos=tuple(COMBOS.values()),
     )
-    return Case(cluster, groups, targets, answer, Pending(request, (("period", "every 5 min"),)))
+    return Case(
+        cluster, groups, targets, answer, Pending(request, (Reason(ReasonCode.PERIOD, "*"),))
+    )
 
 
 def of(
@@ -176,7 +180,11 @@ def test_nothing_retires_that_the_target_needs_unless_the_plan_says_so(case: Cas
     after = case.carry(case.groups, case.pending)
     wanted = Counter(dict(case.answer.counts))
     shortfall = dict(case.answer.shortfall_req_per_s)
-    no_room = {model for model, why in after.replan if "no room yet" in why}
+    no_room = {
+        trigger.why.subject
+        for trigger in after.replan
+        if any(why.code is ReasonCode.NO_ROOM for why in trigger.why.because)
+    }
     for model in MODELS:
         before = Counter(g.combo_id for g in of(case.groups, model))
         left = Counter(g.combo_id for g in of(after.groups, model))

@@ -124,7 +124,7 @@ def test_what_is_no_steady_load_is_left_out_with_its_reason(
         (json.dumps({**VLLM, "max_concurrency": "abc"}), "max_concurrency: 'abc' is not allowed"),
         (json.dumps({**VLLM, "max_concurrency": [8]}), "max_concurrency: [8] is not allowed"),
         (json.dumps({**VLLM, "request_rate": "fast"}), "request_rate: 'fast' is not allowed"),
-        (json.dumps({**VLLM, "completed": 10**400}), "completed: 1000"),
+        (json.dumps({**VLLM, "completed": 10**400}), "completed: '1000"),
         (json.dumps({"benchmarks": [3]}), "objects with metrics"),
         (json.dumps(GUIDELLM).replace("150.0", '"abc"'), "time_to_first_token_ms.mean: 'abc'"),
         (json.dumps(GUIDELLM).replace("150.0", "[1]"), "time_to_first_token_ms.mean: [1]"),

@@ -73,7 +73,7 @@ def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
                 item["of_a_later_version"] = {"deep": [1, None]}
     record["of_a_later_version"] = "x"
     if record.get("signature"):
-        secret = KEYS.record_keys(name, key)
+        secret = KEYS.record_keys(name, key)[0]
         record["signature"] = _mac(secret, name, record)
     return record
 

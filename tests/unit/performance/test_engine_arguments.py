@@ -55,13 +55,28 @@ def test_expert_parallelism_keeps_experts_whole() -> None:
         (("--gpu-memory-utilization=90",), "0.05 to 1"),
         (("--gpu-memory-utilization", "much"), "much"),
         (("--gpu-mem=0.5",), "in full: --gpu-memory-utilization"),
-        (("--dtype=float32",), "float32"),
+        (("--dtype=float64",), "float64"),
+        (("--kv-cache-memory-bytes=much",), "much"),
+        (("--kv-cache-memory=1G",), "--kv-cache-memory-bytes"),
         (("--quantization=int3",), "int3"),
     ],
 )
 def test_what_is_not_counted_is_refused_by_name(args: tuple[str, ...], named: str) -> None:
     with pytest.raises(InvalidValue, match=named):
         engine_memory(args)
+
+
+def test_a_limit_of_the_kv_cache_and_32_bits_count() -> None:
+    """16 bits become 32 for weights and cache, and the cache takes no more than its limit."""
+    wide = loaded("--dtype=float32", "--kv-cache-memory-bytes", "1G")
+    assert wide.weight_bytes == 2 * LLAMA.weight_bytes
+    assert wide.kv_bytes_per_token == 2 * LLAMA.kv_bytes_per_token
+    gpu = catalog.gpu("H100-SXM")
+    assert kv_capacity_tokens(wide, gpu, 2) == 2 * 2**30 / wide.kv_bytes_per_token
+    assert kv_capacity_tokens(LLAMA, gpu, 2) > kv_capacity_tokens(wide, gpu, 2)
+    awq = catalog.model("Qwen/Qwen2.5-32B-Instruct-AWQ")
+    with pytest.raises(InvalidValue, match="--dtype"):
+        loaded("--dtype=float32", spec=awq)
 
 
 def test_a_quantisation_that_the_checkpoint_does_not_have_is_refused() -> None:
