@@ -58,7 +58,7 @@ def test_traffic_begins_where_it_begins() -> None:
 
 @pytest.mark.parametrize("level", [0.5, 5.0, 20.0])
 def test_a_constant_rate_uses_all_that_is_known(level: float) -> None:
-    """Nine of ten estimates rest on the whole long window."""
+    """Nine of ten estimates use the whole long window."""
     found = [
         current_rate(demand_of(np.random.default_rng(seed).poisson(level, 1995)), POLICY)
         for seed in range(100)
@@ -95,7 +95,7 @@ def most_evident(counts: np.ndarray) -> float:
 
 
 def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> None:
-    """Of 20/s that were over 40 s ago nothing is left, of 5/s before a rise everything."""
+    """20/s that ended 40 s ago leave no evidence; 5/s before a rise leave all of it."""
     fallen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
     assert 28 <= max(fallen)[0] <= 40
     risen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
@@ -119,21 +119,21 @@ def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
 
 
 def test_a_rate_that_came_before_is_no_rise() -> None:
-    """Five minutes of 40/s, five of 8/s, by turns: the next 40/s are nothing new, 60/s are."""
+    """Five minutes of 40/s and five of 8/s alternate: the next 40/s are no rise, 60/s are."""
     swings = ([40] * 300 + [8] * 300) * 3
     assert most_evident(np.array(swings + [40] * 30)) < 1.0
     assert most_evident(np.array(swings + [60] * 30)) > 50.0
 
 
 def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
-    """Nor is next to nothing known."""
+    """Almost no telemetry is no rise either."""
     for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
         assert most_evident(np.array(counts)) == 0.0
     assert not current_rate_spans(UNKNOWN_DEMAND, POLICY)
 
 
 def test_clumps_are_less_evidence_than_single_requests() -> None:
-    """Where requests come by tens, thirty seconds of more are a few clumps."""
+    """If requests come in tens, thirty seconds of a higher rate are only a few arrivals."""
     rng = np.random.default_rng(3)
     single = rng.poisson(5.0, 1800)
     clumped = np.where(rng.random(1800) < 0.05, 100, 0)

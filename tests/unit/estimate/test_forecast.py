@@ -1,4 +1,4 @@
-"""Looking ahead: the history of minutes, each way of forecasting, and the choice among them."""
+"""The forecast: the history of minutes, each forecasting method, and the choice among them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOUR = T0 // 3_600_000
 
 
 def blocks(*arrivals: int) -> tuple[tuple[int, int], ...]:
-    """10 s blocks, each seen whole."""
+    """10 s blocks, each fully observed."""
     return tuple((10, count) for count in arrivals)
 
 
@@ -48,7 +48,7 @@ def test_a_minute_that_was_not_reported_is_unknown_and_not_zero() -> None:
 
 
 def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
-    """A controller that takes over finds an older record, and half an hour in its windows."""
+    """A controller that takes over has an older record, and half an hour in its windows."""
     before = restore_history([(HOUR - 2, tuple([60] * 60))], T0)
     after = extend_history(before, blocks(*[20] * 180), T0 + 5_000)
     rates = after.rates()
@@ -121,7 +121,7 @@ def test_what_repeats_each_hour_is_forecast_by_its_season() -> None:
 
 
 def test_a_rate_that_wanders_is_not_forecast() -> None:
-    """The last value is all there is to know of a random walk."""
+    """The last value is the best forecast of a random walk."""
     random = np.random.default_rng(3)
     walk = np.maximum(0.0, 50.0 + np.cumsum(random.normal(0.0, 1.0, 400)))
     assert best_score(score_forecasters(walk, 3, forecasters()), AUTO) is None
@@ -231,8 +231,8 @@ def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) -> None:
-    """Sixty days, looked at every ten seconds. A line that is not even 3.5 standard errors steep
-    over any length need not be looked at."""
+    """Sixty days, evaluated every ten seconds. A line below 3.5 standard errors over every length
+    needs no evaluation."""
     days, window = 60, 180
     counts = np.random.default_rng(4).poisson(10 * rate, days * 8640 + window)
     whole, steep = blocks(*counts.tolist()), np.zeros(len(counts) + 1, bool)
@@ -247,8 +247,8 @@ def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) ->
 
 
 def test_traffic_that_begins_is_no_rise() -> None:
-    """One request/s from some second on, after four minutes of none: a line through both, or
-    through the first block, which is not a whole one, would rise."""
+    """One request/s from some second on, after four minutes of none. A line through both, or
+    through the first, partial block, would rise."""
     seen = 0
     for seed in range(100):
         random = np.random.default_rng(seed)

@@ -56,8 +56,8 @@ def demand_after_shift(
 
 @pytest.mark.parametrize("since_s", [20.0, 50.0, 90.0, 130.0, 600.0])
 def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> None:
-    """Also the prompts, which are shorter now: means over both sides of the shift describe no
-    request."""
+    """Also the prompts, which are shorter now: means over both sides of the shift describe
+    neither."""
     current = DECLARED
     for at_s in np.arange(10.0, since_s + 1.0, 10.0):
         current = estimate_lengths(
@@ -104,13 +104,15 @@ def test_requests_that_turn_back_are_believed_as_soon() -> None:
 
 @pytest.mark.parametrize("after", [(6000.0, 400.0), (2000.0, 150.0), (9000.0, 225.0)])
 def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float]) -> None:
-    """They ask for more or less of the same, which is believed as ever."""
+    """One mean changes alone, or both in the same direction: no shift, and the usual rules
+    apply."""
     for since_s in (20.0, 60.0, 130.0):
         assert lengths_since_shift(demand_after_shift(since_s, after), 0.7, 0.7) is None
 
 
 def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
-    """However sure: of a recorded trace some minutes are always a fifth longer than others."""
+    """However significant: some minutes of a recorded trace are always a fifth longer than
+    others."""
     assert lengths_since_shift(demand_after_shift(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
     clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
     turned = demand_after_shift(20.0, (4000.0, 215.0))

@@ -6,7 +6,7 @@ from autoscaler.estimate.memoize import memoize
 
 
 def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_own() -> None:
-    """The object is the key: equal ones are not compared."""
+    """The object is the key; equal objects are not compared."""
     asked: list[list[int]] = []
 
     @memoize(8)
@@ -20,7 +20,8 @@ def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_ow
 
 
 def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> None:
-    """Objects made and dropped a thousand times share addresses; none gets another one's answer."""
+    """Objects created and dropped a thousand times share addresses; none gets another one's
+    result."""
 
     @memoize(4)
     def first(numbers: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""Burstiness: none is claimed of Poisson arrivals, about CV^2 of clustered ones."""
+"""Burstiness: none for Poisson arrivals, about CV^2 for clustered ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_clustered_arrivals_are_claimed_near_the_square_of_their_cv(rate: float,
 
 
 def test_few_blocks_claim_nothing() -> None:
-    """Four minutes, however wild."""
+    """Four minutes are too few for any estimate."""
     wild = tuple((10, 100 if index % 2 else 0) for index in range(24))
     assert dispersion(wild).confirmed == 1.0
     assert dispersion(()) == POISSON
@@ -61,7 +61,7 @@ def test_a_step_and_a_slow_swing_are_no_bursts(seed: int) -> None:
 
 
 def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
-    """Gaps in telemetry look like neither silence nor bursts."""
+    """Gaps in telemetry count neither as silence nor as bursts."""
     rng = np.random.default_rng(3)
     covered = rng.integers(0, 11, 180)
     blocks = tuple((int(s), int(rng.poisson(5.0 * s))) for s in covered)

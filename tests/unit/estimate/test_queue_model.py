@@ -1,4 +1,4 @@
-"""Requests in flight against Little's law and the queue of chance."""
+"""Requests in flight against Little's law and the random queue."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_many_slots_are_held_to_three_sigma() -> None:
 
 
 def test_a_load_beyond_capacity_explains_no_more_than_a_full_fleet() -> None:
-    """Otherwise an overload would be explained by itself."""
+    """Otherwise an overload would explain itself."""
     ready = [combo(12.8, 50.0)]
     assert (
         max_explained_in_flight(30.0, ready, LENGTHS)
@@ -80,7 +80,7 @@ def test_a_load_beyond_capacity_explains_no_more_than_a_full_fleet() -> None:
 
 
 def test_an_overload_is_sized_by_its_requests_and_capped_by_what_the_rate_can_be() -> None:
-    """N / L = 2 at 8 req/s asks for 16, and for 11 where the rate is 11 at most."""
+    """N / L = 2 at 8 req/s gives 16, and 11 if the rate is 11 at most."""
     ready = [combo(12.8, 50.0)]
     found = detect_overload(160, 8.0, 20.0, ready, LENGTHS)
     assert found is not None
@@ -93,7 +93,7 @@ def test_an_overload_is_sized_by_its_requests_and_capped_by_what_the_rate_can_be
 
 
 def test_no_overload_within_chance_or_without_what_serves() -> None:
-    """106 of 80 are chance; nothing is measured without combos, or expected without a rate."""
+    """106 of 80 are within chance; no measurement without combos, no expectation without a rate."""
     ready = [combo(12.8, 50.0)]
     assert detect_overload(106, 8.0, 20.0, ready, LENGTHS) is None
     assert detect_overload(107, 8.0, 20.0, ready, LENGTHS) is not None

@@ -1,4 +1,4 @@
-"""Lengths to plan at: longer is believed soon, shorter late, noise never."""
+"""Planned lengths: longer requests count soon, shorter ones late, noise never."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
 def test_longer_requests_are_believed_as_evidence_grows(
     requests: int, least: float, most: float
 ) -> None:
-    """Twice as long: planned for as ever more of it, though the long window is of before."""
+    """Twice as long: the estimate follows step by step, although the long window is older."""
     before = means(1000.0, 200.0, 2000)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(means(2000.0, 200.0, requests), before))
     assert least <= found.input_tokens / 1000.0 <= most
@@ -73,7 +73,8 @@ def test_longer_requests_are_believed_as_evidence_grows(
 
 
 def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
-    """Two thirds as long: nothing on few requests or little time, near the mean on enough."""
+    """Two thirds as long: no change after few requests or little time, near the mean after
+    enough."""
     short = means(667.0, 133.0, 4000)
     few = means(667.0, 133.0, SHORTER_MIN_REQUESTS - 1)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(short, few)) is DECLARED
@@ -101,7 +102,7 @@ def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> Non
 
 
 def test_answers_that_ended_first_are_not_taken_for_all_of_them() -> None:
-    """A minute after traffic began the long answers are under way: those that ended are short."""
+    """A minute after traffic began, long answers are still running: the finished ones are short."""
     ended = replace(means(250.0, 50.0, 400), completions=350)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(ended, ended, EARLY_S))
     assert found.input_tokens < 500.0
@@ -116,7 +117,7 @@ def test_idle_minutes_are_no_time_in_which_requests_were_seen() -> None:
 
 
 def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
-    """After a step up the long window still says short: the estimate must not go back and forth."""
+    """After a step up the long window is still short: the estimate must not go back and forth."""
     demand = demand_of(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))
     raised = estimate_lengths(DECLARED, DECLARED, demand)
     assert raised.input_tokens > 1500.0
@@ -130,7 +131,7 @@ def test_the_declared_lengths_hold_back_a_handful_of_requests() -> None:
 
 
 def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
-    """Whatever is measured, the estimate is declared x 1.03^k, so that caches hit."""
+    """The estimate is always declared x 1.03^k, so that caches hit."""
     for factor in (0.4, 0.71, 1.3, 2.2):
         window = means(1000.0 * factor, 200.0, 5000)
         found = estimate_lengths(DECLARED, DECLARED, demand_of(window, window))
@@ -140,7 +141,7 @@ def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
 
 
 def test_nothing_known_changes_nothing() -> None:
-    """No telemetry, no requests: what is planned at stays, and is the same object."""
+    """No telemetry, no requests: the planned lengths stay, and are the same object."""
     other = Lengths(700.0, 50.0)
     assert estimate_lengths(other, DECLARED, UNKNOWN_DEMAND) is other
     assert estimate_lengths(other, DECLARED, demand_of(WindowLengths(), WindowLengths())) is other
@@ -187,7 +188,7 @@ def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
 
 
 def test_a_spread_as_declared_is_left_alone() -> None:
-    """Five hundred requests of the declared shape: its noise is no reason for new points."""
+    """Five hundred requests of the declared shape: their noise makes no new points."""
     rng = np.random.default_rng(7)
     for _ in range(20):
         inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, 500) + 1.0
@@ -228,7 +229,7 @@ def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
 
 
 def test_prompts_that_are_all_longer_take_the_longest_with_them() -> None:
-    """Each is half as long again: what the long window knows of the longest is of before."""
+    """Each is half as long again: the long window knows only the older longest prompts."""
     before = cut_prompts(0.06, 3000, 1)
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)

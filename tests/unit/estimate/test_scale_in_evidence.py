@@ -27,7 +27,7 @@ BLANK = Telemetry("chat", "a", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7
 
 
 def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDemand:
-    """Both serve 2 req/s; `b` stops at `silent_from_s`, with or without a goodbye."""
+    """Both serve 2 req/s; `b` stops at `silent_from_s`, with or without signing off."""
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, now_s + 1):
         at = T0 + second * 1000
@@ -55,7 +55,7 @@ def test_a_gateway_that_signed_off_is_not_missed() -> None:
 
 
 def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None:
-    """Five seconds without a word are the way of a record; a new boot is the same gateway."""
+    """A record may take five seconds to arrive; a new boot is the same gateway."""
     assert missing_evidence(two_gateways(195, leaving=False), POLICY, 7) is None
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
@@ -102,7 +102,7 @@ def waiting(requests: int) -> Reason:
 
 
 def test_gaps_and_silence_are_no_evidence() -> None:
-    """No telemetry at all, and a window that is half seen."""
+    """No telemetry at all, and a window with half of its seconds."""
     assert missing_evidence(ModelDemand(), POLICY) == Reason(ReasonCode.NO_TELEMETRY)
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(140, 201):

@@ -1,4 +1,4 @@
-"""Sketches of a window: what is read of them, and how."""
+"""The values read from the sketches of a window."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Windows: what no data, a dead series and zero traffic look like, and that ticks stay cheap."""
+"""Windows: missing data, ended series and zero traffic differ, and ticks stay cheap."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_the_newest_second_may_be_asked_for_before_anything_else() -> None:
 
 
 def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
-    """Gaps are not zeros: 4 requests/s over the 5 seconds seen, not 2 over 10."""
+    """Gaps are not zeros: 4 requests/s over the 5 reported seconds, not 2 over 10."""
     found = filled(10).stats("chat", T0 + 15_000, 10)
     assert isinstance(found, Stats) and found.req_per_s == 4.0
 
 
 @pytest.mark.parametrize("span_ms", [1000, 10_000])
 def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: int) -> None:
-    """More seconds at once than are kept, a gap longer than that, and some more."""
+    """More seconds at once than the window keeps, a longer gap, and some more."""
     windows = TelemetryWindows(600)
     every_s = span_ms // 1000
     ends = [*range(every_s, 2001, every_s), *range(9000 + every_s, 9101, every_s)]
@@ -67,7 +67,8 @@ def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: i
 
 
 def test_recent_counts_back_from_the_newest_second() -> None:
-    """Cumulative arrivals of the last 1, 2, 3 seconds, unhurt by a second without word yet."""
+    """Cumulative arrivals of the last 1, 2, 3 seconds; an unreported newest second does not
+    matter."""
     windows = filled(10)
     assert windows.all_recent(["chat"], T0 + 11_000, (1, 2, 3))[0] == ((1, 4), (2, 8), (3, 12))
 
@@ -84,7 +85,7 @@ def test_sequences_are_per_gateway_and_boot() -> None:
 
 
 def test_very_old_sequences_stay_known_as_seen() -> None:
-    """Beyond the remembered ones a low sequence is a repeat, however late it comes."""
+    """Below the kept sequences, a low one is a repeat, however late it comes."""
     windows = TelemetryWindows(86_400)
     for k in range(6000):
         windows.add(replace(BLANK, sequence=k), T0 + k * 1000)
@@ -92,7 +93,7 @@ def test_very_old_sequences_stay_known_as_seen() -> None:
 
 
 def test_gateways_show_their_last_word_while_they_live() -> None:
-    """in_flight and route_generation of the newest record; gone after ten seconds."""
+    """in_flight and route_generation of the newest record; removed after ten seconds."""
     windows = filled(5)
     (seen,) = windows.gateways("chat", T0 + 6_000)
     assert (seen.gateway, seen.in_flight, seen.route_generation) == ("g", 3, 7)
@@ -129,7 +130,7 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
 
 def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() -> None:
     """2,000 models over more than five hours and one that keeps reporting, with a horizon of ten
-    minutes: indices are reused, and each new model looks as if it were alone."""
+    minutes: indices are reused, and each new model shows only its own data."""
     windows, bytes_ = TelemetryWindows(600), {}
     for k in range(1, 2001):
         now_ms = T0 + k * 10_000
@@ -156,7 +157,7 @@ def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() ->
 
 
 def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
-    """Though nothing of it is kept any longer."""
+    """Although none of its data is kept any longer."""
     windows = filled(5)
     for k in range(1, 61):
         windows.add(replace(BLANK, model="other", sequence=k), T0 + k * 60_000)
@@ -164,7 +165,7 @@ def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
 
 
 def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
-    """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unseen."""
+    """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unobserved."""
     windows = filled(25)
     assert windows.all_blocks(["chat"], T0 + 29_000, 20)[0] == ((10, 40),)
     assert windows.all_blocks(["chat"], T0 + 30_000, 30)[0] == ((10, 40), (10, 40), (5, 20))
@@ -198,8 +199,8 @@ def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
 
 @pytest.mark.parametrize("looked", [True, False])
 def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bool) -> None:
-    """Event times are the broker's minus an age: of two records they differ by what the way took.
-    The goodbye of a boot that was replaced changes nothing."""
+    """Event times are the broker's minus an age, so the times of two records differ by their
+    delays. The sign-off of a replaced boot changes nothing."""
     windows = filled(5)
     windows.add(replace(BLANK, sequence=6), T0 + 7_009)
     if looked:
@@ -216,7 +217,7 @@ def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bo
 
 
 def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
-    """Age is of the last word; serving is of the last request."""
+    """The age is that of the last record; serving is that of the last request."""
     windows = TelemetryWindows()
     windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
     windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
@@ -289,8 +290,8 @@ def test_tokens_of_several_spans_at_once() -> None:
 
 
 def test_a_second_holds_no_more_than_the_core_can_plan_for() -> None:
-    """Any number of gateways may each say the most that a record may; the rate stays within what
-    a demand may be, and what comes in other seconds counts as ever."""
+    """Any number of gateways may each report the highest count of a record. The rate stays within
+    the limit of a demand, and other seconds count as usual."""
     windows = TelemetryWindows(600)
     most = replace(BLANK, **dict(zip(COUNTS, MOST_PER_S, strict=True)))
     for k in range(1, 40):

@@ -52,7 +52,7 @@ def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> No
     assert estimate(window_lengths(9, 11), window_lengths(900, 1100))["long"] == pytest.approx(
         0.45, abs=0.01
     )
-    # Half an hour ago it was so; the last two minutes are as planned.
+    # It was so half an hour ago; the last two minutes match the plan.
     assert estimate(window_lengths(240, 560), window_lengths(900, 1100)) == dict(PLANNED)
 
 
