@@ -87,7 +87,7 @@ class Solver:
 
 @dataclass
 class Made:
-    """A controller and what was published by its webhook. now_s: its monotonic clock."""
+    """A controller and the records of its webhook. now_s: its monotonic clock."""
 
     loop: Loop
     url: str
@@ -236,7 +236,8 @@ async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> N
 
 
 async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None:
-    """Nothing of it should run, and a series that vanishes would leave its scaler where it is."""
+    """None of its instances should run, and without a series its scaler would keep the old
+    number."""
     made.run(1, 5)
     assert min(await desired(made)) >= 1.0
     made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))
@@ -279,7 +280,7 @@ async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
 
 
 async def test_one_that_leads_again_shows_nothing_of_its_earlier_term(made: Made) -> None:
-    """Others have led meanwhile; their last counts stand until its first tick."""
+    """Others have led meanwhile; their last counts are valid until its first tick."""
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.now_s = made.loop.seated_s = 4 * 3600.0

@@ -1,4 +1,4 @@
-"""A controller says where it takes the word of strangers."""
+"""A controller states where it accepts unauthenticated input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several batches at once: what goes in comes out, each where it went in."""
+"""Several batches at once: each request leaves the lane that it entered."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from autoscaler.serving.lifecycle import (
 @pytest.mark.parametrize("state", InstanceState)
 @pytest.mark.parametrize("event", LifecycleEvent)
 def test_an_event_is_in_the_table_or_raises(state: InstanceState, event: LifecycleEvent) -> None:
-    """Every pair of state and event is decided; an illegal one names what would be legal."""
+    """The table decides every pair of state and event; the error of an illegal one names the legal
+    ones."""
     if (state, event) in TRANSITIONS:
         assert after(state, event) is TRANSITIONS[(state, event)]
         return

@@ -1,4 +1,4 @@
-"""Routing of one model: what is applied, refused, ejected and taken back."""
+"""Routing of one model: routes applied, refused, ejected and restored."""
 
 from __future__ import annotations
 
@@ -241,7 +241,8 @@ def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
 
 
 def test_what_other_gateways_sent_takes_slots_and_turns_the_choice() -> None:
-    """Told loads choose the least loaded and bound what is sent; forgotten, it is turns again."""
+    """Reported loads choose the least loaded instance and bound its requests; without reports the
+    router uses round robin again."""
     ends = tuple(Endpoint(end.instance, end.address, 4) for end in (A, B))
     here = router(RouteGroup("g", 1.0, ends))
     here.report_load(A, 3, 0)

@@ -1,4 +1,4 @@
-"""Which model answers by its score, and what a prompt, a header or a scorer says of that."""
+"""The model that answers a score, and the score from a prompt, a header or a scorer."""
 
 from __future__ import annotations
 

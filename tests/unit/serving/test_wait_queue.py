@@ -117,7 +117,7 @@ def test_a_wait_without_any_instance_is_shorter_than_one_for_room() -> None:
 
 
 def test_those_who_leave_are_forgotten() -> None:
-    """Ten thousand come and go while nothing serves: nothing of them stays."""
+    """Ten thousand requests come and leave while no instance serves: none stays in memory."""
     here = line()
     stays = here.join(0, NONE, 0)
     for order in range(1, 10_001):
@@ -143,6 +143,6 @@ def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_c
 
 
 def test_who_waits_for_a_cold_start_may_wait_for_all_of_it() -> None:
-    """A node that takes 12 minutes: the queue's own ten minutes would refuse what is held."""
+    """A node takes 12 minutes to start: the queue's own ten minutes would refuse held requests."""
     assert wait_limits_ms(30_000.0, 600_000.0, 720.0) == (1_440_000.0, 1_440_000.0)
     assert wait_limits_ms(30_000.0, 600_000.0, 0.0) == (30_000.0, 600_000.0)

@@ -93,7 +93,7 @@ def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longe
 
 
 def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
-    """One stray request four minutes ago: three minutes without any are not clumped."""
+    """One stray request four minutes ago: three minutes without requests are not clustered."""
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     idle = steady(*[0.0] * 15)
     stray = replace(idle, blocks=(*idle.blocks[:-24], (10, 1), *idle.blocks[-23:]))
@@ -248,7 +248,7 @@ def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
 
 
 def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
-    """Arrivals doubled a moment ago; what ended all met its limits."""
+    """Arrivals doubled a moment ago; all finished requests met their limits."""
     doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
     seen = view(ModelDemand((), doubled))
     state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)

@@ -143,7 +143,7 @@ def test_the_first_proof_orders_more_than_what_runs_may_be_worth_by_a_new_valuat
 
 
 def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
-    """4% more over half an hour proves 4%, give or take what is not known of it."""
+    """4% more over half an hour proves 4%, plus or minus the uncertainty."""
     blocks = ((10, 1040),) * 180
     seen = ModelDemand((), stats(12_480, 120), blocks=blocks, reported_ms=T0)
     found = proven(seen, 100.0)

@@ -1,4 +1,4 @@
-"""The picture of a run: records folded into what the view and the summary show."""
+"""The picture of a run: records folded into the data of the view and the summary."""
 
 from __future__ import annotations
 

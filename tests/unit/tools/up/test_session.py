@@ -1,4 +1,5 @@
-"""The start of a run: the load begins with the whole first fleet, or says what is missing."""
+"""The start of a run: the load begins with the whole first fleet, or the run names the missing
+part."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ SPEED = 10.0
 
 
 class FakeTime:
-    """A monotonic clock that only sleeping moves, and what happens at some of its seconds."""
+    """A monotonic clock that only sleeping advances, with events at some of its seconds."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -230,7 +231,7 @@ def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
 async def test_a_screen_that_stopped_ends_the_wait_with_its_reason(
     clock: FakeTime, task: str, error: Exception, raised: type[Exception], said: str
 ) -> None:
-    """It says what failed, not that no instance was ready."""
+    """The message names the failure, not that no instance was ready."""
 
     async def fail() -> None:
         raise error

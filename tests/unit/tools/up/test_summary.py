@@ -86,7 +86,8 @@ def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str,
 
 
 def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Picture) -> None:
-    """A full disk, or a load generator that was killed; what was in flight has no answer."""
+    """A full disk, or a killed load generator: the last reported counts remain, and requests in
+    flight have no answer."""
     told = {"sent": 5, "served": 2, "failed": 1}
     text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
     assert "attainment not known" in text
