@@ -31,7 +31,7 @@ PROOF_TESTS = 30_000_000
 """Item tests per group when all covers within the gap are listed."""
 PROOF_NODES = 4
 """The search tree may have this many times the nodes of another MIP."""
-_TIME = 0.8
+_TIME = 0.5
 """Share of the time that is left."""
 
 
