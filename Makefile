@@ -57,6 +57,7 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python deploy/rooms.py --check
+	$(BIN)/python deploy/language.py
 	$(BIN)/python deploy/reason_codes.py --check
 
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)

@@ -77,7 +77,7 @@ class PipProgress:
             return f"unpacking {self._packages} packages, {self._mb:.0f} MB downloaded"
         return f"{min(self._seen, self._packages)} of {self._packages} packages, {self._mb:.0f} MB"
 
-    def done(self) -> str:
+    def summary(self) -> str:
         """Return the final progress; packages for other platforms were skipped."""
         return f"{self._seen} packages, {self._mb:.0f} MB downloaded"
 
@@ -140,11 +140,11 @@ def make(venv: Path, dev: bool) -> None:
     with Progress("installing") as progress:
         wanted = [part for lock in locks for part in ("-r", str(lock))]
 
-        def told(line: str) -> None:
+        def show_line(line: str) -> None:
             progress.detail = count.read(line)
 
-        run([*pip, "--require-hashes", *wanted], log, told)
-        progress.detail = count.done()
+        run([*pip, "--require-hashes", *wanted], log, show_line)
+        progress.detail = count.summary()
     if dev:
         return
     with Progress("installing shoal itself"):

@@ -19,7 +19,7 @@ from autoscaler.explain.text import FAMILIES  # noqa: E402  the path comes first
 _HEAD = """# Reason codes
 
 Every decision record (topic `decisions`, `shoal explain --json`, `/v1/explain`) carries `codes`:
-the reason codes of what was decided, then those of the reasons behind them, each once. `reason` is
+the reason codes of the decision, then those of the reasons behind them, each once. `reason` is
 the same as a sentence for people, and may be worded otherwise in a later version. A program reads
 the codes alone: a code keeps its meaning. A later version may add codes, so a code that is not
 listed here is no error. A record of a version without codes has none.

@@ -237,7 +237,7 @@ def _measure(options: argparse.Namespace) -> int:
         name = "fidelity-vllm" if options.engine == "vllm" else "fidelity"
         put(options.page, f"{name}-prefill", lines, chart(runs, "prefill"))
         put(options.page, f"{name}-decode", [], chart(runs, "decode"))
-    return 0 if all(one.held for one in comparisons) else 1
+    return 0 if all(one.is_within_limit for one in comparisons) else 1
 
 
 if __name__ == "__main__":

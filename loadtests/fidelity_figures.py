@@ -93,7 +93,7 @@ class Comparison:
         return self.pairs > 0 and self.runs <= MOST_BETWEEN_RUNS
 
     @property
-    def held(self) -> bool:
+    def is_within_limit(self) -> bool:
         """Whether the simulator's deviation is within the limit."""
         return self.judged and self.simulated <= self.bar
 
@@ -124,7 +124,7 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
     rows = [
         (
             one.phase, str(one.pairs), f"{one.simulated:.1%}", f"{one.shift_ms:+.1f} ms",
-            f"{one.runs:.1%}", f"{one.bar:.1%}", "yes" if one.held else "no",
+            f"{one.runs:.1%}", f"{one.bar:.1%}", "yes" if one.is_within_limit else "no",
             f"{CORAL[one.phase]:.1%}",
         )
         for one in comparisons

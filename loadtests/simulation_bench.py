@@ -169,7 +169,9 @@ def day(span_s: float, draw: Draw) -> None:
     for name, run in (("requests", simulate), ("rates", simulate_rates)):
         timed = Timed(ControllerUnderTest(), scenario.end_s)
         timeline, took = under(timed, partial(run, scenario, timed, timed.plan))
-        scores.append(_said(f"{name}: {span_s / 3600:.1f} h", timeline, scenario, lengths, took))
+        scores.append(
+            _print_score(f"{name}: {span_s / 3600:.1f} h", timeline, scenario, lengths, took)
+        )
     one, other = scores
     points = 100.0 * (other.slo_attainment - one.slo_attainment)
     print(
@@ -186,7 +188,9 @@ def week(path: Path, hours: float) -> None:
     timed = Timed(trial.decider, trial.scenario.end_s, plan_with=trial.plan)
     timeline, took = under(timed, partial(simulate_rates, trial.scenario, timed, timed.plan))
     days = workload.scenario.duration_s / 86_400
-    _said(f"{path.name}: {days:.2f} days", timeline, workload.scenario, setting.lengths, took)
+    _print_score(
+        f"{path.name}: {days:.2f} days", timeline, workload.scenario, setting.lengths, took
+    )
 
 
 def under(timed: Timed, run: Callable[[], Timeline]) -> tuple[Timeline, str]:
@@ -202,7 +206,7 @@ def under(timed: Timed, run: Callable[[], Timeline]) -> tuple[Timeline, str]:
     )
 
 
-def _said(
+def _print_score(
     what: str, timeline: Timeline, scenario: Scenario, lengths: Mapping[str, Lengths], took: str
 ) -> Score:
     found = score(timeline, scenario, lengths)

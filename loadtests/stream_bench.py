@@ -207,7 +207,7 @@ class _Followed:
         self._count(records, ends_ms)
         due, self.seen = self.seen // self.look_each, self.seen + len(records)
         if self.seen // self.look_each > due:
-            self.look()
+            self.query_windows()
 
     def timed(self, records: TelemetryBatch, ends_ms: Times) -> None:
         """Count the records, and keep their append times until the next query."""
@@ -216,7 +216,7 @@ class _Followed:
         self._count(records, ends_ms)
         self.waiting += ends_ms.tolist()
 
-    def look(self) -> None:
+    def query_windows(self) -> None:
         """Query the windows as a tick does; all waiting records are in them then."""
         observe_demand(self.windows, self.models, Policy(), self.clock.now_ms())
         self.looks += 1
@@ -230,7 +230,7 @@ class _Followed:
         while True:
             await self.pace.next(1.0, never)
             began_s = self.clock.now_s()
-            self.look()
+            self.query_windows()
             self.pace.tick_finished(began_s)
 
 
@@ -239,7 +239,7 @@ async def _ours(followed: _Followed, count: int) -> float:
     began = time.process_time()
     await followed.source.replay(followed.sink)
     if count % followed.look_each:
-        followed.look()
+        followed.query_windows()
     took = time.process_time() - began
     assert followed.seen == count, f"{followed.seen} of {count} records"
     return took

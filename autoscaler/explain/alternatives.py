@@ -72,7 +72,7 @@ def best_alternative(
     if abs(more) < _CENT:
         return Rejected(kinds, "costs the same")
     if more < 0.0 and any(target.now for target in plan.targets_of(model)):
-        return Rejected(kinds, f"{more:+.2f} USD/h, but what runs stays", more)
+        return Rejected(kinds, f"{more:+.2f} USD/h, but running instances stay", more)
     return Rejected(kinds, f"{more:+.2f} USD/h", more)
 
 

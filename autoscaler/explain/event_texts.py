@@ -171,7 +171,7 @@ def _not_ready(reason: Reason, _: Text) -> str:
 
 def _stray(reason: Reason, _: Text) -> str:
     where = reason.names[0]
-    return f"{reason.subject} runs on {where} and nobody assigned it: its executor stops it"
+    return f"{reason.subject} runs on {where} without an assignment: its executor stops it"
 
 
 def _price_set_aside(reason: Reason, _: Text) -> str:

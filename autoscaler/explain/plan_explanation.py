@@ -152,13 +152,13 @@ def _bound_by(
 
 
 def _memory(service: Service, node: NodeSlice) -> str:
-    """KV memory with its size: "KV memory (31 GB beside 141 GB of weights on 4xL40S)"."""
+    """KV memory with its size: "KV memory (31 GB next to 141 GB of weights on 4xL40S)"."""
     spec = service.architecture
     weights_gb = spec.weight_bytes / 1e9
     kv_gb = usable_gb(spec, node.gpu, node.gpus) - weights_gb
     where = f"{node.gpus}x{short_gpu_name(node.gpu.name)}"
     return (
-        f"KV memory ({kv_gb:.0f} GB beside {weights_gb:.0f} GB of weights on {where}; "
+        f"KV memory ({kv_gb:.0f} GB next to {weights_gb:.0f} GB of weights on {where}; "
         "more GPUs per instance would give more)"
     )
 

@@ -18,7 +18,7 @@ _MOST = 2000  # characters of a reason, as a decision record allows
 Family = Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]]
 
 FAMILIES: Mapping[str, Family] = {
-    "Why all models are planned anew": TRIGGER_TEXTS,
+    "Why all models are planned again": TRIGGER_TEXTS,
     "Why so much demand is planned for": TARGET_TEXTS,
     "What makes up a change, or is missing from it": CHANGE_TEXTS,
     "Why a change waits": GUARD_TEXTS,

@@ -1,6 +1,6 @@
-"""How many copies of which configurations, and who does which part of the work.
+"""Choice of copies per configuration and of the share of the work that each one does.
 
-The one program behind budget mode and component graphs. Work comes in types; a type is done by
+This one program serves budget mode and component graphs. Work comes in types; a type is done by
 activities (on one configuration, or along a path over several), and an activity keeps a copy of
 each of its configurations busy for some seconds per request. With z the requests/s of an activity
 and s how often per second the whole work is done:
@@ -8,10 +8,10 @@ and s how often per second the whole work is done:
     sum of z over a type's activities = work[type] s
     sum over activities of busy[c, a] z[a] <= y[c]          copies y on whole nodes, for a budget
 
-Demystifying Cost-Efficiency (sec. 4.3) minimises the makespan T = 1 / s with fractions x = z T / f;
-in those terms the program is bilinear (x / y), in these it is linear, so one MIP gives the optimum
-and its bound. Cornserve (sec. 4.2, App. B) has the same program with paths. Arrays only: knows no
-model and no pool.
+Demystifying Cost-Efficiency (sec. 4.3) minimises the makespan T = 1 / s with fractions x = z T / f.
+In those terms the program is bilinear (x / y); in these it is linear, so one MIP gives the optimum
+and its bound. Cornserve (sec. 4.2, App. B) has the same program with paths. The input is arrays
+only, without models and pools.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ _IMPOSSIBLE = (
 class MixProblem:
     """Configurations (n), activities (a), types of work (w), kinds of nodes (k).
 
-    busy (n, a): seconds that one request of an activity takes of a copy. type_of (a,): whose work
-    it does. work (w,): requests (or requests/s) of each type. usage (k, n): GPUs of a kind that one
-    copy takes. node_gpus, node_usd_per_h, node_max (k,): size, price and number of the nodes.
-    budget_usd_per_h: inf = none. copies_min, copies_max (g,): bounds on the copies of the
-    configurations in each group (g, n). capped (q, a), capped_types (q, w), capped_share (q,): at
-    most this share of the work of these types by these activities.
-    together (t, k), together_max (t,): kinds of nodes of which there are at most so many in all.
-    What is there already (empty: nothing): taken (k,) GPUs of others; node_min (k,) nodes that are
-    paid for in any case; running (n,) copies, beyond which each one costs start_usd_per_h (n,) when
-    plans that do as much are compared; copies_low (n,): that stay whatever the plan is.
+    busy (n, a): seconds for which one request of an activity occupies a copy. type_of (a,): the
+    type of an activity. work (w,): requests (or requests/s) of each type. usage (k, n): GPUs of a
+    kind that one copy takes. node_gpus, node_usd_per_h, node_max (k,): size, price and number of
+    the nodes. budget_usd_per_h: inf = none. copies_min, copies_max (g,): bounds on the copies of
+    the configurations in each group (g, n). capped (q, a), capped_types (q, w), capped_share (q,):
+    largest share of the work of these types that these activities may do. together (t, k),
+    together_max (t,): sets of kinds of nodes with their largest total number.
+
+    Existing fleet (empty: none): taken (k,): GPUs in use by others; node_min (k,): nodes that are
+    paid for in any case; running (n,): copies, beyond which each one costs start_usd_per_h (n,)
+    when plans with the same work are compared; copies_low (n,): copies that every plan keeps.
     """
 
     busy: Floats
@@ -91,9 +92,9 @@ class MixProblem:
 
 
 def alone(rates: Floats) -> tuple[Floats, Ints, Ints]:
-    """(busy, type_of, configuration) of activities on one configuration each.
+    """Return (busy, type_of, configuration) of activities on one configuration each.
 
-    rates (n, w): requests/s of a type that one copy does when it does nothing else; 0 = never.
+    rates (n, w): requests/s of a type by a copy that does nothing else; 0 = never.
     """
     config, type_of = np.nonzero(rates > 0.0)
     busy = np.zeros((len(rates), len(config)))
@@ -103,11 +104,12 @@ def alone(rates: Floats) -> tuple[Floats, Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A serving plan. copies (n,), nodes (k,), fractions (a,): of its type's work each.
+    """A serving plan. copies (n,), nodes (k,), fractions (a,): share of its type's work for each
+    activity.
 
-    multiple: how often the work fits into one unit of time, so 1 / multiple is the makespan;
-    bound: no plan reaches more, None where no such is known. usd_per_h: of the nodes. solved: ended
-    by proof.
+    multiple: how often the work fits into one unit of time, so 1 / multiple is the makespan; bound:
+    no plan reaches more, None if no bound is known. usd_per_h: of the nodes. solved: the search
+    ended by proof.
     """
 
     copies: Ints
@@ -120,7 +122,7 @@ class Mix:
 
 
 class Unfound(Enum):
-    """Why there is no plan. IMPOSSIBLE: that is proven; LIMIT: a limit ended the search first."""
+    """Reason for a missing plan. IMPOSSIBLE: proven; LIMIT: a limit ended the search first."""
 
     IMPOSSIBLE = auto()
     LIMIT = auto()
@@ -129,9 +131,12 @@ class Unfound(Enum):
 def most_work(
     problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6, slack: float = 1e-7
 ) -> Mix | Unfound:
-    """The plan with the largest multiple and, of those that do as much but for `slack`, the one of
-    least cost and starts, for which half of `seconds` is added; IMPOSSIBLE: not even a little of
-    every type can be done."""
+    """The plan with the largest multiple and, among those within `slack` of it, the one of least
+    cost and starts.
+
+    That second search may take half of `seconds` in addition. IMPOSSIBLE: some type cannot be
+    served at all.
+    """
     if len(problem.unserved):
         return Unfound.IMPOSSIBLE
     form = _Form(problem)
@@ -148,7 +153,7 @@ def most_work(
 
 @dataclass(frozen=True, slots=True)
 class Cheapest:
-    """A plan of least cost, and the bound that no plan's cost is below."""
+    """A plan of least cost, and a lower bound on the cost of every plan."""
 
     mix: Mix
     bound_usd_per_h: float
@@ -171,7 +176,7 @@ def least_cost(
 
 
 def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
-    """The largest multiple that is found within the limits; 0 where there is no plan."""
+    """The largest multiple found within the limits; 0 without a plan."""
     if len(problem.unserved):
         return 0.0
     got = _Form(problem).solve(seconds, gap)
@@ -179,17 +184,19 @@ def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
 
 
 def most_copies(problem: MixProblem, group: int, multiple: float, seconds: float) -> float:
-    """The most copies of `group`, beside all other bounds, with which at least `multiple` can be
-    reached, as far as is found within the limits."""
+    """The most copies of `group` with which a plan reaches at least `multiple`, under all other
+    bounds, as found within the limits."""
     form = _Form(problem)
     got = form.solve(seconds, 1e-3, multiple=multiple, most_of=problem.groups[group])
     return 0.0 if isinstance(got, Unfound) else float(problem.groups[group] @ got.copies)
 
 
 def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) -> Mix | None:
-    """The best assignment to copies that are given; with `fractions` (a,) what these reach.
+    """The best assignment of work to given `copies`; with `fractions` (a,) the work that these
+    achieve.
 
-    None where some type gets nowhere."""
+    None if some type is not served at all.
+    """
     if fractions is None:
         return _Form(problem).settle(copies, None, solved=True)
     return _reached(problem, copies, fractions, None, solved=True)
@@ -205,7 +212,7 @@ def _by_type(problem: MixProblem, weight: Floats) -> Floats:
 def _reached(
     problem: MixProblem, copies: Ints, fractions: Floats, bound: float | None, solved: bool
 ) -> Mix | None:
-    """What `fractions` (a,) of the work reach on `copies`; None where they leave work undone."""
+    """The work that `fractions` (a,) achieve on `copies`; None if they leave some work undone."""
     done = np.bincount(problem.type_of, weights=fractions, minlength=len(problem.work))
     busy = problem.busy @ (fractions * problem.work[problem.type_of])
     if np.any(np.abs(done - 1.0) > 1e-6) or np.any((busy > 0.0) & (copies <= 0)):
@@ -225,7 +232,7 @@ def _or_zeros(values: Floats, size: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """Copies and the multiple; bound of the objective (multiple, or USD/h), infinite where none is
+    """Copies and the multiple; bound of the objective (multiple, or USD/h), infinite if none is
     known."""
 
     copies: Ints
@@ -251,13 +258,13 @@ class _Form:
     def _rows(self) -> None:
         p, n = self.problem, self.n
         z = np.arange(self.activities) + self.first
-        for w in range(len(p.work)):  # all of a type is done, s times over
+        for w in range(len(p.work)):  # the whole work of a type is done s times
             mine = z[p.type_of == w]
             self._row([*mine, self.s], [*np.ones(len(mine)), -p.work[w]], 0.0, 0.0)
         for c in range(n):  # a copy is busy for at most all of its time
             takes = np.flatnonzero(p.busy[c])
             self._row([*z[takes], c], [*p.busy[c, takes], -1.0], -_INF, 0.0)
-        for kind in range(self.k):  # copies stand on whole nodes
+        for kind in range(self.k):  # copies run on whole nodes
             used = np.flatnonzero(p.usage[kind])
             left = [*p.usage[kind, used], -p.node_gpus[kind]]
             taken = _or_zeros(p.taken, self.k)[kind]
@@ -277,7 +284,7 @@ class _Form:
             allowed = -p.capped_share[q] * work
             self._row([*z[of], self.s], [*np.ones(int(of.sum())), allowed], -_INF, 0.0)
 
-        for c in range(self.columns - self.s - 1):  # what does not run yet is started
+        for c in range(self.columns - self.s - 1):  # copies beyond the running ones are started
             running = _or_zeros(p.running, n)[c]
             self._row([c, self.s + 1 + c], [1.0, -1.0], -_INF, running)
 
@@ -325,7 +332,7 @@ class _Form:
         )
 
     def settle(self, copies: Ints, bound: float | None, solved: bool) -> Mix | None:
-        """The best assignment to `copies`, an LP: its fractions lack the MIP's tolerances."""
+        """The best assignment to `copies`, by an LP whose fractions lack the MIP's tolerances."""
         got = self.solve(_SETTLE_S, 0.0, copies=copies)
         if isinstance(got, Unfound) or got.multiple <= 1e-12:
             return None

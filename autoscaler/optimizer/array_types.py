@@ -1,4 +1,4 @@
-"""Names of the array types that the planner passes around. Owns nothing else."""
+"""Array types of the planner and the optimizer."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""How much can be served where not all demand can be met.
+"""Best effort: the fractions of the demand that can be served if not all of it can.
 
-Owns the order: class by class the largest smallest fraction, and where that is not all of it, row
-by row as much as can be had without taking from any other. A row that follows one which goes short
-asks for less. Classes are tried together and halved where that fails, since few fail. The largest
-fraction is found by bisection: whether a given one can be served at all is far easier to say than
-how much can be, because the solver may round what whole columns must do for it. It begins at the
-relaxation, rounded and filled up, so that a plan is at hand however little time there is. Once the
-time is up, each class that is left gets what it is filled up to. Knows nothing of costs.
+Class by class the smallest fraction is maximised. If a class is not served in full, each of its
+rows then gets as much as possible without taking from any other. A row that follows an underserved
+row asks for less. Classes are tried together and halved on failure, since few fail. The largest
+fraction is found by bisection, because a check of a given fraction is far easier than a
+maximisation: the solver may round whatever whole columns must serve for it. The search begins at
+the relaxation, rounded and filled up, so that a plan exists at any time limit. Once the time is up,
+each further class gets only the amount by which the plan can be filled up.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 _PRECISION = 1e-3
 """Relative: a fraction this near to its bound is as large as can be. A smaller one is none."""
 _ALONE = 1e-2
-"""The same of a row alone, of what is left to it by its class."""
+"""The same for a single row, relative to the share that its class leaves to it."""
 _STEP = 0.5
-"""Of the time that is left, for what comes first: a class, then each of its rows."""
-_LOOK = 0.1
-"""Of that and of the work, for the first look at whether a fraction can be served."""
+"""Share of the remaining time for the next step: a class, then each of its rows."""
+_FIRST_TEST = 0.1
+"""Share of that time and work for the first test of a fraction."""
 _ALL = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """`counts` (n,) that serve `target` (m,) of each row; `bound` (m,): no plan serves a larger
-    smallest fraction of what the row's class asks for, where what comes before it gets its
-    target."""
+    smallest fraction of the demand of the row's class, if the classes before it get their target.
+    """
 
     counts: Ints
     target: Floats
@@ -51,8 +51,8 @@ class Served:
 def most_served(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
 ) -> Served:
-    """The fractions that can be served, found within the limits; at least what `start` (n,) serves
-    where it fits."""
+    """The fractions that can be served, as found within the limits; at least those of `start` (n,)
+    if it fits."""
     search = _Search(problem, options)
     if start is not None and not faults(problem, start, search.target):
         search.counts = start
@@ -66,7 +66,7 @@ def most_served(
 
 class _Search:
     """steps: rows that are raised together, and whether they are a whole class. `problem` has as
-    demand what the rows of `declared` ask for, and `target` counts on that."""
+    demand the present demand of the rows of `declared`, to which `target` refers."""
 
     def __init__(self, problem: AllocationProblem, options: SolveOptions) -> None:
         rows = len(problem.demand_req_per_s)
@@ -78,12 +78,12 @@ class _Search:
         self.limits: list[str] = []
 
     def run(self) -> None:
-        # So many steps are known to fail together; 0: not known. All of them did.
+        # This many steps are known to fail together; 0: unknown. At first all of them are.
         failing = len(self.steps)
         while self.steps:
             many = max(1, failing // 2) if failing else len(self.steps)
             if self.options.is_over():
-                many = 1  # there is nothing to search for
+                many = 1  # no search is possible
             rows = self._asking(np.concatenate([rows for rows, _ in self.steps[:many]]))
             if not len(rows):
                 del self.steps[:many]
@@ -101,7 +101,7 @@ class _Search:
                 self._hold(rows, np.full(len(rows), served))
                 if whole:
                     self.bound[rows] = max(most, served)
-                    if self.counts.any():  # without it and without time nothing is known
+                    if self.counts.any():  # without a plan there is nothing to fill up
                         full = np.ones(len(self.target))
                         self.counts = filled(self.problem, self.counts, rows, full)
                     if self.options.is_over():
@@ -111,13 +111,13 @@ class _Search:
                 failing = 0
 
     def _hold(self, rows: Ints, served: Floats) -> None:
-        """What comes later leaves these fractions to `rows`: a hair below what is possible, so that
-        rounding cannot make it impossible."""
+        """Reserve these fractions for `rows` in later steps: slightly below the possible, so that
+        rounding cannot make them impossible."""
         self.target[rows] = np.where(served >= _ALL, 1.0, served * (1.0 - 1e-8))
 
     def _asking(self, rows: Ints) -> Ints:
-        """Those of `rows` that ask for anything, and `problem` for what all ask for now: rows still
-        to come as if they got all of it."""
+        """Return those of `rows` with a demand, and set `problem` to the present demand of all
+        rows; later rows count as fully served."""
         if self.declared.follows:
             got = self.target.copy()
             got[np.concatenate([rows for rows, _ in self.steps])] = 1.0
@@ -131,9 +131,10 @@ class _Search:
         return _fractions(self.problem, self.counts)
 
     def _raise(self, rows: Ints, together: bool) -> float:
-        """Better counts for the smallest fraction of `rows`, and its bound.
+        """Improve the counts for the smallest fraction of `rows`; returns its bound.
 
-        together: rows of several steps, for which all that matters is whether they get all."""
+        together: rows of several steps, for which only full service matters.
+        """
         precision = _PRECISION if len(rows) > 1 else _ALONE
         options = self.options if together else self.options.within(_STEP)
         found = largest_fraction(
@@ -166,9 +167,10 @@ def largest_fraction(
     all_or_nothing: bool = False,
 ) -> Largest:
     """Counts (n,) that serve the largest smallest fraction of `rows`, and at least `target` (m,) of
-    each row as `counts` do, which are kept if nothing is better.
+    each row as `counts` do, which are kept if no better ones exist.
 
-    all_or_nothing: ends where it is not 1."""
+    all_or_nothing: the search ends if the fraction cannot be 1.
+    """
     active = np.zeros(len(target), dtype=bool)
     active[rows] = True
     search = _Fraction(problem, active, target, options, counts)
@@ -179,7 +181,7 @@ def largest_fraction(
         return Largest(search.counts, 1.0, ("wall_clock",))
     search.relax()
     if search.bound >= _ALL:
-        search.look(1.0, _LOOK)
+        search.is_reachable(1.0, _FIRST_TEST)
     if not all_or_nothing:
         search.climb(precision)
     limits = search.limits if search.is_far(precision) and not all_or_nothing else ()
@@ -200,22 +202,22 @@ class _Fraction:
     ) -> None:
         self.problem, self.active, self.target, self.options = problem, active, target, options
         self.counts = counts
-        self.now, self.all = self._worth(counts)
+        self.now, self.all = self._evaluate(counts)
         self.most = self.bound = 1.0
         self.limits: tuple[str, ...] = ()
         self.mips = self.nodes = 0
 
     def is_far(self, precision: float) -> bool:
-        """Whether the fraction is farther than this from what can be hoped for."""
+        """Whether the fraction is farther than `precision` from the largest possible one."""
         return self.now < _ALL and self.most - self.now > precision * max(self.now, _PRECISION)
 
     def fill(self) -> None:
-        """What fits beside `counts`: a plan to hold on to, whatever time there is."""
+        """Add to `counts` all that fits: a first plan for any time limit."""
         full = np.where(self.active, 1.0, self.target)
         self._offer(filled(self.problem, self.counts, np.flatnonzero(self.active), full))
 
     def relax(self) -> None:
-        """A bound, the columns to search, and a better plan to hold on to, by the relaxation."""
+        """Find by the relaxation a bound, the columns to search, and a better first plan."""
         rows, others = np.flatnonzero(self.active), np.flatnonzero(~self.active)
         full = np.where(self.active, 1.0, self.target)
         got, self.bound = most_fraction(self.problem, self.active, self.target, self.options)
@@ -227,12 +229,13 @@ class _Fraction:
         self.chosen = by_relaxation(self.problem, got, most, self.counts)
 
     def climb(self, precision: float) -> None:
-        """As far as time and work allow. A look that a limit ends proves nothing: the next asks
-        for less and may take longer, and in the end it begins at the top again."""
-        share, failed = _LOOK, self.most
+        """Raise the fraction as far as time and work allow. A check that a limit ends proves
+        nothing: the next one asks for less and may take longer, and finally the bisection restarts
+        at the top."""
+        share, failed = _FIRST_TEST, self.most
         while self.is_far(precision) and not self.options.is_over():
             asked = 0.5 * (self.now + failed)
-            if self.look(asked, share):
+            if self.is_reachable(asked, share):
                 continue
             failed = asked
             if self.most > asked:
@@ -242,8 +245,8 @@ class _Fraction:
             if failed - self.now <= precision * max(self.now, _PRECISION):
                 failed = self.most
 
-    def look(self, asked: float, share: float) -> bool:
-        """Whether a plan was found for this fraction, with this share of time and work."""
+    def is_reachable(self, asked: float, share: float) -> bool:
+        """Whether a plan exists for this fraction, as found with this share of time and work."""
         target = np.where(self.active, asked, self.target)
         got = any_plan(self.chosen.problem, target, self.options, share)
         self._count(got)
@@ -261,12 +264,12 @@ class _Fraction:
             self.limits = (got.limit,)
 
     def _offer(self, counts: Ints, asked: float = 0.0) -> None:
-        least, all_ = self._worth(counts)
+        least, all_ = self._evaluate(counts)
         least = max(least, asked)  # the solver's tolerance
         if (least, all_) > (self.now, self.all) and not faults(self.problem, counts, self.target):
             self.counts, self.now, self.all = counts, least, all_
 
-    def _worth(self, counts: Ints) -> tuple[float, float]:
+    def _evaluate(self, counts: Ints) -> tuple[float, float]:
         served = _fractions(self.problem, counts)
         return float(served[self.active].min()), float(served.sum())
 

@@ -1,7 +1,7 @@
-"""The last word before a plan is returned: its numbers, recomputed in floating point.
+"""Final check of a plan: its numbers, recomputed in floating point.
 
-Owns the re-check of counts against capacity, bounds and demand, and the result made of it. Knows
-nothing of how the counts came to be.
+Counts are checked against capacity, bounds and demand before a result is made of them,
+independently of the search.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ SHORT = 1e-7
 
 
 def faults(problem: AllocationProblem, counts: Ints, target: Floats) -> str:
-    """What is wrong with `counts` (n,) for `target` (m,) shares of demand; empty if nothing."""
+    """List the faults of `counts` (n,) for `target` (m,) shares of demand; empty without a
+    fault."""
     if (counts < 0).any() or (counts > problem.upper + 1e-9).any():
         return f"count of column {int(np.argmax(counts > problem.upper))} out of bounds"
     room = 1e-7 * np.maximum(1.0, problem.capacity)
@@ -39,7 +40,7 @@ def checked(
     options: SolveOptions,
     limits: tuple[str, ...],
 ) -> AllocationResult:
-    """The result for `counts`, or a failed one that says which check they did not pass."""
+    """The result for `counts`, or a failed one that names the failed check."""
     why = faults(problem, counts, target)
     if why:
         return failed(problem, f"the plan failed its check: {why}", limits)
@@ -69,7 +70,7 @@ def checked(
 
 
 def failed(problem: AllocationProblem, reason: str, limits: tuple[str, ...]) -> AllocationResult:
-    """No usable plan, and why."""
+    """A result without a usable plan, and the reason."""
     rows = len(problem.demand_req_per_s)
     return AllocationResult(
         status=Status.FAILED,

@@ -1,7 +1,7 @@
-"""Parts of a problem that have nothing to do with each other, and their results as one.
+"""Independent parts of a problem, and the union of their results.
 
-Models that share no pool, no budget and no promise are planned one after the other: the parts
-together are as good as the whole, their bounds add up, and each search is far smaller.
+Models that share no pool, no budget and no promise are planned separately: the union of the parts
+is as good as a plan of the whole, their bounds add up, and each search is far smaller.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def only(problem: AllocationProblem, ids: Ints) -> AllocationProblem:
 
 
 def parts(problem: AllocationProblem) -> tuple[Part, ...]:
-    """The parts that demand anything, the smallest first; columns of no part count nothing.
+    """The parts with a demand, the smallest first; columns outside all parts have the count 0.
 
     Two columns are of one part if they serve, or use, the same row.
     """
@@ -105,7 +105,7 @@ def _distinct(values: Ints, limit: int) -> Ints:
 
 
 def _joined(one: Ints, other: Ints, rows: int) -> Ints:
-    """The component of every row, as its smallest row, where `one` and `other` are linked."""
+    """The component of every row, as its smallest row, if `one` and `other` are linked."""
     of_row = np.arange(rows)
     while True:
         least = of_row.copy()

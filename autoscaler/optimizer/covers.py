@@ -39,7 +39,8 @@ def cheapest_by_covers(
     problem: AllocationProblem, target: Floats, limits: Limits, start: Ints | None = None
 ) -> tuple[Ints | None, float, tuple[str, ...]]:
     """Counts (n,) of least cost that serve `target` (m,) shares (None: none found), the proven
-    bound, and the limits that struck. `start` (n,): a plan to begin with, if it serves that."""
+    bound, and the limits that ended the search. `start` (n,): a plan to begin with, if it serves
+    that."""
     form = cover_form(problem, target)
     got = solve_decomposed(
         form.decomposed, SearchLimits.of(limits), None, _given(form, problem, target, start)
@@ -50,8 +51,8 @@ def cheapest_by_covers(
 
 
 def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limits) -> ExactResult:
-    """A plan that serves `target` (m,) of each row, whatever its cost; none where that is proven
-    or a limit struck."""
+    """A plan that serves `target` (m,) of each row, at any cost; None if that is proven impossible
+    or a limit ended the search."""
     form = cover_form(problem, target)
     got = solve_decomposed(form.decomposed, SearchLimits.of(replace(limits, gap=1.0)), None)
     if got.plan is not None:
@@ -64,8 +65,8 @@ def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limit
 def fraction_bound_by_covers(
     problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
 ) -> float:
-    """A fraction of the `active` (m,) rows above which it is proven that no plan serves it beside
-    `fixed` (m,) of the others; 1 where nothing is proven."""
+    """A proven upper bound on the fraction of the `active` (m,) rows that a plan can serve in
+    addition to `fixed` (m,) of the others; 1 without a proof."""
     low, high = 0.0, 1.0
     within = SearchLimits.of(limits.within(_FOR_BOUND))
     middle = 1.0

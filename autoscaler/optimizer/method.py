@@ -1,6 +1,6 @@
-"""How a problem is searched, by its structure: one MIP, or the decomposition into covers.
+"""Choice of the search by the structure of a problem: one MIP, or the decomposition into covers.
 
-Both answer the same questions: the cheapest plan, any plan, and how large a fraction can be served.
+Both find the cheapest plan, any plan, and the largest fraction that can be served.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cheapest(
     problem: AllocationProblem, target: Floats, limits: Limits, start: Ints | None
 ) -> tuple[Ints | None, float, tuple[str, ...]]:
     """Counts of least cost at `target` (m,) shares of demand (None: none found), their bound, and
-    the limits that struck. `start` (n,): counts to begin at."""
+    the limits that ended the search. `start` (n,): counts to begin at."""
     if limits.is_over():
         return None, 0.0, ("wall_clock",)
     if is_decomposed(problem):
@@ -63,8 +63,8 @@ def cheapest(
 def any_plan(
     problem: AllocationProblem, target: Floats, limits: Limits, share: float
 ) -> ExactResult:
-    """A plan that serves `target` (m,) of each row, whatever its cost, with this share of the time
-    and of the nodes; none where that is proven or a limit struck."""
+    """A plan that serves `target` (m,) of each row, at any cost, with this share of the time and of
+    the nodes; none if that is proven impossible or a limit ended the search."""
     if is_decomposed(problem):
         return any_plan_by_covers(problem, target, limits.within(share))
     nodes = max(1, int(limits.mip_nodes * share))
@@ -74,8 +74,8 @@ def any_plan(
 def most_fraction(
     problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
 ) -> tuple[Relaxed | None, float]:
-    """The relaxation of the largest fraction t <= 1 of the `active` (m,) rows beside `fixed` (m,)
-    of the others, its value being -t, and a bound on t. None where it takes too long."""
+    """The relaxation of the largest fraction t <= 1 of the `active` (m,) rows in addition to
+    `fixed` (m,) of the others, with the value -t, and a bound on t. None if it takes too long."""
     bound = 1.0
     if is_decomposed(problem):
         bound = fraction_bound_by_covers(problem, active, fixed, limits)

@@ -1,7 +1,7 @@
-"""One MIP over the columns of a problem.
+"""A MIP over the columns of a problem.
 
-Owns building it from arrays, the relaxations of cost and of the smallest fraction, and reading back
-with the solver's own proven bound. Demand rows are divided by their demand, so the solver's
+It is built from arrays and read back with the solver's own proven bound; the relaxations of cost
+and of the smallest fraction are here too. Demand rows are divided by their demand, so the solver's
 tolerance is relative to it.
 """
 
@@ -35,8 +35,9 @@ _LIMITS = {
 class ExactResult:
     """Counts (None: no plan found) and the proven bound of the objective.
 
-    `limit`: what ended the search before a proof, be it that no plan exists; empty where nothing
-    did. `nodes`: of the search tree."""
+    `limit`: the reason why the search ended before a proof of the optimum, which may be that no
+    plan exists; empty without one. `nodes`: of the search tree.
+    """
 
     counts: Ints | None
     bound: float
@@ -65,14 +66,15 @@ def minimise_cost(
 def any_plan_by_milp(
     problem: AllocationProblem, target: Floats, nodes: int, seconds: float
 ) -> ExactResult:
-    """A plan that serves `target` (m,) of each row, whatever its cost; none where that is proven
-    or a limit struck. Cost guides the search: without one it takes several times as long."""
+    """A plan that serves `target` (m,) of each row, at any cost; none if that is proven impossible
+    or a limit ended the search. The cost guides the search, which takes several times as long
+    without it."""
     return _run(_cost_lp(problem, target), problem, nodes, seconds, plans=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """The LP relaxation: its value, the reduced costs (n,) and the counts (n,), in parts too."""
+    """The LP relaxation: its value, the reduced costs (n,) and the fractional counts (n,)."""
 
     value: float
     reduced: Floats
@@ -83,7 +85,7 @@ def fraction_relaxed(
     problem: AllocationProblem, active: Bools, fixed: Floats, seconds: float
 ) -> Relaxed | None:
     """The relaxation of the largest t <= 1 such that the `active` (m,) rows are served t and the
-    others `fixed` (m,); its value is -t. None where it is not found within `seconds`."""
+    others `fixed` (m,); its value is -t. None if it is not found within `seconds`."""
     return _relaxation(_fraction_lp(problem, active, fixed), problem.columns, seconds)
 
 
@@ -150,9 +152,11 @@ def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
 
 
 def _upper(problem: AllocationProblem) -> Floats:
-    """Bounds of the columns; no plan of least cost runs more than serves all demand alone.
+    """Upper bounds of the columns: a plan of least cost uses no column more often than serves all
+    demand alone.
 
-    Only columns that serve and provide nothing are cut: what a node provides may be needed by many.
+    Only columns that serve and provide nothing are cut, because many columns may need the capacity
+    of a node.
     """
     upper = problem.upper.astype(np.float64).copy()
     alone = np.full(problem.columns, 0.0)
@@ -176,8 +180,8 @@ def _run(
     hope_s: float = math.inf,
     plans: int = 0,
 ) -> ExactResult:
-    """hope_s: after so long without a plan the search ends, as the rest of the time is for what can
-    be served at all. plans: it ends with so many (0 = any)."""
+    """hope_s: the search ends after this time without a plan, because the rest of the time is for
+    the best effort. plans: it ends with this number of plans (0 = any)."""
     solver = mip_solver(nodes, seconds, gap)
     if plans:
         solver.setOptionValue("mip_max_improving_sols", plans)
@@ -200,7 +204,7 @@ def _run(
 
 
 def _give_up(event: Any, hope_s: float) -> None:
-    """HiGHS calls this now and then."""
+    """Callback that HiGHS calls from time to time."""
     seen = event.data_out
     if seen.running_time > hope_s and not seen.mip_primal_bound < math.inf:
         event.interrupt()

@@ -1,8 +1,9 @@
-"""The general allocation problem as arrays: what may be chosen, what it uses, what it must serve.
+"""The general allocation problem as arrays: columns to choose, resources they use, demand they
+serve.
 
-Owns the array form and its validation: every price, rate, demand and capacity is refused by name
-before any solver sees it. Knows nothing of models, GPUs, regions or transitions: the planner writes
-those as columns and rows (see `columns.py`), and nothing of how the problem is solved.
+The arrays are validated here: an error names every wrong price, rate, demand or capacity before
+any solver sees it. The planner writes models, GPUs, regions and transitions as columns and rows
+(see `columns.py`).
 
     minimise   cost . x
     subject to serve(x)[i] >= demand[i]     for every demand row i
@@ -26,8 +27,8 @@ from autoscaler.optimizer.array_types import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """Demand row `row` asks for at most `least + share x served`, where `served` is what row `of`,
-    of a class before it, gets of its own demand. `least` may be negative."""
+    """Demand row `row` asks for at most `least + share x served`, with `served` the part of row
+    `of`, of a class before it, that is served. `least` may be negative."""
 
     row: int
     of: int
@@ -39,11 +40,11 @@ class Follows:
 class AllocationProblem:
     """Columns j < n, demand rows i < m, resource rows q < k, all in compressed column form.
 
-    `serve_indptr` (n + 1,), `serve_row`, `serve_rate` (requests/s, positive): what columns serve.
+    `serve_indptr` (n + 1,), `serve_row`, `serve_rate` (requests/s, positive): service by column.
     `use_indptr` (n + 1,), `use_resource`, `use_amount` (any unit of the row; negative provides).
     `cost_usd_per_h` (n,) finite and >= 0, `upper` (n,) >= 0 (inf: as many as capacity allows),
-    `demand_req_per_s` (m,) > 0, `priority` (m,) class of each row, 0 served first when not all can
-    be, `capacity` (k,) finite and >= 0. `follows`: rows that ask for less where others get less.
+    `demand_req_per_s` (m,) > 0, `priority` (m,) class of each row, 0 served first if not all can
+    be, `capacity` (k,) finite and >= 0. `follows`: rows that ask for less if others get less.
     """
 
     cost_usd_per_h: Floats
@@ -81,11 +82,11 @@ class AllocationProblem:
 
     @property
     def columns(self) -> int:
-        """How many columns there are."""
+        """Number of columns."""
         return len(self.cost_usd_per_h)
 
     def asked_req_per_s(self, target: Floats) -> Floats:
-        """What rows ask for where each gets `target` (m,) of its demand (m,); 0 or more."""
+        """Demand of the rows (m,) if each gets `target` (m,) of its demand; 0 or more."""
         asked: Floats = self.demand_req_per_s.astype(np.float64)
         for one in self.follows:
             if target[one.of] < 1.0:
@@ -94,18 +95,18 @@ class AllocationProblem:
         return asked
 
     def served_req_per_s(self, counts: Ints) -> Floats:
-        """What `counts` (n,) serves, by demand row (m,)."""
+        """Requests/s that `counts` (n,) serve, by demand row (m,)."""
         rows = len(self.demand_req_per_s)
         return _totals(counts, self.serve_indptr, self.serve_row, self.serve_rate, rows)
 
     def used(self, counts: Ints) -> Floats:
-        """What `counts` (n,) uses, by resource row (k,)."""
+        """Resources that `counts` (n,) use, by resource row (k,)."""
         rows = len(self.capacity)
         return _totals(counts, self.use_indptr, self.use_resource, self.use_amount, rows)
 
 
 def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) -> Floats:
-    """The sum over the columns, by row: few of many columns count anything."""
+    """The sum over the columns, by row; only columns with a count are visited."""
     ids = np.flatnonzero(counts)
     at, offsets = entries_of(indptr, ids)
     each = np.repeat(counts[ids], np.diff(offsets)) * amount[at]
@@ -113,7 +114,7 @@ def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) ->
 
 
 def entries_of(indptr: Ints, ids: Ints) -> tuple[Ints, Ints]:
-    """Where the entries of the columns `ids` are, and their offsets by column."""
+    """Positions of the entries of the columns `ids`, and their offsets by column."""
     length = np.diff(indptr)[ids]
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     at = np.repeat(indptr[ids] - offsets[:-1], length) + np.arange(offsets[-1])
@@ -128,7 +129,8 @@ def check_numbers(
     strict: bool = False,
     infinite: bool = False,
 ) -> None:
-    """Refuse an array that has another shape or a number that is not allowed, by name and place."""
+    """Refuse an array with another shape or with a number out of range; the error names field and
+    index."""
     if values.shape != shape:
         raise InvalidValue(field, values.shape, f"an array of shape {shape}")
     if values.dtype.kind not in "fiu":

@@ -1,7 +1,4 @@
-"""What a solve was asked to do and what came of it, as values.
-
-Owns options, the status and the result. Knows nothing of any solver.
-"""
+"""Options, status and result of a solve, as values."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from autoscaler.optimizer.array_types import Floats, Ints
 
 
 class Status(StrEnum):
-    """How a solve ended."""
+    """The way in which a solve ended."""
 
     OPTIMAL = "optimal"  # cost equals the proven bound
-    WITHIN_GAP = "within_gap"  # the proven gap is at most the one asked for
+    WITHIN_GAP = "within_gap"  # the proven gap is at most the requested one
     LIMIT = "limit"  # feasible, but a work limit ended the search above that gap
     BEST_EFFORT = "best_effort"  # demand cannot be met in full; the smallest fraction is maximised
     FAILED = "failed"  # no usable plan came out; the caller keeps its last good one
@@ -26,10 +23,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a search, when it has ended.
+    """A finished step of a search.
 
-    `columns` that it considered, and how many of them it `built` into a linear or integer program.
-    The best `bound_usd_per_h` so far, and the `cost_usd_per_h` of the best plan (inf: none yet).
+    `columns`: the considered columns; `built`: those of them in a linear or integer program. The
+    best `bound_usd_per_h` so far, and the `cost_usd_per_h` of the best plan (inf: none yet).
     `elapsed_s` on the caller's clock; 0 without one.
     """
 
@@ -50,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a search may end.
+    """Limits that end a search.
 
     `gap`: relative gap at which to stop. `time_limit_s` counts on `elapsed_s`, a monotonic clock of
     the caller that starts at 0 (the core reads none); without one, only work is limited and the
@@ -78,8 +75,8 @@ class Limits:
         return self.left_s() <= 0.0
 
     def within(self, share: float, least_s: float = 0.0) -> Self:
-        """The same for a search that may use this share of the time that is left, and `least_s` of
-        it in any case."""
+        """The same limits for a search that may use this share of the remaining time, and `least_s`
+        of it in any case."""
         left_s = max(0.0, self.left_s())
         if math.isinf(left_s) or self.elapsed_s is None:
             return self
@@ -87,7 +84,7 @@ class Limits:
         return replace(self, time_limit_s=max(1e-3, until_s))
 
     def anew(self, share: float) -> Self:
-        """The same for a search that begins now and may use this share of the whole time."""
+        """The same limits for a search that begins now and may use this share of the whole time."""
         if self.elapsed_s is None:
             return self
         return replace(self, time_limit_s=self.elapsed_s() + share * self.time_limit_s)
@@ -95,9 +92,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions(Limits):
-    """Limits of a solve. Where the time strikes, the result says so.
+    """Limits of a solve. The result names a time limit that ended it.
 
-    `spare`: the share of the time that is left to the caller where one of the first `spare_classes`
+    `spare`: the share of the time that is left to the caller if one of the first `spare_classes`
     classes cannot be served in full.
     """
 
@@ -110,9 +107,9 @@ class AllocationResult:
     """A checked plan with its proof.
 
     `counts` (n,) by column. `lower_bound_usd_per_h` bounds the cost of every plan that serves
-    `served_target` of each row (1 unless best effort). `served_fraction` (m,): of what the row asks
-    for beside the targets of others; `served_fraction_bound` (m,): no plan serves a larger smallest
-    fraction of the row's priority class.
+    `served_target` of each row (1 unless best effort). `served_fraction` (m,): served part of the
+    row's demand, which depends on the targets of other rows; `served_fraction_bound` (m,): no plan
+    serves a larger smallest fraction of the row's priority class.
     """
 
     status: Status

@@ -1,7 +1,7 @@
-"""A plan in a moment, where there is no time for a search: parts of columns rounded, and filled up.
+"""A quick plan without a search: fractional counts are rounded, and the plan is filled up.
 
-Owns rounding what a relaxation counts so that it fits, and adding column by column what still
-fits. Knows nothing of bounds.
+The counts of a relaxation are rounded so that they fit, then columns that still fit are added one
+by one. The plan has no bound.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ take few steps and no row all that there is."""
 
 
 def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
-    """Whole counts (n,) of the largest of some shares of `parts` (n,) that fits: fewer of what
-    uses, more of what provides."""
+    """Whole counts (n,) of the largest of some shares of `parts` (n,) that fits: columns that use
+    resources are rounded down, those that provide them up."""
     uses = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
     provides = np.zeros(problem.columns, dtype=np.bool_)
     provides[uses[problem.use_amount < 0]] = True
@@ -33,9 +33,12 @@ def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
 
 
 def filled(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats) -> Ints:
-    """`counts` (n,) and what else fits. In turn the row of `rows` that lacks the largest share of
-    its demand gets, of the columns that fit, the one that serves most of what is missing to
-    `target` (m,) for its cost; until each has its target, or nothing fits it."""
+    """`counts` (n,) with all further columns that fit.
+
+    In turn, the row of `rows` that lacks the largest share of its demand gets one column: among
+    those that fit, the one that serves most of the missing part of `target` (m,) for its cost. This
+    ends when each row has its target, or no column fits it.
+    """
     counts = counts.copy()
     left = problem.capacity - problem.used(counts)
     missing = problem.demand_req_per_s * target - problem.served_req_per_s(counts)
@@ -70,7 +73,7 @@ def filled(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats)
 
 
 def _fits(problem: AllocationProblem, ids: Ints, counts: Ints, left: Floats) -> Bools:
-    """Which of the columns `ids` fit once more into what is `left` (k,)."""
+    """Those of the columns `ids` that fit once more into the remaining capacity `left` (k,)."""
     first, many = problem.use_indptr[ids], np.diff(problem.use_indptr)[ids]
     of = np.repeat(np.arange(len(ids)), many)
     at = np.arange(len(of)) + np.repeat(first - np.cumsum(many) + many, many)

@@ -1,7 +1,6 @@
-"""Which columns go into a MIP when there are more than it can take.
+"""Choice of the columns of a MIP if there are more than it can take.
 
-Owns the choice by the reduced costs of the LP relaxation, and whether the choice loses anything.
-Knows nothing of the MIP.
+The reduced costs of the LP relaxation select the columns, and show whether the selection is exact.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ alone takes longer. Over fewer columns only the relaxation's bound holds, which 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The problem over the columns `ids`, of `columns` in all. `cutoff`: no plan that costs less
-    than this holds a column that was left out (reduced-cost fixing)."""
+    than this uses a column that was left out (reduced-cost fixing)."""
 
     problem: AllocationProblem
     ids: Ints
@@ -55,7 +54,7 @@ def select(
     seconds: float = math.inf,
 ) -> tuple[Selection, float | None]:
     """At most `most` columns: those that `keep` counts and those of the least reduced cost; and the
-    value of the LP relaxation (a lower bound), where it is found within `seconds`."""
+    value of the LP relaxation (a lower bound), if it is found within `seconds`."""
     got = relaxed(problem, target, seconds)
     return by_relaxation(problem, got, most, keep), None if got is None else got.value
 
@@ -63,8 +62,8 @@ def select(
 def by_relaxation(
     problem: AllocationProblem, got: Relaxed | None, most: int, keep: Ints | None
 ) -> Selection:
-    """The same by a relaxation at hand, whatever it minimises; by bare cost without one. Of those
-    that are as good the ones that it uses, then the cheapest."""
+    """Select columns by a given relaxation with any objective; without one by cost alone. Among
+    columns of equal reduced cost, those that it uses come first, then the cheapest."""
     everything = np.arange(problem.columns)
     if problem.columns <= most:
         return Selection(problem, everything, problem.columns, np.inf)

@@ -1,7 +1,7 @@
-"""One function for every allocation problem: `solve`.
+"""`solve`: the entry point for every allocation problem.
 
-Each independent part of the problem is solved by itself; where the demand of a part cannot be met,
-the plan serves as much as possible and costs the least for that.
+Each part of the problem is solved by itself. If its demand cannot be met, the result is the least
+cost of the best effort.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _END_S, _MOST_FOR_END = 6e-7, 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Incumbent:
     """Counts that serve `target` (m,) of each row, the bound of their cost, and that of the
-    fractions (m,). rough: there was no time to search for more."""
+    fractions (m,). rough: there was no time for a further search."""
 
     counts: Ints
     bound: float
@@ -46,23 +46,24 @@ class _Found:
 def solve(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
 ) -> AllocationResult:
-    """Cheapest counts that serve all demand, with a proven bound; best effort where that cannot be.
+    """Cheapest counts that serve all demand, with a proven bound; best effort if that is
+    impossible.
 
-    start (n,): counts of a plan that may be good already.
-    Deterministic under the work limits of `options`. Every returned plan was checked anew in
-    floating point; one that fails the check comes back as FAILED, never as a plan.
+    start (n,): counts of a plan that may be good already. Deterministic under the work limits of
+    `options`. Every plan is checked again in floating point before it is returned; a plan that
+    fails the check comes back as FAILED.
     """
     rows = len(problem.demand_req_per_s)
     counts = np.zeros(problem.columns, dtype=np.int64)
     bound, limits = 0.0, list[str]()
     options = _without_the_end(options, problem)
     found = tuple(part for part in parts(problem) if part.ids.size)
-    target = np.zeros(rows)  # of what no column serves
+    target = np.zeros(rows)  # 0 for rows without a column
     for part in found:
         target[part.rows] = 1.0
     fraction_bound = target.copy()
     options = _after(options, problem, target)
-    if options.spare and len(found) > 1:  # what is short leaves time to the caller: it comes first
+    if options.spare and len(found) > 1:  # short parts first: they leave time
         found = tuple(sorted(found, key=lambda part: _may_be_served(part.problem, options)))
     to_do = sum(len(part.ids) for part in found)
     for part in found:
@@ -82,7 +83,7 @@ def solve(
 
 
 def _without_the_end(options: SolveOptions, problem: AllocationProblem) -> SolveOptions:
-    """The same without the time that it takes to fill up and check a plan of so many columns."""
+    """The same options without the time to fill up and check a plan of this number of columns."""
     if problem.columns < _MANY:
         return options
     end_s = min(_MOST_FOR_END * options.time_limit_s, _END_S * problem.columns)
@@ -91,11 +92,12 @@ def _without_the_end(options: SolveOptions, problem: AllocationProblem) -> Solve
 
 def _part(
     problem: AllocationProblem, options: SolveOptions, share: float, start: Ints | None
-) -> _Found | tuple[str, ...]:
-    """One part in its share of the time, in more of it where that is not enough for any search."""
+) -> _Incumbent | tuple[str, ...]:
+    """Solve one part in its share of the time, or in more of it if that is not enough for any
+    search."""
     while True:
         got = _solved(problem, options.within(share, _LEAST_S), start)
-        enough = not got.rough if isinstance(got, _Found) else "wall_clock" not in got
+        enough = not got.rough if isinstance(got, _Incumbent) else "wall_clock" not in got
         if enough or share >= 1.0 or options.is_over():
             return got
         share = min(1.0, max(2.0 * share, 2.0 * _LEAST_S / max(_LEAST_S, options.left_s())))
@@ -103,16 +105,16 @@ def _part(
 
 def _solved(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None
-) -> _Found | tuple[str, ...]:
-    """All demand if that can be, else as much as can be; the limits if no plan was found."""
+) -> _Incumbent | tuple[str, ...]:
+    """Serve all demand if possible, else as much as possible; the limits if no plan was found."""
     whole = np.ones(len(problem.demand_req_per_s))
     counts, bound, limits = cheapest(problem, whole, options, start)
     if counts is not None:
-        return _Found(counts, bound, whole, whole, limits)
+        return _Incumbent(counts, bound, whole, whole, limits)
     rough = options.is_over()
     served = most_served(problem, options.within(_FOR_FRACTIONS * (1.0 - options.spare)), start)
     if served.limits and not served.counts.any():
-        return served.limits  # what could be had is not known
+        return served.limits  # the possible service is unknown
     options = _after(options, problem, served.target)
     known = bound if (served.target >= 1.0).all() else 0.0
     counts, bound, more = cheapest(problem, served.target, options, served.counts)
@@ -120,11 +122,12 @@ def _solved(
     if counts is None:  # the time is up, but a plan at these fractions is at hand
         counts = served.counts
     hit = (*limits, *served.limits, *more)
-    return _Found(counts, bound, served.target, served.bound, hit, rough)
+    return _Incumbent(counts, bound, served.target, served.bound, hit, rough)
 
 
 def _after(options: SolveOptions, problem: AllocationProblem, target: Floats) -> SolveOptions:
-    """The same without the time that is left to the caller, where `target` (m,) is short."""
+    """The same options without the time that is left to the caller, if `target` (m,) falls
+    short."""
     if (target[problem.priority < options.spare_classes] < 1.0).any():
         return replace(options.within(1.0 - options.spare), spare=0.0)
     return options

@@ -1,8 +1,8 @@
 """Allocation of whole-node templates in regions (Coral, sec. 4.3), everything newly started.
 
 A template may run in every region, so templates times regions are columns. They are priced as
-arrays and not stored: a hundred models with thousands of templates fit into memory. Where not all
-demand can be served, and beside a running fleet, the columns are written out.
+arrays and not stored: a hundred models with thousands of templates fit into memory. The columns are
+written out if not all demand can be served, or if a fleet is running.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class TemplateProblem:
 @dataclass(frozen=True, slots=True)
 class TemplatePlan:
     """`rows` (n, 4): group, region, template, count; the result's counts are theirs, in this order.
-    `node_price_usd_per_h` (R, C): multipliers of the nodes, which prove the bound; zeros where
-    another proof gave it."""
+    `node_price_usd_per_h` (R, C): multipliers of the nodes, which prove the bound; zeros if another
+    proof gave it."""
 
     rows: Ints
     result: AllocationResult
@@ -75,17 +75,18 @@ class TemplatePlan:
 
 
 def can_be_served(problem: TemplateProblem) -> bool:
-    """Whether a plan was found that serves all of the demand."""
+    """Whether a plan exists that serves all of the demand, as far as the search shows."""
     return solve_decomposed(_implicit(problem), SearchLimits(gap=1.0)).plan is not None
 
 
 def solve_templates(
     problem: TemplateProblem, options: SolveOptions, running: Ints | None = None
 ) -> TemplatePlan:
-    """The cheapest instances that serve every group, or best effort where that cannot be.
+    """The cheapest instances that serve every group, or best effort if that is impossible.
 
-    `running` (r, 4): rows of a plan that runs. As many of each may be kept without the start
-    penalty; the cost is that of the change."""
+    `running` (r, 4): rows of a running plan. As many of each may be kept without the start penalty;
+    the cost is that of the change.
+    """
     if running is not None:
         check_running(problem, running)
         return _by_columns(problem, options, running)
@@ -103,8 +104,8 @@ def _by_columns(
     running: Ints | None,
     searched: tuple[Decomposed, Outcome] | None = None,
 ) -> TemplatePlan:
-    """The plan over columns that are written out; where there are too many, over those that the
-    search before, which found no plan, prices lowest."""
+    """The plan over written-out columns; if there are too many, over those of the lowest price in
+    the earlier search, which found no plan."""
     whole = problem.columns <= _MOST_COLUMNS or searched is None
     if whole or searched is None:
         made, keys = columns_of(problem, running)
@@ -132,8 +133,8 @@ def _by_columns(
 
 
 def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
-    """(group, region, template) of the `most` pairs that cost least beyond what they cover, at the
-    prices of the search."""
+    """(group, region, template) of the `most` pairs with the lowest cost beyond the value that they
+    cover, at the prices of the search."""
     weight = form.weight(got.mu)
     regions = form.money.shape[1]
     keys, excess = [], []
@@ -148,8 +149,8 @@ def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
 
 
 def _with_bound_of_all(result: AllocationResult, bound: float) -> AllocationResult:
-    """A result over some columns with the bounds that hold for all of them: `bound` in USD/h for
-    a plan that serves everything, nothing for another one."""
+    """A result over some columns with the bounds that hold for all of them: `bound` in USD/h for a
+    plan that serves all demand, none for another one."""
     served = bool((result.served_target >= 1.0).all()) and np.isfinite(bound)
     lower = min(max(0.0, bound), result.cost_usd_per_h) if served else 0.0
     status = Status.LIMIT if result.status in (Status.OPTIMAL, Status.WITHIN_GAP) else result.status
@@ -160,7 +161,8 @@ def _with_bound_of_all(result: AllocationResult, bound: float) -> AllocationResu
 
 
 def check_running(problem: TemplateProblem, running: Ints) -> None:
-    """Refuse rows that name no group, region or template, or no count, or one pair twice."""
+    """Refuse rows with an unknown group, region or template, with a wrong count, or with a repeated
+    pair."""
     seen = set()
     for row, (k, region, template, count) in enumerate(running.tolist()):
         if not 0 <= k < len(problem.nodes):
@@ -182,8 +184,8 @@ def columns_of(
     problem: TemplateProblem, running: Ints | None = None
 ) -> tuple[AllocationProblem, Ints]:
     """Every template and region of which one instance fits as a column, and its (group, region,
-    template) (n, 3). `running` (r, 4) rows of a plan that runs: as many may be kept without the
-    start penalty, in r columns before the others."""
+    template) (n, 3). `running` (r, 4): rows of a running plan; as many instances may be kept
+    without the start penalty, in r columns before the others."""
     regions, _ = problem.price_usd_per_h.shape
     keys = [] if running is None else [running[:, :3]]
     for k, nodes in enumerate(problem.nodes):
@@ -233,7 +235,7 @@ def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> A
 
 
 def _implicit(problem: TemplateProblem) -> Decomposed:
-    """Groups whose items may stand in every region: money by configuration and region."""
+    """Groups whose items may be placed in every region: money by configuration and region."""
     regions, _ = problem.price_usd_per_h.shape
     capacity = problem.available_nodes.astype(np.float64).ravel()
     groups = []

@@ -42,7 +42,7 @@ def changed_assignments(
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
     A changed node gets its generation + 1; an emptied node gets an empty assignment. A new leader
-    token publishes all nodes again. drain_timeouts_ms: by model; a node is told the longest of its
+    token publishes all nodes again. drain_timeouts_ms: by model; a node gets the longest of its
     present and former models, because a drain always comes with a change of its node. nodes: only
     these can have changed; if left out, any may have.
     """

@@ -115,7 +115,7 @@ class Chaos:
         leader = self.stack.leader()
         launched = {name: set(times) for name, times in self.topics.launches.items()}
         said = len(self.topics.decisions)
-        spare = {model for model, count in self._wanted().items() if count > _FLOOR}
+        spare = {model for model, count in self._assigned_instances().items() if count > _FLOOR}
         stalled, late = self.stack.waited_s(), self.host.late_s
         at_s, began = self._now(), time.monotonic()
         await fault.begin(self, self.rng)
@@ -200,7 +200,7 @@ class Chaos:
         short = [model for model, count in ready.items() if count < _FLOOR]
         return f"{short[0]} is below its floor" if short else ""
 
-    def _wanted(self) -> Counter[str]:
+    def _assigned_instances(self) -> Counter[str]:
         return Counter(
             one.model
             for wanted in self.topics.assignments.values()

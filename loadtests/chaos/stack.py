@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.cluster import Mode
-from loadtests.chaos.relay import Relay
+from loadtests.chaos.broker_relay import Relay
 from streams.files.shoal_yaml import Config, load_config
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, Children
@@ -137,12 +137,12 @@ class Stack:
             "--alert-token-file", str(self.folder / "token"),
         )  # fmt: skip
 
-        def said(line: Mapping[str, object]) -> None:
+        def note_leadership(line: Mapping[str, object]) -> None:
             token = line.get("leader_token")
             if line.get("ready") and isinstance(token, int) and token and "standby_of" not in line:
                 self.leads_since[name] = token, time.monotonic()
 
-        child.on_line = said
+        child.on_line = note_leadership
         return child
 
     def _gateway(self, name: str) -> Child:

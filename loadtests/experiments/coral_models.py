@@ -98,7 +98,7 @@ def on_library(setup: Setup, profile: Profile, mixes: Sequence[str], nodes: int 
             Row(mix, costs[0], costs[1] / costs[0], costs[2] / costs[0],
                 (last[1] / last[0], last[2] / last[0]))
         )  # fmt: skip
-        print(_told(setup, rows[-1]), flush=True)
+        print(_progress_line(setup, rows[-1]), flush=True)
     return rows
 
 
@@ -113,16 +113,18 @@ def on_vllm(setup: Setup, profile: Profile, mixes: Sequence[str]) -> list[Row]:
         problem = make_problem(cluster, demands, profile, options=options)
         costs = []
         for method in _METHODS:
-            plan = strategy(method).solve(_known(problem, method, gpus))
+            plan = strategy(method).solve(_method_combos(problem, method, gpus))
             if plan.shortfall_req_per_s:
                 raise InvalidValue(f"{setup.name}, {mix}: {method}", "short", "all demand served")
             costs.append(plan.cost_usd_per_h)
         rows.append(Row(mix, costs[0], costs[1] / costs[0], costs[2] / costs[0]))
-        print(_told(setup, rows[-1]), flush=True)
+        print(_progress_line(setup, rows[-1]), flush=True)
     return rows
 
 
-def _known(problem: PlanningProblem, method: str, gpus: Mapping[str, str]) -> PlanningProblem:
+def _method_combos(
+    problem: PlanningProblem, method: str, gpus: Mapping[str, str]
+) -> PlanningProblem:
     """Keep only the combos of a method: single nodes for the baselines, one GPU type for Homo."""
 
     def allowed(combo: Combo) -> bool:
@@ -235,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told(setup: Setup, row: Row) -> str:
+def _progress_line(setup: Setup, row: Row) -> str:
     return (
         f"{setup.name}, {row.name}: ours {row.usd_per_h:.2f} USD/h, "
         f"Homo x{row.homo:.2f}, Cauchy x{row.cauchy:.2f}"

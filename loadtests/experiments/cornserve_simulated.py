@@ -112,7 +112,7 @@ def routes_of(plan: ComponentPlan, model: ComponentGraph) -> RouteGroup:
     return RouteGroup("cell", plan.multiple, stages=stages, paths=tuple(paths))
 
 
-def held(run: Run, made: Callable[[float], list[GraphRequest]], start: float) -> float:
+def attained_rate(run: Run, made: Callable[[float], list[GraphRequest]], start: float) -> float:
     """The highest mean rate at which enough requests end in time."""
     low, high = 0.0, 2.0 * start
     for _ in range(_STEPS):
@@ -151,13 +151,13 @@ def row(shape: Shape, share: float, overhead: float, seconds: float, seed: int) 
         def run(requests: list[GraphRequest], group: RouteGroup = group) -> Carried:
             return carry([group], times, requests, sized)
 
-        found[name] = held(run, made, plan.multiple)
+        found[name] = attained_rate(run, made, plan.multiple)
         found[f"{name} planned for"] = plan.multiple
 
     def by_queues(requests: list[GraphRequest]) -> Carried:
         return carry_by_queues([group], model, times, requests, sized)
 
-    found["shortest queue"] = held(by_queues, made, plan.multiple)
+    found["shortest queue"] = attained_rate(by_queues, made, plan.multiple)
     return found
 
 

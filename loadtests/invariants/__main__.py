@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from loadtests.invariants.scenario import KINDS, scenario
-from loadtests.invariants.world import World
+from loadtests.invariants.simulated_run import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from topics.fleet import InstanceState
 
 if TYPE_CHECKING:
     from loadtests.invariants.controller import Controller
-    from loadtests.invariants.world import World
+    from loadtests.invariants.simulated_run import World
 
 _WAY_S = 3.0  # delay of a record and two ticks
 _TAKEOVER_S = 10.0

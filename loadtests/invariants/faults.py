@@ -23,7 +23,7 @@ from topics.topic_table import TABLE
 if TYPE_CHECKING:
     from loadtests.invariants.gateways import Gateway
     from loadtests.invariants.nodes import Node
-    from loadtests.invariants.world import World
+    from loadtests.invariants.simulated_run import World
 
 GHOST = 10**6
 """A leader token without a claim."""

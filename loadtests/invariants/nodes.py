@@ -131,7 +131,7 @@ class Node:
                 age_ms = max(0, self._broker_clock.now_ms() - append_ms)
                 expires_ms = reconcile.expires_at_ms(record, now_ms, age_ms)
                 self.state = reconcile.accept(self.state, record, expires_ms)
-        seen = {name: self._look(process, now_s) for name, process in self.processes.items()}
+        seen = {name: self._observe(process, now_s) for name, process in self.processes.items()}
         for held in self.state.instances:
             if held.has_process and held.instance not in seen:
                 seen[held.instance] = ProcessObservation(
@@ -162,7 +162,7 @@ class Node:
         if known is None or record.generation >= known[0].generation:
             self._waiting[record.leader_token] = record, append_ms
 
-    def _look(self, process: EngineProcess, now_s: float) -> ProcessObservation:
+    def _observe(self, process: EngineProcess, now_s: float) -> ProcessObservation:
         if now_s >= process.ends_s:
             return ProcessObservation(alive=False, end_reason="no CUDA device")
         ready = process.serves(now_s)

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.command in ("approve", "reject"):
         record, said = _verdict(args, broker)
     else:
-        record, said = _held(args, broker)
+        record, said = _control(args, broker)
     broker.publish([record])
     print(said)
     return 0
@@ -78,7 +78,7 @@ def _number(text: str) -> int:
     return int(digits)
 
 
-def _held(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
+def _control(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     kind = "pause" if args.command in ("pause", "resume") else "release"
     active = args.command in ("pause", "release")
     everything = getattr(args, "all", False)

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             raw = fetch(args.source)
             records = read_feed(args.kind, raw, args.source, broker.now_ms, instances)
             broker.publish(records)
-            print(f"{args.kind}: {said(records, broker.pools)}", flush=True)
+            print(f"{args.kind}: {published_text(records, broker.pools)}", flush=True)
         except UserError as error:
             if not args.follow:
                 raise
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(every_s)
 
 
-def said(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]) -> str:
+def published_text(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]) -> str:
     """The number of published pools, and those among them that the controller's `pools` lack."""
     count = len(records)
     words = f"{count} pool{'' if count == 1 else 's'} published"

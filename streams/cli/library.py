@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "show" and args.file is not None:
         return _show_file(args.file, args.json)
     profile = default_profile()
-    requests, prices = _wanted(args, profile)
+    requests, prices = _library_requests(args, profile)
     loaded = load_or_build(requests, profile, args.cache)
     for notice in loaded.notices:
         sys.stderr.write(f"shoal: {notice}\n")
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(
+def _library_requests(
     args: argparse.Namespace, profile: Profile
 ) -> tuple[tuple[LibraryRequest, ...], Mapping[str, float]]:
     """The library requests, and the lowest USD/h of each slice (empty if no prices are known)."""

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         return plan_quality.run(args, config, demands)
     fleet = load_fleet(args.fleet, cluster) if args.fleet else {}
     profile = cluster_profile(cluster)
-    if plan_budget.wanted(args, cluster):
+    if plan_budget.is_selected(args, cluster):
         return plan_budget.run(args, cluster, demands, fleet, profile)
     started_s = time.monotonic()
     chosen = strategy(args.strategy)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wanted(args: argparse.Namespace, cluster: Cluster) -> bool:
+def is_selected(args: argparse.Namespace, cluster: Cluster) -> bool:
     """Whether the options or the file select this mode."""
     return args.budget is not None or cluster.policy.spends_budget
 

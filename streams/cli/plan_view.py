@@ -191,16 +191,16 @@ def _reasons(reasons: Explanation) -> Iterator[str]:
             yield f"{model.model}: bound by {', '.join(model.bound_by)}; rejected {said}"
     for model in reasons.models:
         for relief in model.relief[:1]:
-            yield f"relief  {model.model} {relief.what} -> {_worth(relief)}"
+            yield f"relief  {model.model} {relief.what} -> {_relief_text(relief)}"
     for relief in reasons.relief[:_MOST_LINES]:
-        yield f"relief  {relief.what} -> {_worth(relief)}"
+        yield f"relief  {relief.what} -> {_relief_text(relief)}"
     if reasons.spot_loss:
         lost = ", ".join(f"{loss.model} {loss.served_fraction:.0%}" for loss in reasons.spot_loss)
         longest = max(loss.recovery_s for loss in reasons.spot_loss)
         yield f"if all spot is lost: {lost} of demand for ~{_duration(longest)}"
 
 
-def _worth(relief: Relief) -> str:
+def _relief_text(relief: Relief) -> str:
     parts = []
     if relief.serves_req_per_s > 0.0:
         parts.append(f"{relief.serves_req_per_s:.3g} req/s more served")

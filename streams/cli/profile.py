@@ -118,7 +118,7 @@ def _evaluate(args: argparse.Namespace) -> int:
             points, others, configurations=args.holdout == "configurations"
         )
     else:
-        basis = _known(points, profile)
+        basis = _fit_text(points, profile)
         pairs = holdout.estimate_all(points, profile)
     unsure = [profile.uncertain(point.spec, point.gpu) for point, _ in pairs]
     groups, classes = errors_by_group(pairs, unsure), errors_by_class(pairs)
@@ -153,7 +153,7 @@ def _fit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _known(points: Sequence[MeasuredPoint], profile: Profile) -> str:
+def _fit_text(points: Sequence[MeasuredPoint], profile: Profile) -> str:
     """Text on how many of `points` the profile was fitted to."""
     fitted = {(source.model, source.system) for source in profile.sources}
     seen = sum((point.model, point.system) in fitted for point in points)

@@ -1,7 +1,7 @@
-"""From the columns of an allocation problem to groups, and the counts of a plan back.
+"""Conversion of an allocation problem into groups, and of a plan back into counts.
 
-A problem has the form where every column serves at most one demand row and provides nothing. A
-group holds the columns of one row. A bound on the count of a column becomes a resource of its own.
+A problem has this form if every column serves at most one demand row and provides nothing. A group
+holds the columns of one row. A bound on the count of a column becomes a resource of its own.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def has_cover_form(problem: AllocationProblem) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoverForm:
-    """`problem` as groups: group i covers demand row `rows[i]`. A row of which nothing is asked has
-    none. `columns`: of the allocation problem."""
+    """`problem` as groups: group i covers demand row `rows[i]`. A row without demand has no group.
+    `columns`: of the allocation problem."""
 
     decomposed: Decomposed
     rows: Ints
@@ -101,7 +101,7 @@ def _group(problem: AllocationProblem, ids: Ints, demand: float, token: Ints) ->
     """The columns `ids` as items of one group."""
     length = np.diff(problem.use_indptr)[ids]
     indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # they lie side by side: nothing is gathered
+    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # contiguous columns need no gathering
         at: slice | Ints = slice(
             int(problem.use_indptr[ids[0]]), int(problem.use_indptr[ids[-1] + 1])
         )
@@ -130,7 +130,7 @@ def _group(problem: AllocationProblem, ids: Ints, demand: float, token: Ints) ->
 
 
 def _row_of(problem: AllocationProblem) -> Ints:
-    """The demand row of every column; the number of rows where it serves none."""
+    """The demand row of every column; the number of rows for a column that serves none."""
     serves = np.diff(problem.serve_indptr) > 0
     row = np.full(problem.columns, len(problem.demand_req_per_s), dtype=np.int64)
     row[serves] = problem.serve_row
@@ -138,7 +138,7 @@ def _row_of(problem: AllocationProblem) -> Ints:
 
 
 def _bounded(problem: AllocationProblem, row: Ints) -> Ints:
-    """Columns whose bound may be less than what the capacities and the demand leave of them."""
+    """Columns whose bound may be tighter than the capacities and the demand."""
     finite: Bools = np.isfinite(problem.upper) & (row < len(problem.demand_req_per_s))
     ids = np.flatnonzero(finite)
     if not len(ids):

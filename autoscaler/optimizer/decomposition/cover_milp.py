@@ -1,7 +1,7 @@
-"""Choose a cover for each group from pools: the small, tight MIP of the decomposition.
+"""MIP of the decomposition: it chooses a cover per group from pools, and is small and tight.
 
-Each MIP is solved in a fresh HiGHS object, because the time limit of an object counts over all of
-its runs.
+It is built as arrays and solved in a new HiGHS object, because the time limit accumulates over the
+runs of one object.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ by one and fixes few."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Counts per part, group by group, and of the free columns; what it costs; the MIP's bound.
+    """Counts per part, group by group, and of the free columns; their cost; the MIP's bound.
 
-    `excess` (k,) is by how much capacities are exceeded (zero unless it was allowed at a penalty).
-    `solved`: the MIP ended by proof, not by a limit.
+    `excess` (k,): amounts above the capacities (zero unless allowed at a penalty). `solved`: the
+    MIP ended by proof, not by a limit.
     """
 
     counts: tuple[Ints, ...]
@@ -47,7 +47,8 @@ def choose(
     penalty: Floats | None = None,
     last_fits: bool = False,
 ) -> Choice | None:
-    """min money of parts that make up a cover per group within `capacity` (k,); None if none found.
+    """Minimise the money of parts that make up a cover per group within `capacity` (k,); None if
+    none is found.
 
     With `penalty` (k,) capacities may be exceeded at that price per unit. last_fits: the last parts
     of all pools are whole covers that fit together, a choice to start from.

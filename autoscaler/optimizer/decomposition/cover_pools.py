@@ -1,6 +1,7 @@
 """Pools of near-cheapest real covers of a group, from which a small MIP chooses.
 
-A pool of the wanted size is found by a search for the price threshold that gives it.
+The search finds the price threshold that gives a pool of the requested size, and the exact cheapest
+cover.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Covers:
     offsets. `share` (p,) is the part of the demand that one serves (1: a whole cover) and `upper`
     (p,) how often it may be taken.
 
-    `within` is the excess price up to which the pool is complete; negative where it is not even
-    complete at the cheapest price. `tests` is the work spent.
+    `within` is the excess price up to which the pool is complete; negative if it is incomplete even
+    at the cheapest price. `tests` is the work spent.
     """
 
     cost: Floats
@@ -45,8 +46,8 @@ class Covers:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the searches of one pricing share: money (F, R), weights with multipliers, capacity,
-    and random marks by resource with one more for base prices (k + 1,)."""
+    """Common input of the searches of one pricing: money (F, R), weights with multipliers,
+    capacity, and random marks by resource with one more for base prices (k + 1,)."""
 
     money: Floats
     weight: Floats
@@ -113,11 +114,11 @@ def covers_within(
 def items_within(
     group: Group, scene: Scene, least: Floats, excess: float, most: int | None = None
 ) -> Covers:
-    """The single pairs that covers within `excess` are made of, each as a part of its own: all of
-    them, or the `most` with the least reduced cost.
+    """The single pairs in covers within `excess`, each as a part of its own: all of them, or the
+    `most` with the least reduced cost.
 
-    Where covers are many because small like templates may be exchanged for each other, these are
-    few, and the LP relaxation over them is tight enough.
+    If many covers differ only by the exchange of similar small templates, their pairs are few, and
+    the LP relaxation over them is tight enough.
     """
     codes, prices = group.near(scene.weight, least, excess)
     if most is not None and len(codes) > most:
@@ -148,9 +149,9 @@ def items_within(
 def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Covers:
     """The widest complete pool of at most `most` covers, up to `widest` above the bound.
 
-    Where even the cheapest price has more covers than that (all interchangeable), the first ones.
-    Where the search finds few in its `tests`, because a group alone strains the capacities, the
-    single pairs that are nearest to the bound are added.
+    If the cheapest price alone has more covers than that (all interchangeable), the pool has the
+    first ones. If the search finds few in its `tests`, because a group alone strains the
+    capacities, the single pairs that are nearest to the bound are added.
     """
     least, _ = group.cheapest(scene.weight)
     low, high, excess = 0.0, max(widest, 1e-9), max(widest, 1e-9)
@@ -195,8 +196,8 @@ def joined(first: Covers, second: Covers) -> Covers:
 def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[float, Covers]:
     """A proven bound on the price of the cheapest real cover, and the covers found at that price.
 
-    The threshold rises from nothing until a cover appears; a complete search below it proves that
-    there is none. No covers come back where none was found within `widest` above the knapsack.
+    The threshold rises from zero until a cover appears; a complete search below it proves that
+    there is none. No covers are returned if none is found within `widest` above the knapsack.
     """
     least, _ = group.cheapest(scene.weight)
     floor = float(least[UNITS])

@@ -1,8 +1,8 @@
-"""All near-cheapest real covers of one demand group, found by depth-first search.
+"""Enumeration of the near-cheapest real covers of one demand group, by depth-first search.
 
-A cover here is real: its throughputs in floating point meet the demand and its own use fits the
-capacities, so the cheapest one that an uncut search finds is exact where the knapsack's rounding
-is not. The knapsack's table is the bound of the search.
+A cover here is real: its throughputs in floating point meet the demand and its own usage fits the
+capacities. So the cheapest one that an uncut search finds is exact, although the knapsack rounds.
+The knapsack's table is the bound of the search. The enumeration is compiled.
 
 This is the route-enumeration idea of vehicle routing (set partitioning over all patterns whose
 reduced cost lies under the gap), which keeps the tight bound of the decomposition in a small MIP.
@@ -34,10 +34,10 @@ def enumerate_covers(
     max_tests: int,
     item_mark: Ints,
 ) -> tuple[Ints, Ints, int, bool]:
-    """Covers whose price is at most `threshold`, distinct by what they use.
+    """Covers whose price is at most `threshold`, distinct by their use of resources.
 
-    Items, largest throughput first: `price`, `throughput` and `item_mark` (m,), what each uses in
-    compressed rows. Marks are additive 64-bit hashes of an item's use, so covers that use the same
+    Items, largest throughput first: `price`, `throughput` and `item_mark` (m,), and their use in
+    compressed rows. Marks are additive 64-bit hashes of an item's use, so covers with the same use
     have the same sum. `capacity` by resource. `least` bounds the price of covering q units of the
     grid. Returns offsets and item indices of the covers in the order found, the item tests spent,
     and whether the search was complete.

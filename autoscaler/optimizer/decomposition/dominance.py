@@ -1,6 +1,6 @@
 """Columns that no plan needs: another one uses the same, costs no more and serves no less.
 
-Exact: whatever a plan does with such a column, it can do with the other one.
+Exact, because the other column can replace such a column in every plan.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from autoscaler.optimizer.array_types import Bools, Floats, Ints
 def dominated(
     row: Ints, indptr: Ints, resource: Ints, amount: Floats, cost: Floats, rate: Floats, may: Bools
 ) -> Bools:
-    """Which columns (n,) are dominated by another one that serves the same `row` (n,).
+    """Columns (n,) that are dominated by another one with the same `row` (n,).
 
     `indptr` (n + 1,), `resource`, `amount`: their use in compressed form. Only columns of `may`
-    (n,), of which there are as many as one wants, dominate others and are dominated.
+    (n,), which have no bound on their count, dominate others and are dominated.
     """
     out = np.zeros(len(row), dtype=np.bool_)
     key = _marks(row, indptr, resource, amount)
@@ -34,8 +34,8 @@ def dominated(
 
 
 def _marks(row: Ints, indptr: Ints, resource: Ints, amount: Floats) -> Ints:
-    """A number for each column (n,): equal where the row and the use are, and else by chance of
-    about one in 2**64 only. The sum over the entries does not depend on their order."""
+    """A number for each column (n,): equal for equal row and use, and otherwise equal only by a
+    chance of about one in 2**64. The sum over the entries does not depend on their order."""
     bits = np.ascontiguousarray(amount, dtype=np.float64).view(np.uint64)
     each = _mixed(bits + _mixed(resource.astype(np.uint64)))
     total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(each, dtype=np.uint64)])
@@ -53,7 +53,7 @@ def _mixed(values: Ints) -> Ints:
 
 
 def _repeated(key: Ints, ids: Ints) -> Ints:
-    """Those of `ids` whose key another one of them has too."""
+    """Those of `ids` whose key also occurs at another one of them."""
     mine = key[ids]
     ordered = np.sort(mine)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]

@@ -1,8 +1,8 @@
 """Dual ascent: the best Lagrangian bound, by column generation with smoothed multipliers.
 
-The bound at any multipliers is valid by itself, so a loop that is cut short still proves a bound.
-The LP relaxation of these problems lies several percent below the optimum; mixes of whole covers
-(Dantzig and Wolfe) lie within one percent of it.
+The loop alternates between the knapsacks and the master. The bound at any multipliers is valid by
+itself, so the bound of a shortened loop holds too. The LP relaxation of these problems is far below
+the optimum; mixes of whole covers (Dantzig and Wolfe) are close to it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PHASE_ONE_ROUNDS = 400
 @dataclass(frozen=True, slots=True)
 class DualResult:
     """Multipliers (k,), their bound, the master's value, whether covers can be mixed to fit at all,
-    whether the cheapest covers fit together as they are, the rounds spent, and whether time ran out
-    before bound and mix met."""
+    whether the cheapest covers fit together as they are, the number of rounds, and whether time ran
+    out before bound and mix met."""
 
     mu: Floats
     bound: float
@@ -40,7 +40,7 @@ class DualResult:
 
 
 def use_of(group: Group, codes: Ints, features: int) -> Floats:
-    """What a cover uses by resource (R * F,)."""
+    """Use of a cover by resource (R * F,)."""
     places = group.allowed.shape[1]
     use = np.zeros(places * features)
     for code in codes:
@@ -63,8 +63,7 @@ def ascend(
 
     With `money=False` covers are free and only artificial cover costs: a positive bound proves that
     no mix of covers fits the capacities. Stops early above `stop_above`, and when the time of
-    `limits` runs out. None: a group has no cover
-    at all, whatever the capacities.
+    `limits` runs out. None: a group has no cover, at any capacities.
     """
     features = problem.money.shape[0]
     capacity = problem.capacity
@@ -87,7 +86,7 @@ def ascend(
         if bound > best:
             best, best_mu = bound, mu
         if bound < 0.0 and spent == 1 and mu.any():
-            mu = np.zeros(len(capacity))  # multipliers of another demand; none at all prove more
+            mu = np.zeros(len(capacity))  # multipliers of another demand; zeros prove more
             continue
         if master is None:
             start = np.array([50.0 * s[0] + 1.0 for s in solutions]) if money else None

@@ -1,6 +1,7 @@
-"""The first plan over all groups: a MIP's choice from the pools or, of many covers, a rounded mix.
+"""The first plan over all groups: the choice of a MIP from the pools or, for many covers, a rounded
+mix.
 
-It may still exceed capacities, at a price; the neighbourhood search repairs it.
+The plan may still exceed capacities, at a price per unit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def first_plan(
     penalty: Floats,
     limits: SearchLimits,
 ) -> tuple[Incumbent | None, Work]:
-    """The best choice from the pools; where none fits, the one that exceeds capacities least."""
+    """The best choice from the pools; if none fits, the one that exceeds capacities least."""
     work = Work()
     if sum(len(p) for p in pools) > FIRST_COLUMNS:
         made = [
@@ -61,10 +62,10 @@ def first_plan(
 
 
 def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """The LP mix of whole covers, rounded group by group; to repair.
+    """The LP mix of whole covers, rounded group by group; needs repair.
 
-    A MIP over thousands of covers spends its time at the root; the mix takes a second and tells
-    which few covers of a group to choose from.
+    A MIP over thousands of covers spends its time at the root. The mix is quick and shows which few
+    covers of a group to choose from.
     """
     whole = [take(p, np.flatnonzero(p.share >= 1.0)) for p in pools]
     dearest = np.array([float(p.cost.max(initial=0.0)) for p in whole])
@@ -83,9 +84,9 @@ def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> In
 
 
 def greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """Group by group the whole cover that adds least money and excess; to repair.
+    """Group by group the whole cover that adds least money and excess; needs repair.
 
-    Groups with least choice come first, then the dearest. None where one has no whole cover.
+    Groups with least choice come first, then the dearest. None if a group has no whole cover.
     """
     order = sorted(
         range(len(pools)), key=lambda k: (len(pools[k]), -float(pools[k].cost.min(initial=np.inf)))

@@ -1,8 +1,8 @@
 """The decomposed form of an allocation: one covering knapsack per demand row, tied by resources.
 
 The compressed item tables that the kernels read, their restriction (to pairs that fit or survive)
-and the prices of items. An item may stand in several places: then its pairs with the places are
-priced and never stored. Resources are numbered `place * features + feature`.
+and the prices of items. An item may have several places: its pairs with the places are priced and
+never stored. Resources are numbered `place * features + feature`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whole covers for a group that alone strains the capacities.
 
-The enumeration follows the cheapest pairs, and where those run out before the demand is covered it
-meets no whole cover in reasonable time. A small MIP over the group's own pairs does; drawing the
-capacity prices anew for each run gives covers that use different resources.
+The enumeration follows the cheapest pairs. If those run out before the demand is covered, it finds
+no whole cover in reasonable time, but a small MIP over the group's own pairs does. New random
+capacity prices for each run give covers that use different resources.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NODES = 30
 def with_whole_covers(
     group: Group, covers: Covers, scene: Scene, limits: SearchLimits, seed: int
 ) -> tuple[Covers, Work]:
-    """`covers` and, where few of them are whole, some that were made by MIPs."""
+    """`covers` and, if few of them are whole, further ones from MIPs."""
     work = Work()
     if int((covers.share >= 1.0).sum()) >= FEW:
         return covers, work
@@ -60,7 +60,7 @@ def with_whole_covers(
 def _cheapest_of(
     parts: Covers, capacity: Floats, mu: Floats, left_s: float
 ) -> tuple[Covers | None, Work]:
-    """The cover made of `parts` with the least money plus `mu` (k,) for what it uses."""
+    """The cover from `parts` with the least money plus `mu` (k,) times its use."""
     priced = replace(parts, cost=parts.cost + parts.use @ mu)
     choice = choose([priced], capacity, nodes=NODES, seconds=left_s, gap=1e-3)
     work = Work(mips=1, mip_columns=len(parts))

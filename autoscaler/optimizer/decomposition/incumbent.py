@@ -21,16 +21,16 @@ class Incumbent:
     pairs: tuple[Ints, ...]
 
     def money(self) -> float:
-        """What the plan costs."""
+        """Cost of the plan."""
         return float(self.cost.sum())
 
     def excess(self, problem: Decomposed) -> Floats:
-        """By how much it exceeds each capacity (k,)."""
+        """Amount by which the plan exceeds each capacity (k,)."""
         over = self.use.sum(axis=0) - problem.capacity
         return np.where(over > 1e-9, over, 0.0)
 
     def penalised(self, problem: Decomposed, penalty: Floats) -> float:
-        """Money plus the price of what exceeds the capacities."""
+        """Money plus the price of exceeded capacities."""
         return self.money() + float(self.excess(problem) @ penalty)
 
     def cover(self, k: int) -> Covers:

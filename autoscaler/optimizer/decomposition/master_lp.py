@@ -1,7 +1,6 @@
-"""The master linear program of the decomposition: mixes of covers under the shared capacities.
+"""Master linear program of the decomposition: mixes of covers under the shared capacities.
 
-One HiGHS object grows by columns and is solved again from its last basis; its row duals are the
-next multipliers.
+One HiGHS object grows by columns and is re-solved warm; its row duals are the next multipliers.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from autoscaler.optimizer.array_types import Floats
 
 
 class Master:
-    """min cost of mixes: capacities (k,), one convexity row per group, artificial covers at first.
+    """Least cost of mixes: capacities (k,), one convexity row per group, artificial covers at
+    first.
 
-    `artificial` (g,) prices a group's way out while its covers do not fit together yet.
+    `artificial` (g,): price of serving a group without covers while its covers do not fit together.
     """
 
     def __init__(self, capacity: Floats, artificial: Floats) -> None:
@@ -67,11 +67,11 @@ class Master:
         self._add(cost, np.full(len(group), self._inf), use, convexity)
 
     def shares(self) -> Floats:
-        """How much of each cover the last solve took, in the order in which they were added."""
+        """Share of each cover in the last solution, in the order in which they were added."""
         return np.asarray(self._solver.getSolution().col_value, dtype=np.float64)[self.groups :]
 
     def solve(self) -> tuple[float, Floats, float]:
-        """Objective, multipliers (k,) >= 0, and how much artificial cover is still used."""
+        """Return objective, multipliers (k,) >= 0, and the remaining artificial cover."""
         self._solver.run()
         solution = self._solver.getSolution()
         dual = np.asarray(solution.row_dual, dtype=np.float64)[: self.resources]

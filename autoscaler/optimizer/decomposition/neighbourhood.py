@@ -1,7 +1,8 @@
-"""Neighbourhood search: free some groups, solve them again under what the others leave, keep gains.
+"""Neighbourhood search: solve some groups again within the capacity that the others leave.
 
-Each neighbourhood is a small allocation problem with its own multipliers, pools and MIP, all under
-deterministic work limits.
+Each neighbourhood is a small allocation problem of its own, with its own multipliers, pools and
+MIP, all under deterministic work limits. A better solution replaces the old one. The global bound
+only ends the search.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PATIENCE = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the search starts from: multipliers, the proven bound, marks and excess penalties."""
+    """Input of the search: multipliers, the proven bound, marks and excess penalties."""
 
     mu: Floats
     bound: float
@@ -48,7 +49,8 @@ class Search:
 def improve(
     problem: Decomposed, search: Search, start: Incumbent, limits: SearchLimits, columns: int
 ) -> tuple[Incumbent, Work, tuple[str, ...]]:
-    """The best plan within `columns` columns of MIPs, the work, and the limits that struck."""
+    """The best plan within `columns` columns of MIPs, the work, and the limits that ended the
+    search."""
     generator = np.random.default_rng(limits.seed)
     best, work = start, Work()
     count = len(problem.groups)
@@ -88,7 +90,7 @@ def improve(
 
 
 def _sizes(count: int) -> list[tuple[int, int, int]]:
-    """Groups freed, failures before going on, and covers per group, from small to large."""
+    """Groups to free, failures before the next size, and covers per group, from small to large."""
     if count <= 4:
         return [(count, 1, 2 * LOCAL_POOL), (count, 1, 4 * LOCAL_POOL)]
     if count > GROUPS:
@@ -101,11 +103,12 @@ def _sizes(count: int) -> list[tuple[int, int, int]]:
 def _neighbourhood(
     generator: np.random.Generator, plan: Incumbent, mu: Floats, size: int, over: Floats | None
 ) -> Ints:
-    """Groups to free: a random one and, by chance in proportion, those that share what is scarce.
+    """Groups to free: a random one and, by chance in proportion, those that share scarce resources
+    with it.
 
-    Where the plan exceeds capacities, the first uses one that is `over` (k,). Sharing is counted in
-    the multipliers' money, with a tenth of its mean for all, so that groups that do not meet
-    in this plan may meet in the next.
+    If the plan exceeds capacities, the first uses one that is `over` (k,). Sharing is counted in
+    the multipliers' money, plus a tenth of its mean for every group, so that groups without a
+    common resource in this plan may share one in the next.
     """
     count = len(plan.cost)
     if size >= count:

@@ -1,4 +1,4 @@
-"""Raise the bound by a MIP over everything that a plan within some slack of it may hold."""
+"""Raise the bound by a MIP over all parts that a plan within some slack of the bound may use."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def prove(
     limits: SearchLimits,
     most: int,
 ) -> tuple[Incumbent, float, Work]:
-    """Raise the bound by a MIP over everything that a plan within some slack of it may hold.
+    """Raise the bound by a MIP over all parts that a plan within some slack of the bound may use.
 
-    If the slack reaches the plan at hand, the MIP decides. If only part of it can be listed, a plan
-    below `ascent + slack` would be in the MIP, so the lesser of that and the MIP's bound holds.
+    If the slack reaches the present plan, the MIP decides. If only some of the parts can be listed,
+    a plan below `ascent + slack` would be in the MIP, so the lesser of that and the MIP's bound
+    holds.
     """
     full = (plan.money() - ascent) * (1 + 1e-9) + 1e-9
     needed = plan.money() * (1.0 - limits.gap) - ascent
@@ -86,7 +87,7 @@ def prove(
 def _everything(
     problem: Decomposed, scene: Scene, slack: float, room: int, poor: bool, limits: SearchLimits
 ) -> tuple[list[Covers] | None, Work]:
-    """Per group all covers within `slack`, or the pairs they are made of; None if too many."""
+    """Per group all covers within `slack`, or the pairs in them; None if there are too many."""
     pools: list[Covers] = []
     work = Work()
     near = [(g, g.cheapest(scene.weight)[0]) for g in problem.groups]

@@ -67,9 +67,9 @@ def solve_decomposed(
 ) -> Outcome:
     """Solve to `limits.gap`, or as far as the limits allow.
 
-    `mu` (k,): multipliers to start from. `given`: a plan that serves, to start from; it is returned
-    even when there is no time for anything else. With a gap of 1 any plan that fits will do, and
-    little is spent on the bound.
+    `mu` (k,): multipliers to start from. `given`: a plan that serves the demand, to start from; it
+    is returned even without time for a search. With a gap of 1 any plan that fits suffices, and
+    little work is spent on the bound.
     """
     resources = len(problem.capacity)
     start = np.zeros(resources) if mu is None else np.maximum(0.0, mu)
@@ -78,7 +78,7 @@ def solve_decomposed(
         return Outcome(nothing, 0.0, start, (), Work())
     limits = limits.for_groups(len(problem.groups))
     rounds = QUICK_ROUNDS if limits.gap >= 1.0 and given is not None else ASCENT_ROUNDS
-    # Half of the time at most: a plan must come out too, and any multipliers prove something.
+    # Half of the time at most, because a plan is needed too, and any multipliers prove a bound.
     dual = ascend(problem, start, rounds, limits=limits.within(0.5))
     if dual is None:
         return Outcome(None, float("inf"), start, (), Work(pricing_rounds=1))
@@ -211,7 +211,7 @@ class _Run:
             self.work, self.plan = self.work + spent, plan
             self.step("neighbourhoods", spent.mip_columns)
             if plan.excess(problem).any() and hit == ("search_exhausted",) and raises < RAISES:
-                # Exceeding is cheaper than the covers that fit: they are dearer than all known.
+                # The penalty is too low: covers that fit are dearer than all known ones.
                 penalty, raises, hit = 10.0 * penalty, raises + 1, ()
         if self.dual.cut and not done:
             hit = tuple(dict.fromkeys((*hit, "wall_clock")))

@@ -1,4 +1,4 @@
-"""How far a search by decomposition may go, and the work that it spent."""
+"""Limits of a search by decomposition, and the work that it spent."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class SearchLimits(Limits):
         return cls(limits.gap, limits.time_limit_s, limits.elapsed_s, on_step=limits.on_step)
 
     def out_of_time(self) -> bool:
-        """Whether the time that is left is needed to end the search and to check the answer."""
+        """Whether the remaining time is needed to end the search and to check the answer."""
         left_s = self.left_s()
         return left_s < min(_KEPT_S, 0.1 * self.time_limit_s) or left_s < _KEPT * self.time_limit_s
 
     def tests(self, most: int) -> int:
-        """At most `most` item tests of one enumeration, fewer where the time is short."""
+        """At most `most` item tests of one enumeration, fewer if the time is short."""
         left_s = self.left_s()
         if left_s * _TESTS_PER_S >= most:
             return most
         return max(1000, int(max(0.0, left_s) * _TESTS_PER_S))
 
     def for_groups(self, groups: int) -> Self:
-        """The same limits with the work that `groups` groups deserve."""
+        """The same limits with the work for `groups` groups."""
         scale = max(1.0, groups / GROUPS)
         return replace(
             self, rounds=int(scale**2 * self.rounds), mip_columns=int(scale**2 * self.mip_columns)

@@ -181,7 +181,7 @@ class Children:
             code = await child.process.wait()
             child.up = False
             how = _how(code)
-            if not self._wanted(child):
+            if not self._should_restart(child):
                 if not child.ready.is_set() and not self._ending:
                     self._fail(f"{child.name} {how}{_tail(child.log)}")
                 elif code and not child.stopping and not self._ending:
@@ -194,11 +194,11 @@ class Children:
             child.restarts += 1
             self.on_event(f"{child.name} {how}; starting it again", True)
             await asyncio.sleep(max(0.0, 0.5 - (time.monotonic() - started)))
-            if not self._wanted(child):
+            if not self._should_restart(child):
                 return
             await self._spawn(child)
 
-    def _wanted(self, child: Child) -> bool:
+    def _should_restart(self, child: Child) -> bool:
         return child.restart and not self._ending
 
     async def _read(self, child: Child) -> None:

@@ -63,7 +63,9 @@ def controller(run: Run, bootstrap: str) -> Child:
     options: list[str] = []
     if run.demands:
         path = run.folder / "workload.json"
-        write_private(path, orjson.dumps({model: _asked(d) for model, d in run.demands.items()}))
+        write_private(
+            path, orjson.dumps({model: _demand_facts(d) for model, d in run.demands.items()})
+        )
         options = ["--workload", str(path)]
     return _child(
         run, "controller", "streams.controller",
@@ -203,7 +205,7 @@ def _simulated(engine: EngineSpec, config: Config) -> Mapping[str, object]:
     }
 
 
-def _asked(demand: Demand) -> dict[str, float]:
+def _demand_facts(demand: Demand) -> dict[str, float]:
     lengths = demand.lengths
     return {
         "req_per_s": demand.req_per_s,

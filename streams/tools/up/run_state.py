@@ -76,7 +76,7 @@ class FleetProgress:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RecentTelemetry:
     """The recent telemetry of one model, by (gateway, end of span)."""
 
     spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
@@ -96,7 +96,7 @@ class Picture:
         names = [service.model for service in cluster.services]
         self._models = frozenset(names)
         names += [route.name for route in cluster.routes]
-        self._telemetry = {name: _Seen() for name in names}
+        self._telemetry = {name: _RecentTelemetry() for name in names}
         self._bill = Bill({pool.id: pool.price_usd_per_h for pool in cluster.pools}, 0)
         self.statuses: dict[str, Status] = {}
         self.routes: dict[str, Routes] = {}

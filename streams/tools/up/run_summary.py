@@ -111,7 +111,7 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
         console.print(line, soft_wrap=not console.is_terminal)
 
     say("")
-    say(_worth(summary))
+    say(_cost_line(summary))
     say(
         f"{requests['sent']} requests sent, {requests['served']} served, "
         f"{requests['failed']} failed, {requests['dropped']} dropped in {summary['wall_s']:.0f} s "
@@ -176,7 +176,7 @@ def _attained(models: Mapping[str, Any]) -> float | None:
     return round(met / sent, 6) if sent else None
 
 
-def _worth(summary: Mapping[str, Any]) -> str:
+def _cost_line(summary: Mapping[str, Any]) -> str:
     """The cost and the attainment, and the cost of the other ways to serve the same demand."""
     attained = summary["slo_attainment"]
     parts = [f"{summary['cost_usd']:.2f} USD"]

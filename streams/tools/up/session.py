@@ -140,7 +140,7 @@ class Session:
                 wishes.traffic,
                 wishes.for_s,
                 self._interrupted.is_set(),
-                {} if report else self._shown.told(),
+                {} if report else self._shown.last_counts(),
             ),
         )
 

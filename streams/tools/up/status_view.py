@@ -86,7 +86,7 @@ class Shown:
             self.show()
             await asyncio.sleep(_REDRAW_S)
 
-    def told(self) -> dict[str, int]:
+    def last_counts(self) -> dict[str, int]:
         """The replayer's last counts: requests sent, served and failed; {} before the first."""
         counts = {key: int(self.progress.get(key, 0)) for key in ("sent", "served", "failed")}
         return counts if counts["sent"] else {}

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from streams.cli.controls import _held, _verdict
+from streams.cli.controls import _control, _verdict
 from streams.cli.publish import Broker
 from streams.files.user_errors import UserError
 from topics.records import Control, Decision
@@ -36,7 +36,7 @@ def test_a_number_that_an_earlier_leader_used_too_is_listed_as_open() -> None:
 def test_every_model_and_one_model_exclude_each_other() -> None:
     args = argparse.Namespace(model="code", all=True, command="pause")
     with pytest.raises(UserError, match="shoal pause: name a model or --all, not both"):
-        _held(args, cast(Broker, None))
+        _control(args, cast(Broker, None))
 
 
 def test_a_broker_that_does_not_answer_in_time_is_said_so() -> None:

@@ -186,7 +186,7 @@ def test_kv_memory_that_holds_a_running_model_has_its_size(
     _, found = asked.json()
     reasons = found["models"]["mini"]["bound_by"]
     assert any(
-        re.match(r"KV memory \(\d+ GB beside 66 GB of weights on 1xH100", r) for r in reasons
+        re.match(r"KV memory \(\d+ GB next to 66 GB of weights on 1xH100", r) for r in reasons
     )
 
 

@@ -180,7 +180,7 @@ class World:
         routes = self.routes.get(model)
         return sum(group.weight for group in routes.groups) if routes else 0.0
 
-    def wanted(self, model: str) -> int:
+    def assigned_count(self, model: str) -> int:
         """Instances of `model` that nodes should run and not drain."""
         return sum(
             1

@@ -21,9 +21,9 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 def test_an_urgent_plan_is_answered_while_a_full_one_is_pending() -> None:
     """A full solve of two minutes begins at t = 300; the step at 310 does not wait for it."""
     w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,), full_s=120).run(315)
-    assert Urgency.FULL in w.state.pending and w.wanted("chat") >= 2
+    assert Urgency.FULL in w.state.pending and w.assigned_count("chat") >= 2
     w.run(45)
-    assert Urgency.FULL in w.state.pending and w.wanted("chat") >= 5
+    assert Urgency.FULL in w.state.pending and w.assigned_count("chat") >= 5
     first = next(d for d in w.of_kind("scale_out") if d.at_ms > T0 + 300_000)
     assert first.at_ms <= T0 + 313_000
 
@@ -33,10 +33,10 @@ def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None
     w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
     w.planner.broken.add(Urgency.URGENT)
     w.run(40)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
     w.planner.broken.clear()
     w.run(2)
-    assert w.wanted("chat") >= 5
+    assert w.assigned_count("chat") >= 5
     asked = [r.at_ms for r in w.requests(Urgency.URGENT) if r.at_ms > T0 + 100_000]
     assert all(later - earlier <= 1000 for earlier, later in pairwise(asked[:10]))
 
@@ -114,10 +114,10 @@ def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
     while not any(ReasonCode.EXCESS in codes_of(why) for why in w.reasons.values()):
         w.run(1)
         assert w.t_s < 900
-    wanted = w.wanted("chat")
+    wanted = w.assigned_count("chat")
     w.rate = lambda _m, _t: 27.0
     w.run(70)
-    assert w.of_kind("scale_in") == [] and w.wanted("chat") >= wanted
+    assert w.of_kind("scale_in") == [] and w.assigned_count("chat") >= wanted
 
 
 def test_an_answer_to_another_question_is_ignored() -> None:
@@ -128,7 +128,7 @@ def test_an_answer_to_another_question_is_ignored() -> None:
     w.answers = True
     w.due = [(126, w.requests()[0])]
     w.run(1)
-    assert w.wanted("chat") == 0 and w.decisions == []
+    assert w.assigned_count("chat") == 0 and w.decisions == []
 
 
 def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
@@ -191,7 +191,7 @@ def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
         return 40.0 if model == "chat" and t >= 100 else 5.0
 
     w = world(rate, *services, pools=(ONE,), catalogue=catalogue).run(120)
-    assert w.wanted("chat") >= 2 and w.wanted("code") == 1
+    assert w.assigned_count("chat") >= 2 and w.assigned_count("code") == 1
     assert {d.model for d in w.decisions if d.at_ms > T0 + 90_000} == {"chat"}
 
 
@@ -226,5 +226,5 @@ def test_a_ceiling_lowered_in_the_cooldown_buys_nothing_and_is_kept_after_it() -
     w.state = replace(w.state, models={"chat": chat})
     w.run(600)
     assert any("chat" in request.scale_in_locked for request in w.requests(Urgency.FULL))
-    assert w.wanted("chat") == 2 and len(w.of_kind("scale_in")) == 1
+    assert w.assigned_count("chat") == 2 and len(w.of_kind("scale_in")) == 1
     assert not w.of_kind("replan")

@@ -27,7 +27,7 @@ def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again()
     ]
     assert numbers == sorted(set(numbers))
     assert [later - earlier for earlier, later in pairwise(urgent)] == [120_000, 120_000]
-    assert w.wanted("chat") == 0 and w.decisions == []
+    assert w.assigned_count("chat") == 0 and w.decisions == []
 
 
 def test_the_floor_is_started_at_once_without_any_traffic() -> None:
@@ -35,18 +35,18 @@ def test_the_floor_is_started_at_once_without_any_traffic() -> None:
     w = world(0.0, service(min_instances=2)).run(1)
     assert [r.urgency for r in w.requests()] == [Urgency.URGENT]
     w.run(1)
-    assert w.wanted("chat") == 2
+    assert w.assigned_count("chat") == 2
     assert w.decisions[0].kind == "scale_out" and ReasonCode.FLOOR in w.decisions[0].codes
 
 
 def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
     """A model at zero costs nothing; its first arrival starts a combo with the next answer."""
     w = world(lambda _m, t: 1.0 if t == 30 else 0.0, service(min_instances=0)).run(29)
-    assert w.wanted("chat") == 0 and w.requests() == []
+    assert w.assigned_count("chat") == 0 and w.requests() == []
     w.run(1)
     assert len(w.requests(Urgency.URGENT)) == 1
     w.run(1)
-    assert w.wanted("chat") == 1 and ReasonCode.WAKE in w.decisions[-1].codes
+    assert w.assigned_count("chat") == 1 and ReasonCode.WAKE in w.decisions[-1].codes
 
 
 def test_instances_are_routed_only_when_ready_and_weighted_by_goodput() -> None:
@@ -72,10 +72,10 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> 
     """15.5 of 16 req/s planned for is no deficit, yet half of all miss: capacity counts as 15%
     less than that load, which is short, and one more is added within three quarters of a minute."""
     w = world(15.5, pools=(pool(nodes=40, per_node=1, usd=2.0),)).run(600)
-    assert w.wanted("chat") == 2
+    assert w.assigned_count("chat") == 2
     w.missing["chat"] = 0.5
     w.run(45)
-    assert w.wanted("chat") == 3
+    assert w.assigned_count("chat") == 3
     assert w.state.models["chat"].derate == pytest.approx(0.85 * 15.5 / 16.0, abs=0.01)
     step = w.of_kind("scale_out")[-1]
     assert ReasonCode.OVERESTIMATED in step.codes
@@ -91,22 +91,22 @@ def test_requests_that_wait_are_demand_too() -> None:
     """8.15 on 8 req/s planned: no test of the rate calls it more than noise, but 400 requests are
     in flight where the rate explains 35. An excess that the rate explains is no trigger."""
     w = world(lambda _m, t: 7.0 if t < 400 else 8.15).run(600)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
     w.in_flight["chat"] = 50  # L = 35, and a random queue
     w.run(60)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
     w.in_flight["chat"] = 400
     w.run(3)
-    assert w.wanted("chat") == 2
+    assert w.assigned_count("chat") == 2
     assert "400 requests in flight where 8.2 req/s explain 35" in w.decisions[-1].reason
     w.run(20)
-    assert w.wanted("chat") == 2  # what is starting counts
+    assert w.assigned_count("chat") == 2  # what is starting counts
 
 
 def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
     """2 requests/s on 10 all miss: more engines would not help."""
     w = world(2.0, missing={"chat": 1.0}).run(1500)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 def test_the_cooldown_holds_but_not_against_a_surge_larger_than_what_was_added() -> None:
@@ -121,7 +121,7 @@ def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
     assert w.state.models["chat"].has_unserved
 
 
@@ -146,19 +146,19 @@ def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -
     minutes."""
     alone, two = pool(nodes=1, per_node=1), pool(nodes=2, per_node=1)
     w = world(5.0, service(min_instances=1, survive="one-node"), pools=(alone,)).run(900)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
     said = w.of_kind("infeasible")
     assert [(d.at_ms - T0) // 60_000 for d in said] == [0, 10]
     assert all(d.codes == (ReasonCode.PROMISED_SURVIVAL, ReasonCode.NOT_POSSIBLE) for d in said)
     kept = world(5.0, service(min_instances=1, survive="one-node"), pools=(two,)).run(300)
-    assert kept.wanted("chat") == 2
+    assert kept.assigned_count("chat") == 2
     assert kept.of_kind("infeasible") == []
 
 
 def test_a_ceiling_is_kept() -> None:
     """max 2 stays 2 under any load."""
     w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)
-    assert w.wanted("chat") == 2
+    assert w.assigned_count("chat") == 2
     (said,) = w.of_kind("infeasible")
     assert said.codes == (ReasonCode.UNSERVED, ReasonCode.CEILING)
 
@@ -179,7 +179,7 @@ def test_a_mixed_cluster_acts_only_for_models_in_mode_act() -> None:
     both = (service("chat"), service("code", mode=Mode.APPROVE))
     catalogue = {m: simple(m, where) for m in ("chat", "code")}
     w = world(20.0, *both, pools=(where,), catalogue=catalogue).run(60)
-    assert w.wanted("chat") == 3 and w.wanted("code") == 0
+    assert w.assigned_count("chat") == 3 and w.assigned_count("code") == 0
     assert {d.applied for d in w.decisions if d.model == "code"} == {False}
 
 
@@ -221,12 +221,12 @@ def test_a_restart_causes_neither_scale_out_nor_scale_in() -> None:
     """State rebuilt in the middle of steady load: the only decision is "rebuilt"; numbers
     continue."""
     w = world(20.0).run(300)
-    wanted, number = w.wanted("chat"), w.decisions[-1].number
+    wanted, number = w.assigned_count("chat"), w.decisions[-1].number
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]  # not even the windows could be replayed
     w.run(300)
     assert [d.kind for d in w.decisions if d.number > number] == ["rebuilt"]
-    assert w.wanted("chat") == wanted
+    assert w.assigned_count("chat") == wanted
 
 
 def test_serials_are_not_used_twice_after_a_restart() -> None:
@@ -265,4 +265,4 @@ def test_a_higher_priority_gets_the_last_gpu() -> None:
     both = (service("aaa", min_instances=1), service("zzz", min_instances=1, priority=5))
     catalogue = {m: simple(m, small) for m in ("aaa", "zzz")}
     w = world(1.0, *both, pools=(small,), catalogue=catalogue).run(5)
-    assert (w.wanted("aaa"), w.wanted("zzz")) == (0, 1)
+    assert (w.assigned_count("aaa"), w.assigned_count("zzz")) == (0, 1)

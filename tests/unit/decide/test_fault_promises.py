@@ -53,21 +53,21 @@ def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
 def test_what_a_paid_node_carries_costs_nothing_and_stays() -> None:
     """Four combos on one node of four GPUs: to remove three of them would save nothing."""
     w = world(lambda _m, t: 30.0 if t < 300 else 4.0).run(1500)
-    assert w.wanted("chat") == 4 and w.of_kind("scale_in") == []
+    assert w.assigned_count("chat") == 4 and w.of_kind("scale_in") == []
 
 
 @pytest.mark.parametrize("gap_s", [10, 60, 600])
 def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: int) -> None:
     """Gaps of 10, 60 and 600 s: NoData within 2 ticks, nothing is taken away in the gap."""
     w = world(40.0).run(800)
-    wanted = w.wanted("chat")
+    wanted = w.assigned_count("chat")
     w.silent.add("g1")
     w.run(2)
     assert w.state.models["chat"].no_data
     w.run(gap_s - 2)
     w.silent.clear()
     w.run(900)
-    assert w.of_kind("scale_in") == [] and w.wanted("chat") == wanted
+    assert w.of_kind("scale_in") == [] and w.assigned_count("chat") == wanted
     assert not w.state.models["chat"].no_data
     assert sum(ReasonCode.NO_TELEMETRY in d.codes for d in w.decisions) == 1
 
@@ -209,9 +209,9 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
             catalogue=catalogue,
             seed=seed,
         ).run(180)
-        before = w.wanted("chat")
+        before = w.assigned_count("chat")
         w.run(6)
-        assert w.wanted("chat") > before, f"seed {seed}"
+        assert w.assigned_count("chat") > before, f"seed {seed}"
         outs = [d.at_ms for d in w.of_kind("scale_out") if d.at_ms > T0 + 180_000]
         asked = [r.at_ms for r in w.requests(Urgency.URGENT) if r.at_ms < outs[0]]
         assert outs[0] == asked[-1] + 1000
@@ -275,7 +275,7 @@ def test_prefill_and_decode_are_routed_together_and_reach_zero_together() -> Non
     w.run(290, check)
     assert w.ready("chat") == 3 and w.routed_req_per_s("chat") == 12.0
     w.run(2000, check)
-    assert w.wanted("chat") == 0 and all(not a.instances for a in w.applied.values())
+    assert w.assigned_count("chat") == 0 and all(not a.instances for a in w.applied.values())
 
 
 def test_with_all_metrics_gone_the_floor_is_still_enforced() -> None:
@@ -310,5 +310,5 @@ def test_records_that_arrive_late_and_out_of_order_give_the_same_end() -> None:
 
     mixed.windows.add = late  # type: ignore[method-assign]
     mixed.run(900)
-    assert mixed.wanted("chat") == straight.wanted("chat") == 4
+    assert mixed.assigned_count("chat") == straight.assigned_count("chat") == 4
     assert mixed.of_kind("scale_in") == []

@@ -19,7 +19,7 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
     """30 req/s declared: four of 10 (30 / 0.8 = 37.5) are ordered with the first answer."""
     w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
-    assert w.wanted("chat") == 4
+    assert w.assigned_count("chat") == 4
     assert ReasonCode.DECLARED in w.decisions[0].codes
     w.run(600)
     assert [d.kind for d in w.decisions] == ["scale_out"] and w.ready("chat") == 4
@@ -38,23 +38,23 @@ def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
     (600 s), not two minutes after the first request."""
     w = world(lambda _m, t: 0.0 if t < 500 else 5.0, service(req_per_s=30.0), pools=(ONE,))
     w.run(1080)
-    assert w.wanted("chat") == 4
+    assert w.assigned_count("chat") == 4
     w.run(200)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 def test_a_declared_workload_that_never_comes_is_given_up() -> None:
     """No request in twice `scale_in_after`: back to the floor soon after."""
     w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).run(1190)
-    assert w.wanted("chat") == 4
+    assert w.assigned_count("chat") == 4
     w.run(60)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 def test_telemetry_that_never_came_is_no_knowledge() -> None:
     """No gateway reports: the declared rate is valid for as long as that lasts."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,), silent={"g1"}).run(1500)
-    assert w.wanted("chat") == 4
+    assert w.assigned_count("chat") == 4
 
 
 def test_a_restart_does_not_return_to_the_declared_workload() -> None:
@@ -63,14 +63,14 @@ def test_a_restart_does_not_return_to_the_declared_workload() -> None:
     assert w.ready("chat") == 1
     w.restart_controller()
     w.run(300)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 def test_idle_seconds_before_traffic_do_not_dilute_the_rate() -> None:
     """100 s without a request, then 30 req/s: within 40 s what 30 req/s need is ordered, though
     the mean of the local window is 10; the first within four."""
     w = world(lambda _m, t: 0.0 if t < 100 else 30.0, pools=(ONE,), seed=1).run(140)
-    assert w.wanted("chat") >= 4 and w.of_kind("scale_out")[0].at_ms < T0 + 104_000
+    assert w.assigned_count("chat") >= 4 and w.of_kind("scale_out")[0].at_ms < T0 + 104_000
 
 
 def test_fifty_three_shorter_requests_change_nothing() -> None:
@@ -104,10 +104,10 @@ def test_longer_requests_raise_capacity_soon() -> None:
     w = world(7.0, pools=(ONE,))
     w.planner = LongerHoldsLess(w.catalogue)
     w.run(300)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
     w.longer["chat"] = 2.0
     w.run(60)
-    assert w.wanted("chat") == 2 and w.of_kind("scale_in") == []
+    assert w.assigned_count("chat") == 2 and w.of_kind("scale_in") == []
     w.run(180)
     assert 1800.0 < w.state.models["chat"].lengths.input_tokens <= 2000.0
 

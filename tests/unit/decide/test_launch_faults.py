@@ -22,7 +22,7 @@ def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
         )
     }
     w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).run(200)
-    assert w.wanted("chat") == 2 and w.ready("chat") == 2
+    assert w.assigned_count("chat") == 2 and w.ready("chat") == 2
     broken, other = (i.instance for i in w.applied["us.one.on-demand.0"].instances)
     w.failing.add(broken)
 

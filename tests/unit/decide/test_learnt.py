@@ -143,7 +143,7 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
     starts are as predicted. What a person decides on is proposed all the same."""
     shrunk = starting_in(120).run(400)
     shrunk.rate = lambda _m, _t: 3.8
-    assert shrunk.run(1200).wanted("chat") < 5
+    assert shrunk.run(1200).assigned_count("chat") < 5
     w = starting_in(120).run(400)
     _suspect_for_a_day(w)
     if mode is Mode.APPROVE:
@@ -152,7 +152,7 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
         )
     w.rate = lambda _m, _t: 3.8
     w.run(1200)
-    assert w.wanted("chat") == 5
+    assert w.assigned_count("chat") == 5
     proposed = [d for d in w.decisions if d.expires_ms]
     assert bool(proposed) == (mode is Mode.APPROVE)
     model = w.state.models["chat"]
@@ -177,9 +177,9 @@ def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
     day = replace(model.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
     low = replace(model, derate=0.6, derated_ms=w.now_ms, drift=day)
     w.state = replace(w.state, models={"chat": low})
-    before = w.run(100).wanted("chat")
+    before = w.run(100).assigned_count("chat")
     w.rate = lambda _m, _t: load
-    after = w.run(1300).wanted("chat")
+    after = w.run(1300).assigned_count("chat")
     assert (after < before) == shrinks
 
 

@@ -43,13 +43,13 @@ def test_what_is_only_recommended_takes_no_room_when_none_is_left() -> None:
     assert w.ready("mini") == 2
     w.availability[RENTED.id] = Availability(RENTED.id, 0, w.now_ms)
     w.run(600)
-    assert w.wanted("mini") == w.ready("mini") == 2
+    assert w.assigned_count("mini") == w.ready("mini") == 2
 
 
 def test_a_higher_priority_that_is_only_recommended_takes_nothing() -> None:
     chat = service(mode=Mode.RECOMMEND, priority=5)
     w = two(chat, (12.0, 60.0), (12.0, 12.0), "own").run(900)
-    assert w.wanted("mini") == w.ready("mini") == 2
+    assert w.assigned_count("mini") == w.ready("mini") == 2
     assert dict(w.state.models["chat"].recommended) == {f"chat:a1@{OWNED.id}": 4}, "what is free"
 
 
@@ -70,7 +70,7 @@ def test_instances_of_a_paused_model_beyond_what_is_recommended_are_in_the_way()
     w = two(service(), (38.0, 5.0), (5.0, 5.0)).run(290)
     w.say("chat", "pause")
     w.run(1200)
-    assert w.wanted("chat") == 5
+    assert w.assigned_count("chat") == 5
     assert sum(dict(w.state.models["chat"].recommended).values()) == 1
     w.rate = lambda model, _t_s: 5.0 if model == "chat" else 22.0
     w.run(120)
@@ -87,7 +87,7 @@ def test_servers_that_others_started_take_their_nodes_only() -> None:
     w.run(200)
     w.availability[RENTED.id] = Availability(RENTED.id, 0, w.now_ms)
     w.run(600)
-    assert w.wanted("mini") == w.ready("mini") == 1
+    assert w.assigned_count("mini") == w.ready("mini") == 1
     assert dict(w.state.models["chat"].recommended) == {theirs: 3}
     assert len(w.plans) < 20, "nothing moves, so little is planned"
 

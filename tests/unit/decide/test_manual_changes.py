@@ -31,13 +31,13 @@ def test_an_instance_that_nobody_assigned_is_said_once_and_not_counted() -> None
     base = world(20.0, pools=(ONE,))
     w = Meddled(base.cluster, base.catalogue, base.rate)
     w.run(150)
-    before, count = w.wanted("chat"), len(w.decisions)
+    before, count = w.assigned_count("chat"), len(w.decisions)
     w.by_hand = True
     w.run(100)
     said = [d for d in w.decisions[count:] if "by-hand" in d.reason]
     assert len(said) == 1 and said[0].model == "chat"
     assert ReasonCode.STRAY in said[0].codes
-    assert w.wanted("chat") == before == w.ready("chat")
+    assert w.assigned_count("chat") == before == w.ready("chat")
     w.by_hand = False
     w.run(30)
     w.by_hand = True

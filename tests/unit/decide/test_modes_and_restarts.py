@@ -62,7 +62,7 @@ def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
 
 def test_a_model_that_starts_to_act_has_what_was_recommended() -> None:
     w = world(30.0, QUIET, pools=(ONE,)).run(200)
-    assert w.wanted("chat") == 0
+    assert w.assigned_count("chat") == 0
     before = recommended(w)
     w.cluster = replace(w.cluster, services=(service(),))
     w.run(100)
@@ -91,14 +91,14 @@ def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> 
     Instances without a drain order stay until excess is observed again; then they leave."""
     w = world(lambda _m, t: 45.0 if t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
-    wanted = w.wanted("chat")
+    wanted = w.assigned_count("chat")
 
     def check(w: World) -> None:
         assert w.ready("chat") * 10.0 * 0.8 >= 5.0
-        assert w.wanted("chat") <= 6
+        assert w.assigned_count("chat") <= 6
 
     w.run(470, check)
-    assert w.wanted("chat") >= min(wanted, 2)
+    assert w.assigned_count("chat") >= min(wanted, 2)
     w.run(500, check)
     assert w.ready("chat") == 1
 

@@ -52,7 +52,7 @@ def test_a_resumed_model_is_brought_to_what_it_needs_at_once() -> None:
     w = busy(160).run(150)
     w.say("chat", "pause")
     w.run(100)
-    assert w.wanted("chat") < 6
+    assert w.assigned_count("chat") < 6
     w.say("chat", "pause", active=False)
     w.run(90)
     assert w.ready("chat") >= 7
@@ -63,7 +63,7 @@ def test_a_pause_ends_by_itself_where_that_was_said() -> None:
     w = busy(160).run(150)
     w.say("chat", "pause", until_ms=w.now_ms + 60_000)
     w.run(55)
-    assert w.wanted("chat") < 6
+    assert w.assigned_count("chat") < 6
     w.run(100)
     assert w.ready("chat") >= 7
 
@@ -74,7 +74,7 @@ def test_other_models_go_on_while_one_is_paused() -> None:
     ).run(150)
     w.say("chat", "pause")
     w.run(120)
-    assert w.wanted("mini") > w.wanted("chat")
+    assert w.assigned_count("mini") > w.assigned_count("chat")
 
 
 @pytest.mark.parametrize("why", ["release chat", "pause chat", "pause *", "recommend"])
@@ -82,7 +82,7 @@ def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declare
     """No instance of the model drains, and its routes stay."""
     w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     before = w.routes["chat"].groups
-    assert len(before) == w.wanted("chat") == 3
+    assert len(before) == w.assigned_count("chat") == 3
     if why == "recommend":
         w.cluster = replace(
             w.cluster, services=(service("chat", mode=Mode.RECOMMEND), service("mini"))
@@ -93,7 +93,7 @@ def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declare
     w.run(5)
     w.undeclare("chat")
     w.run(60)
-    assert w.wanted("chat") == 3 and w.routes["chat"].groups == before
+    assert w.assigned_count("chat") == 3 and w.routes["chat"].groups == before
 
 
 def test_what_was_removed_while_it_was_paused_leaves_once_the_pause_ends() -> None:
@@ -104,7 +104,7 @@ def test_what_was_removed_while_it_was_paused_leaves_once_the_pause_ends() -> No
     w.run(60)
     w.say("*", "pause", active=False)
     w.run(60)
-    assert w.wanted("chat") == 0 and w.wanted("mini") == 3
+    assert w.assigned_count("chat") == 0 and w.assigned_count("mini") == 3
 
 
 def test_a_freeze_window_holds_removals_and_lets_additions_through() -> None:
@@ -144,7 +144,7 @@ def test_a_model_goes_to_zero_after_its_idle_time_and_not_before() -> None:
     w = world(lambda _m, t: 0.0 if 300 <= t < 3000 else 15.0, idle, pools=(ONE,)).run(300 + 1150)
     assert w.ready("chat") == 1
     w.run(400)
-    assert w.ready("chat") == 0 and w.wanted("chat") == 0
+    assert w.ready("chat") == 0 and w.assigned_count("chat") == 0
     w.run(1300)
     assert w.ready("chat") >= 1
 

@@ -71,7 +71,7 @@ def test_a_rejected_proposal_is_dropped_and_not_made_again_before_it_would_have_
     assert f"proposal #{newest.number} was rejected by ann: incident 7" in [
         d.reason for d in w.decisions
     ]
-    assert len(open_proposals(w)) == count and w.wanted("chat") == 0
+    assert len(open_proposals(w)) == count and w.assigned_count("chat") == 0
     w.run(500)
     assert len(open_proposals(w)) > count
 
@@ -83,7 +83,7 @@ def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
     assert any(ReasonCode.PROPOSAL_EXPIRED in d.codes for d in w.decisions)
     answer(w, first.number, approve=True)
     w.run(10)
-    assert w.wanted("chat") == 0
+    assert w.assigned_count("chat") == 0
 
 
 def test_a_word_on_another_leaders_proposal_does_nothing() -> None:
@@ -91,7 +91,7 @@ def test_a_word_on_another_leaders_proposal_does_nothing() -> None:
     w = approving().run(60)
     answer(w, open_proposals(w)[-1].number, approve=True, token=7)
     w.run(10)
-    assert w.wanted("chat") == 0
+    assert w.assigned_count("chat") == 0
 
 
 def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:

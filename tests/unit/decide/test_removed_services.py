@@ -38,10 +38,10 @@ def test_its_routes_are_emptied_once_before_anything_of_it_is_told_to_drain() ->
     before, generation = route_records(w), w.routes["chat"].generation
     w.undeclare("chat")
     w.run(1)
-    assert w.routes["chat"].groups == () and w.wanted("chat") == 3
+    assert w.routes["chat"].groups == () and w.assigned_count("chat") == 3
     assert {g.unrouted_generation for g in w.state.groups if g.model == "chat"} == {generation + 1}
     w.run(60)
-    assert w.wanted("chat") == 0 and route_records(w) == before + 1
+    assert w.assigned_count("chat") == 0 and route_records(w) == before + 1
     assert w.ready("mini") == 3
 
 
@@ -53,7 +53,7 @@ def test_what_is_declared_again_before_it_drains_serves_on() -> None:
     w.cluster = declared
     w.run(5)
     assert {g.name for g in w.state.groups if g.model == "chat"} == running
-    assert w.ready("chat") == w.wanted("chat") == 3
+    assert w.ready("chat") == w.assigned_count("chat") == 3
 
 
 @pytest.mark.parametrize("how", ["recommend", "pause"])
@@ -69,7 +69,7 @@ def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_
         w.say("chat", "pause")
     w.cluster = declared if how == "pause" else recommended(declared)
     w.run(30)
-    assert w.ready("chat") == w.wanted("chat") == 3
+    assert w.ready("chat") == w.assigned_count("chat") == 3
 
 
 def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() -> None:
@@ -86,12 +86,12 @@ def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() 
     assert said == [(ReasonCode.LEFT_RUNNING,)]
     w.restart_controller()
     w.run(60)
-    assert w.ready("chat") == w.wanted("chat") == 3
+    assert w.ready("chat") == w.assigned_count("chat") == 3
     w.cluster = declared
     w.run(20)
     w.undeclare("chat")
     w.run(60)
-    assert w.ready("chat") == w.wanted("chat") == 0
+    assert w.ready("chat") == w.assigned_count("chat") == 0
 
 
 def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:

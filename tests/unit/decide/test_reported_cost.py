@@ -54,7 +54,7 @@ def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -
     where = pool("one", nodes=1, per_node=1, usd=3.0)
     w = world(lambda _m, t_s: 5.0 if t_s < 300 or t_s > 2400 else 0.0, sleeps, pools=(where,))
     w.run(1500)
-    assert w.wanted("chat") == 0
+    assert w.assigned_count("chat") == 0
     w.cut.update(w.applied)
     w.run(910)
     started = w.decisions[-1]

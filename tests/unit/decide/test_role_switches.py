@@ -202,7 +202,7 @@ def test_a_model_that_has_enough_switches_while_something_starts_elsewhere() -> 
         w.tick()
         if switching(w):
             break
-    assert w.ready("code") < w.wanted("code")
+    assert w.ready("code") < w.assigned_count("code")
     assert switching(w)
 
 

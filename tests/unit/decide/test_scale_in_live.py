@@ -35,7 +35,7 @@ def test_half_the_time_of_excess_is_not_enough() -> None:
     w = world(lambda _m, t: 40.0 if (t // 300) % 2 == 0 else 8.0, pools=(SMALL,), seed=1).run(650)
     count = len(w.of_kind("scale_out"))
     w.run(2700)
-    assert len(w.of_kind("scale_out")) == count and w.wanted("chat") >= 5
+    assert len(w.of_kind("scale_out")) == count and w.assigned_count("chat") >= 5
 
 
 def test_old_arrivals_do_not_buy_back_what_left() -> None:
@@ -92,7 +92,7 @@ def test_an_addition_is_not_taken_away_within_the_cool_down() -> None:
         assert w.t_s < 900
     assert w.now_ms - added >= 120_000
     w.run(30)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -108,7 +108,7 @@ def test_at_three_quarters_of_what_is_planned_nothing_is_added(seed: int) -> Non
 
 def test_a_true_zero_returns_to_the_floor_within_twice_the_time() -> None:
     w = world(lambda _m, t: 40.0 if t < 300 else 0.0, pools=(SMALL,)).run(300 + 1200)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 def test_a_model_that_may_reach_zero_does_and_wakes_again() -> None:
@@ -117,9 +117,9 @@ def test_a_model_that_may_reach_zero_does_and_wakes_again() -> None:
         service(min_instances=0),
         pools=(SMALL,),
     ).run(1590)
-    assert w.wanted("chat") == 0
+    assert w.assigned_count("chat") == 0
     w.run(12)
-    assert w.wanted("chat") == 1
+    assert w.assigned_count("chat") == 1
 
 
 def test_noise_at_a_low_rate_takes_nothing_that_is_needed() -> None:

@@ -49,10 +49,10 @@ def test_urgent_additions_keep_to_the_budget_and_say_so() -> None:
 def test_one_of_two_gateways_falls_silent_and_nothing_leaves() -> None:
     """40 req/s of which half are not heard of any more, for longer than excess must last."""
     w = world(40.0, pools=(ONE,), gateways=("g1", "g2")).run(900)
-    wanted = w.wanted("chat")
+    wanted = w.assigned_count("chat")
     w.silent.add("g2")
     w.run(1000)
-    assert w.wanted("chat") == wanted and w.of_kind("scale_in") == []
+    assert w.assigned_count("chat") == wanted and w.of_kind("scale_in") == []
 
 
 def test_one_bad_node_leaves_seven_of_eight_usable() -> None:
@@ -151,9 +151,9 @@ def test_a_ceiling_filled_with_small_instances_is_replaced_by_larger_ones() -> N
         pools=(tiny, large),
         catalogue=catalogue,
     ).run(399)
-    assert w.wanted("chat") == 3 and w.routed_req_per_s("chat") == 3.75
+    assert w.assigned_count("chat") == 3 and w.routed_req_per_s("chat") == 3.75
     w.run(600)
-    assert w.routed_req_per_s("chat") * 0.8 >= 12.0 and w.wanted("chat") <= 3
+    assert w.routed_req_per_s("chat") * 0.8 >= 12.0 and w.assigned_count("chat") <= 3
 
 
 def test_priority_is_not_starved_in_a_full_pool() -> None:
@@ -267,7 +267,7 @@ def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> N
                 w.cut.discard(node)
 
     w.run(1990, provision)
-    assert w.wanted("chat") == 0
+    assert w.assigned_count("chat") == 0
     assert w.applied.keys() == w.cut, "all are deleted"
     before = len(w.of_kind("scale_out"))
     w.run(200, provision)

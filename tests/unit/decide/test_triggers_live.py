@@ -181,11 +181,11 @@ def test_a_service_that_comes_has_its_floor_and_one_that_goes_leaves() -> None:
     w = world(5.0, service("chat"), pools=(NEAR,), catalogue=catalogue).run(100)
     w.cluster = replace(w.cluster, services=(service("chat"), service("code")))
     w.run(2)
-    assert w.wanted("code") == 1
+    assert w.assigned_count("code") == 1
     w.run(100)
     w.cluster = replace(w.cluster, services=(service("chat"),))
     w.run(300)
-    assert w.wanted("code") == 0 and w.ready("chat") == 1
+    assert w.assigned_count("code") == 0 and w.ready("chat") == 1
 
 
 def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
@@ -212,7 +212,7 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     kept = {(one.why.code, one.scope) for one in w.state.full.due}
     assert kept == {(ReasonCode.SLO_MISSED, ("chat",)), (ReasonCode.SERVICE_REMOVED, ())}
     w.run(100)
-    assert w.ready("chat") == 1 and w.wanted("code") == 0 and w.state.full.due == ()
+    assert w.ready("chat") == 1 and w.assigned_count("code") == 0 and w.state.full.due == ()
 
 
 def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() -> None:
@@ -306,9 +306,9 @@ def test_what_finds_no_room_is_planned_again_twice_a_minute_while_nothing_moves(
     ).run(900)
     asked = len(w.requests(Urgency.FULL))
     w.run(300)
-    assert (w.wanted("chat"), w.wanted("mini")) == (6, 2)
+    assert (w.assigned_count("chat"), w.assigned_count("mini")) == (6, 2)
     assert len(w.requests(Urgency.FULL)) - asked <= 12
     chat, mini = w.cluster.services
     w.cluster = replace(w.cluster, services=(replace(chat, freezes=()), mini))
     w.run(200)
-    assert w.wanted("chat") == 1 and w.ready("mini") == 7
+    assert w.assigned_count("chat") == 1 and w.ready("mini") == 7

@@ -33,7 +33,7 @@ def test_what_will_not_leave_is_added_to_and_not_replaced() -> None:
     frozen = Weekly.parse(f"{now:%H:%M}-{now + dt.timedelta(hours=1):%H:%M}")
     w = surge(freezes=(frozen,)).run(250)
     assert {a.pool for a in w.applied.values() if a.instances} == {SMALL.id}
-    assert w.wanted("chat") == 4
+    assert w.assigned_count("chat") == 4
 
 
 def test_additions_are_recommended_alone_where_nothing_is_carried_out() -> None:

@@ -112,7 +112,7 @@ def test_what_a_plan_keeps_although_it_costs_more_is_no_relief_of_a_limit() -> N
     assert slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy()) == ()
     other = best_alternative(problem, made, "mini", ShoalStrategy())
     assert other is not None
-    assert other.why == "-0.20 USD/h, but what runs stays"
+    assert other.why == "-0.20 USD/h, but running instances stay"
 
 
 def test_what_may_not_leave_yet_is_planned_afresh_by_every_question() -> None:

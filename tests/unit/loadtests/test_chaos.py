@@ -16,7 +16,7 @@ from aiokafka.protocol.metadata import MetadataResponse_v1
 
 from loadtests.chaos import report
 from loadtests.chaos.__main__ import main
-from loadtests.chaos.relay import Relay
+from loadtests.chaos.broker_relay import Relay
 from loadtests.chaos.run import Outcome, line
 from loadtests.chaos.script import FAULTS, order
 from loadtests.chaos.watch import Request

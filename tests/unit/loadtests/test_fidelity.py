@@ -53,9 +53,9 @@ def test_a_simulation_is_held_where_it_is_as_close_as_the_bar_asks() -> None:
     close = {k: Latency(1.12 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
     far = {k: Latency(2.0 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
     prefill, decode = compare(close, (REAL, again))
-    assert (prefill.held, decode.held) == (True, True)
+    assert (prefill.is_within_limit, decode.is_within_limit) == (True, True)
     assert prefill.bar == pytest.approx(0.15)
-    assert [one.held for one in compare(far, (REAL, again))] == [False, True]
+    assert [one.is_within_limit for one in compare(far, (REAL, again))] == [False, True]
     assert "| prefill | 3 |" in "\n".join(table(compare(far, (REAL, again))))
 
 
@@ -63,8 +63,8 @@ def test_real_runs_that_differ_widely_hold_nothing() -> None:
     slow = {k: Latency(3.0 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
     prefill, decode = compare(REAL, (REAL, slow))
     assert prefill.simulated <= prefill.bar
-    assert (prefill.judged, prefill.held) == (False, False)
-    assert (decode.judged, decode.held) == (True, True)
+    assert (prefill.judged, prefill.is_within_limit) == (False, False)
+    assert (decode.judged, decode.is_within_limit) == (True, True)
 
 
 def test_distributions_stand_side_by_side() -> None:

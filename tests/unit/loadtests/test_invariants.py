@@ -17,7 +17,7 @@ from loadtests.invariants.__main__ import Outcome, main, run
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import Entry, Log
 from loadtests.invariants.scenario import KINDS, Fault, scenario
-from loadtests.invariants.world import World
+from loadtests.invariants.simulated_run import World
 from topics.codec import decode
 from topics.signing import _mac
 

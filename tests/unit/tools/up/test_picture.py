@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Market
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import cells, unmet_lines
-from tests.unit.tools.up.seen import NOW_MS, instance, row, telemetry
+from tests.unit.tools.up.status_records import NOW_MS, instance, row, telemetry
 from topics.reason_codes import ReasonCode
 from topics.records import (
     Assignment,

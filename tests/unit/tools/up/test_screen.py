@@ -10,7 +10,7 @@ from rich.console import Console
 from streams.tools.up.event_log import Event, clock
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts, screen
-from tests.unit.tools.up.seen import NOW_MS, instance, telemetry
+from tests.unit.tools.up.status_records import NOW_MS, instance, telemetry
 from topics.records import (
     Decision,
     Endpoint,

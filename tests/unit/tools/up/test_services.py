@@ -11,7 +11,7 @@ from autoscaler.domain.quality_route import QualityRoute
 from streams.tools.up.quality_view import service_parts
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts, screen
-from tests.unit.tools.up.seen import NOW_MS, telemetry
+from tests.unit.tools.up.status_records import NOW_MS, telemetry
 from topics.records import Routes
 from topics.scoring import ALL_REQUESTS, FALLBACK
 

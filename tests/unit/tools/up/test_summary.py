@@ -12,7 +12,7 @@ from streams.tools.replay.replay_report import Limits, Record
 from streams.tools.up.run_state import Picture
 from streams.tools.up.run_summary import Ended, show, summarize
 from streams.tools.up.trace_facts import Gap, Traffic
-from tests.unit.tools.up.seen import NOW_MS
+from tests.unit.tools.up.status_records import NOW_MS
 
 NOTHING = {"p50": None, "p99": None}
 

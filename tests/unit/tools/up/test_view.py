@@ -11,7 +11,7 @@ from streams.tools.up.event_log import Event
 from streams.tools.up.live_view import View
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts, screen
-from tests.unit.tools.up.seen import NOW_MS, telemetry
+from tests.unit.tools.up.status_records import NOW_MS, telemetry
 
 TITLE = "shoal: trace.csv at 10x"
 FACTS = Facts((TITLE,), "API | Ctrl-C stops everything", (), NOW_MS - 9000, 10, 9, 0, 1.0, None)

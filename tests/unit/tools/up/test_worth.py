@@ -14,7 +14,7 @@ from autoscaler.performance.packaged_profile import default_profile
 from streams.files.shoal_yaml import load_config
 from streams.tools.up.counterfactual_cost import Comparisons, Window, windows
 from streams.tools.up.observed_demand import DemandSeen
-from tests.unit.tools.up.seen import NOW_MS, telemetry
+from tests.unit.tools.up.status_records import NOW_MS, telemetry
 
 START_MS = NOW_MS - NOW_MS % 60_000
 CONFIG = """
