@@ -116,7 +116,7 @@ async def test_a_dead_api_server_leaves_no_orphan_behind(engines) -> None:
     assert await engine.health() == 0
     assert bool(engine.launched.tagged()) is bool(REAL), "a simulated engine is one process"
     async with asyncio.timeout(20.0):
-        while (ended := engine.launched.engine.ended()) is None:
+        while (ended := engine.launched.engine.poll()) is None:
             await asyncio.sleep(0.05)
     assert "SIGKILL" in ended
     assert engine.launched.tagged() == []
