@@ -1,8 +1,9 @@
 """`shoal apply`: declare the models of a file to a running controller.
 
 The records of `services` override the controller's own file. Declarations are compared by meaning,
-not by text. A model that was declared this way before and is not in the file is withdrawn. Pools,
-engines, defaults and policy are not declared this way: they stay those of the controller's file.
+not by text. A model is withdrawn if an earlier `shoal apply` declared it and the file no longer has
+it. `shoal apply` ignores the file's pools, engines, defaults and policy: the controller keeps those
+of its own file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from topics.codec import decode, encode
 from topics.records import DeclaredService
 from topics.topic_table import SERVICES
 
-_MOST = 1_000_000  # all that the topic has
+_MOST = 1_000_000  # records per partition: more than the topic holds
 
 
 def add_parser(subparsers: Any) -> None:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def declared_texts(path: Path) -> dict[str, str]:
     """Each model's section of a valid file, as YAML text.
 
-    Services that stand for several models are left out, because their scores are a file on the
+    Services that stand for several models are left out, because their scores are in a file on the
     controller's host.
     """
     root, _ = read(path)
@@ -70,8 +71,8 @@ def changes_of(
 ) -> dict[str, str]:
     """The change of each model: added, changed, unchanged or withdrawn.
 
-    wanted, known: texts by model, of the file and of the topic (the text of an unreadable record is
-    "").
+    wanted: the YAML text of each model in the file. known: its text in the topic, "" if the record
+    is unreadable.
     """
     found = {}
     for model, text in wanted.items():

@@ -1,7 +1,7 @@
 """`shoal backtest`: cost and service quality of policies on a recorded trace.
 
 The command tunes the policies, runs them, sweeps their knobs for the curves and writes the report.
-This module has the command line, the progress bar and that order.
+This module has the command line, the progress bar and the order of these steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from streams.tools.replay.traces import COLUMNS_HELP, parse_columns
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _ALL_CORES = -1
-_WIDTH = 110  # of the table; narrower terminals wrap it
+_WIDTH = 110  # characters of the table; narrower terminals wrap it
 _EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
 always there. A trace is a file of any form in docs/formats.md, a CSV, JSON or Parquet file with
 columns for time, input and output tokens, or ServeGen's windows."""
@@ -125,7 +125,7 @@ def _refuse_idle(args: argparse.Namespace) -> None:
 
 
 def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
-    """Rebuild a trace from a Prometheus and print its notes. Returns the trace's path."""
+    """Rebuild a trace from a Prometheus server and print notes on the trace. Returns its path."""
     since_s = _seconds("--since", args.since, 7 * 86_400.0)
     finite("--since", since_s, 120.0, 31 * 86_400.0)
     config = load_config(args.config or DEFAULT_CONFIG)
@@ -177,7 +177,7 @@ def _write(path: Path, content: bytes | str) -> None:
 
 
 def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Demand) -> Backtest:
-    """Run everything and return the results in one object."""
+    """Tune, run and sweep the policies, and return all results in one object."""
     seeds = tuple(range(args.seed, args.seed + args.seeds))
     workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
     judged = (demand, *(replace(demand, traces=(trace,)) for trace in args.also))
@@ -196,12 +196,12 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             for value in policy.values
         ]
         tuned = chosen(_run("tuning", sweep, args), prepared(other, seeds[0])[0])
-        if "shoal" in tuned:  # only the part that is missing differs
+        if "shoal" in tuned:  # variants lack a part of Shoal and use its knob
             tuned |= {p.name: tuned["shoal"] for p in policies if p.name in VARIANTS}
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
     main = [
         Run(one, name, knob, seed, _timeline(args, name, seed, policies[0].name, one is demand))
-        for one in judged  # outermost: a worker keeps few workloads
+        for one in judged  # the outer loop, because a worker keeps few workloads
         for seed in seeds
         for name, knob in (*knobs.items(), (oracle.NAME, 0.0))
     ]
@@ -239,7 +239,8 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
 
 
 def _same_models(workload: Workload, other: Workload, trace: str) -> None:
-    """UserError if `other`, the workload of `trace`, has other models: no means exist then."""
+    """UserError if `other`, the workload of `trace`, has other models, because means over both
+    would then have no meaning."""
     names, found = (
         sorted(service.model for service in one.scenario.cluster.services)
         for one in (workload, other)

@@ -1,4 +1,4 @@
-"""`shoal completion SHELL`: print the few lines with which a shell completes `shoal`."""
+"""`shoal completion SHELL`: print the script that lets a shell complete `shoal` commands."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the lines."""
+    """Print the script."""
     print(shellcode(["shoal"], shell=args.shell))
     return 0

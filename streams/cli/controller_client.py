@@ -35,7 +35,8 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 
 
 def ask(url: str, path: str) -> dict[str, Any]:
-    """The JSON object at `path`. UserError: no server answers there, or it is not a controller."""
+    """The JSON object at `path`. UserError: no server answers at `url`, or the server is not a
+    controller."""
     if not url.startswith(("http://", "https://")):
         raise UserError(f"--url {without_login(url)}: not http://HOST:PORT")
     if without_login(url) != url:
@@ -69,7 +70,7 @@ def ask(url: str, path: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """`value` with every text as one printable line, because any server may have answered."""
+    """`value` with every text as one printable line, because the server may not be a controller."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
@@ -88,7 +89,8 @@ def status(url: str) -> dict[str, Any]:
 
 
 def explained(url: str, model: str) -> dict[str, Any]:
-    """`/v1/explain/MODEL`. UserError: no such model, or this controller does not lead."""
+    """`/v1/explain/MODEL`. UserError: the model is unknown, or this controller is not the
+    leader."""
     found = ask(url, f"/v1/explain/{urllib.parse.quote(model, safe='')}")
     if "error" not in found:
         return found

@@ -57,7 +57,8 @@ def needs_why(command: str) -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the record. UserError: a wrong model, a proposal that is not open, or no broker."""
+    """Write the record. UserError: the model is unknown, the proposal is not open, or the broker
+    does not answer."""
     if needs_why(args.command) and not args.why.strip():
         raise UserError("--why: '' is not allowed; allowed: the reason as text")
     broker = Broker.of(args)
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _number(text: str) -> int:
-    """The number of a proposal, with or without the `#` with which it is displayed (`#12`)."""
+    """The number of a proposal from `text`, with or without the displayed `#` (`#12`)."""
     digits = text.removeprefix("#")
     if not digits.isascii() or not digits.isdigit() or int(digits) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: a number from 1")
@@ -145,5 +146,5 @@ def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
+    except (KeyError, OSError):  # in a container the user id may have no name
         return "unknown"

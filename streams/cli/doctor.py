@@ -35,7 +35,7 @@ _LATE_S = 10.0
 class Finding:
     """The result of one check. ok: no action is needed.
 
-    what: the checked thing. said: its state. mend: the remedy.
+    what: what was checked. said: its state. mend: the remedy.
     """
 
     ok: bool
@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
 def of_file(path: Path) -> Iterator[Finding]:
     """Check the file, its broker and its Prometheus servers."""
-    from streams.controller.demand_sources import prometheus_queries  # a compiler, not for --help
+    from streams.controller.demand_sources import (
+        prometheus_queries,
+    )  # imports a compiler, which would delay --help
 
     config = load_config(path)
     cluster = config.cluster
@@ -120,7 +122,7 @@ def _broker(config: Config) -> Finding:
 
 
 def of_controller(url: str) -> Iterator[Finding]:
-    """Check a running controller, its data and its models."""
+    """Check a running controller, the age of its data and its models."""
     try:
         found = status(url)
     except UserError as error:
@@ -181,7 +183,7 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """Topics that the controller reads late. An older controller does not report them."""
+    """Findings on topics that the controller reads late. Older controllers do not report them."""
     for topic, lag_ms in found.get("lag_ms", {}).items():
         yield Finding(
             False,
@@ -206,7 +208,7 @@ def _model(model: Mapping[str, Any]) -> Finding:
         number = model["proposal"]
         mend = f"shoal approve {number}, or shoal reject {number} --why ..."
         return Finding(True, name, f"proposal #{number} waits", mend)
-    if model.get("short", False):  # an older controller does not report it
+    if model.get("short", False):  # older controllers do not report "short"
         mend = f"shoal explain {name} names what would help"
         return Finding(False, name, model["word"], mend)
     return Finding(True, name, model["word"])

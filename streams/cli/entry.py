@@ -1,8 +1,8 @@
 """The `shoal` console script: end silently on Ctrl-C during the slow imports.
 
-Ctrl-C while Python still reads our modules ends the process with code 130 and no traceback. While
-the interpreter itself starts, the parent process may block SIGINT (`make` does). A SIGINT from that
-time then ends the process here.
+Ctrl-C during the imports ends the process with code 130 and no traceback. The parent process may
+block SIGINT while the interpreter starts (`make` does). This module unblocks SIGINT, and a SIGINT
+that arrived in the meantime then ends the process.
 """
 
 from __future__ import annotations

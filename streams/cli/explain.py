@@ -1,7 +1,7 @@
 """`shoal explain MODEL`: the last decision on a model, its reasons, the limits and their remedies.
 
-The output has at most twelve lines. To find further reasons this process repeats the last planning
-request of the controller, which does not wait for it.
+The output has at most twelve lines. For further reasons, this process solves the controller's last
+planning request again; the controller is not involved.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
-    """The planner's reasons for its last request on `model`; None if there was no request."""
+    """The planner's reasons for the last planning request on `model`; None if there was no
+    request."""
     if found["request"] is None:
         return None
-    # The reasons for a model's capacity come from the whole plan, whatever the urgency was.
+    # Only a full plan contains the reasons for a model's capacity.
     request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
     cluster = read_value(Cluster, found["cluster"])
     profile, chosen = cluster_profile(cluster), strategy_for(cluster.policy)
@@ -89,7 +90,7 @@ def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
 
 
 def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:
-    """At most twelve lines of at most 100 columns."""
+    """The decision as text: at most twelve lines of at most 100 columns."""
     for number, line in enumerate(_all(found, reasons)):
         if number == _LINES:
             return
@@ -111,7 +112,7 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
     yield f"demand    {_demand(found)}"
     yield f"runs      {_capacity(now)}"
     yield f"latency   {_latency(now)}"
-    if now.get("uncertain"):  # an older controller does not report it
+    if now.get("uncertain"):  # older controllers do not report it
         yield f"uncertain {now['uncertain']}"
     if reasons is not None:
         yield "bound by  " + "; ".join(reasons.bound_by)
@@ -133,7 +134,7 @@ def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str
 
 
 def _codes(decision: Mapping[str, Any]) -> tuple[str, ...]:
-    """The reason codes of a decision; none from an older controller."""
+    """The reason codes of a decision; none if an older controller made the decision."""
     return tuple(decision.get("codes", ()))
 
 

@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish. With --follow, report each failed reading and go on until interrupted."""
+    """Publish. With --follow, report each failed reading and continue until interrupted."""
     every_s = units.named_duration_s("--every", args.every)
     while True:
         try:
@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def published_text(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]) -> str:
-    """The number of published pools, and those among them that the controller's `pools` lack."""
+    """Text with the number of published pools and the published pools that the controller does not
+    declare. pools: the pools of the controller."""
     count = len(records)
     words = f"{count} pool{'' if count == 1 else 's'} published"
     unknown = sorted({one.pool for one in records} - set(pools)) if pools else []
@@ -90,7 +91,7 @@ def fetch(source: str) -> bytes:
             with urllib.request.urlopen(source, timeout=_TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(_MOST_BYTES + 1)
                 if answer.length and len(data) <= _MOST_BYTES:
-                    raise IncompleteRead(data, answer.length)  # read(n) does not raise it
+                    raise IncompleteRead(data, answer.length)  # read(n) raises no error
         else:
             with Path(source).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
@@ -102,7 +103,7 @@ def fetch(source: str) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """The cause of an error in one line, without Python's wrapping."""
+    """The cause of `error` in one line, without the text that Python adds around the cause."""
     if isinstance(error, URLError) and not isinstance(error, HTTPError):
         reason = error.reason
         return getattr(reason, "strerror", None) or str(reason)

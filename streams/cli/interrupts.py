@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in commands with worker processes: only the parent handles them.
+"""Handle Ctrl-C and SIGTERM in commands with worker processes: only the parent process reacts.
 
 A terminal sends SIGINT to every process of the group, and each worker would print a traceback.
 SIGTERM reaches the parent alone; its default action would leave workers and temporary files behind.
@@ -18,9 +18,10 @@ _TERMINATED = 128 + signal.SIGTERM
 
 @contextmanager
 def workers_spared() -> Iterator[None]:
-    """Child processes that are started inside never see SIGINT; the parent gets KeyboardInterrupt.
+    """In this context, started child processes ignore SIGINT; the parent gets KeyboardInterrupt.
 
-    SIGINT is blocked, which children inherit, and a thread waits for it. Only for the main thread.
+    SIGINT is blocked, child processes inherit the block, and a thread waits for the signal. Only
+    for the main thread.
     """
     over = threading.Event()
 
@@ -42,7 +43,7 @@ def workers_spared() -> Iterator[None]:
 
 @contextmanager
 def sigterm_unwinds() -> Iterator[None]:
-    """SIGTERM raises SystemExit(143) inside, so that clean-up happens as after Ctrl-C.
+    """In this context, SIGTERM raises SystemExit(143), so that clean-up happens as after Ctrl-C.
 
     Only for the main thread.
     """

@@ -8,7 +8,7 @@ from streams.terminal import show_json_bytes
 
 
 def encoded(value: object) -> bytes:
-    """`value` as UTF-8 JSON in that form."""
+    """`value` as indented UTF-8 JSON that ends with a line feed."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

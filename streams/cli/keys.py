@@ -1,6 +1,6 @@
 """`shoal keys`: create the cluster's key, derive the keys of nodes, gateways and operators, rotate.
 
-A key is never an argument and never printed: it goes from file to file.
+A key is never an argument and never printed: keys are read from files and written to files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEPS = {
     "switch": "the new key signs, the old one is still accepted",
     "drop": "the old key is not accepted any more",
 }
-_MOST = 1_000_000  # all that a topic of operators has
+_MOST = 1_000_000  # records per partition: more than an operator's topic holds
 
 
 def add_parser(subparsers: Any) -> None:
@@ -78,7 +78,7 @@ def _add_cluster_file(parser: argparse.ArgumentParser) -> None:
 
 
 def run_new(args: argparse.Namespace) -> int:
-    """Create the cluster's key. UserError: the file exists already, or cannot be written."""
+    """Create the cluster's key. UserError: the file already exists or cannot be written."""
     if args.out.exists():
         raise UserError(f"--out {args.out}: is there already; `shoal keys rotate` changes a key")
     _write(args.out, secrets.token_hex(32))
@@ -104,7 +104,7 @@ def run_derive(args: argparse.Namespace) -> int:
 
 
 def run_rotate(args: argparse.Namespace) -> int:
-    """Take one step of a rotation. UserError: it is not the next step."""
+    """Take one step of a rotation. UserError: this step is not the next one of the rotation."""
     path, cluster = _cluster(args)
     lines = cluster.split("\n")
     if (args.step == "add") != (len(lines) == 1):
@@ -124,7 +124,7 @@ def run_rotate(args: argparse.Namespace) -> int:
 
 
 def run_sign(args: argparse.Namespace) -> int:
-    """Write the last value of each key of the operator's topics again, with a signature."""
+    """For each key in the operator's topics, write its last value again, now with a signature."""
     broker = Broker.of(args)
     if not broker.keys.principal_keys(Principal.OPERATOR):
         raise UserError("no operator's key: set SHOAL_OPERATOR_KEY_FILE")

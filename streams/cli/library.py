@@ -1,6 +1,6 @@
 """`shoal library build | show`: build and list the serving templates of plans.
 
-Planning builds the templates it needs by itself. These commands are only for inspection.
+The planner builds the templates that it needs. These commands only show the templates.
 """
 
 from __future__ import annotations

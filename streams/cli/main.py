@@ -53,7 +53,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with one line per error: the fault and the place of the help."""
+    """An argparse parser whose errors are one line: the fault, and the command that prints the
+    help."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -108,7 +109,7 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
 
 
 def _first_word() -> str:
-    """The subcommand on the line that a shell wants to complete; "" if it has none yet."""
+    """The subcommand on the line that a shell wants to complete; "" if the line has none yet."""
     try:
         words = shlex.split(os.environ.get("COMP_LINE", ""))
     except ValueError:  # an unclosed quotation mark

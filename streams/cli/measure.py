@@ -1,7 +1,7 @@
 """`shoal profile import` and `measure`: a user's own measurements of one model on a GPU.
 
-`streams.files.benchmark_results` reads results, `streams.tools.bench` makes them, and
-`autoscaler.performance.user_measurements` fits the profile to them.
+`streams.files.benchmark_results` reads results of benchmarks, `streams.tools.bench` measures, and
+`autoscaler.performance.user_measurements` fits the profile to the measurements.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def measuring_words(found: Measuring) -> str:
-    """The possible saving by a measurement, e.g. "L40S could save 9.00 USD/h"."""
+    """Text on how much a measurement could save, e.g. "L40S could save 9.00 USD/h"."""
     worth = [f"serve {found.serves_req_per_s:.3g} req/s more"] if found.serves_req_per_s else []
     worth += [f"save {found.saves_usd_per_h:.2f} USD/h"] if found.saves_usd_per_h > 0.005 else []
     return f"{catalog.short_gpu_name(found.gpu)} could {' and '.join(worth)}"

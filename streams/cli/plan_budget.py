@@ -155,7 +155,7 @@ def _fleet(problem: PlanningProblem, plan: Plan) -> Table:
 
 
 def _routing(problem: PlanningProblem, work: BudgetWork) -> Table:
-    """The combos for each type, in per cent of its requests."""
+    """For each type, the percentage of its requests that each combo serves."""
     pools = problem.pools()
     made = text_layout.plain_table(
         "requests", "input", "output", "goes to", numbers=["input", "output"]
@@ -177,7 +177,8 @@ def _routing(problem: PlanningProblem, work: BudgetWork) -> Table:
 
 
 def how_far(gap: float | None) -> str:
-    """The proof of a plan. gap: the most by which another plan may do better; None: no proof."""
+    """Text on how far the plan may be from the best plan. gap: the largest possible improvement as
+    a fraction; None: not proven."""
     if gap is None:
         return "nothing is proven of what could be done"
     return "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"

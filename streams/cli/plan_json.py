@@ -29,8 +29,8 @@ def encode(
     profile: Profile,
     steps: list[dict[str, Any]] | None = None,
 ) -> bytes:
-    """One JSON object and a newline. gap -1: there is no bound. steps: of the search, if
-    requested."""
+    """One JSON object and a newline. A gap of -1 means that there is no bound. steps: the steps of
+    the search, if --stats requests them."""
     shares = usd_per_h_by_model(
         ((target.combo, target.count) for target in plan.targets),
         {node.pool: node.usd_per_h for node in plan.nodes},

@@ -1,4 +1,4 @@
-"""The options of `shoal plan` by mode: an option that the mode would ignore is refused."""
+"""The options of `shoal plan` by mode. An option that the mode would ignore is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`shoal plan` for a service of several models: each model's share of requests, and the fleet.
 
-Splits come from `autoscaler.planning.answer_quality`, the fleet for each from the planner.
+`autoscaler.planning.answer_quality` makes the splits of requests among models; the planner makes
+the fleet for each split.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand]) -> int:
-    """Price every split, choose the cheapest of sufficient quality, and print it."""
+    """Plan a fleet for every split, choose the cheapest split of sufficient quality, and print
+    it."""
     cluster = config.cluster
     (route,) = cluster.routes
     own = {
@@ -109,7 +111,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
 
 
 def loaded(route: QualityRoute, split: Split, own: Mapping[str, Demand]) -> dict[str, Demand]:
-    """Demand of every model: its own plus its share of the service's."""
+    """Demand of every model: its own demand plus its share of the demand of the service `route`."""
     made = dict(own)
     for model, fraction in zip(route.models, split.fractions, strict=True):
         extra = fraction * route.req_per_s
@@ -118,7 +120,7 @@ def loaded(route: QualityRoute, split: Split, own: Mapping[str, Demand]) -> dict
 
 
 def page(route: QualityRoute, options: list[PricedSplit[Fleet]], chosen: PricedSplit[Fleet]) -> str:
-    """The front of cost and quality as one HTML page: chart and table."""
+    """The trade-off of cost and quality as one HTML page: chart and table."""
     best = pareto_front(options)
     mark = (chosen.split.quality, chosen.usd_per_h)
     lines = [
@@ -188,7 +190,7 @@ def _split_json(route: QualityRoute, option: PricedSplit[Fleet]) -> dict[str, ob
 
 
 def _few(options: tuple[PricedSplit[Fleet], ...], most: int = 12) -> list[PricedSplit[Fleet]]:
-    """At most `most` options at even distances, including the first and the last."""
+    """At most `most` of `options` at even distances, including the first and the last option."""
     if len(options) <= most:
         return list(options)
     return [options[round(i * (len(options) - 1) / (most - 1))] for i in range(most)]

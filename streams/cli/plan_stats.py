@@ -15,7 +15,7 @@ _HEADINGS = ("step", "columns", "built", "bound USD/h", "cost USD/h", "gap", "en
 
 @dataclass(slots=True)
 class Stats:
-    """Collects the steps. elapsed_s: the plan's clock in seconds."""
+    """Collects the steps of a plan's search. elapsed_s: the planner's clock in seconds."""
 
     elapsed_s: Callable[[], float]
     steps: list[Step] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Stats:
         self.steps.append(Step("candidates", found, 0, 0.0, math.inf, self.elapsed_s()))
 
     def lines(self) -> list[str]:
-        """A table of the steps. If the search has independent parts, they follow each other."""
+        """A table of the steps. The steps of independent parts of the search follow each other."""
         rows = [_HEADINGS, *map(_cells, self.steps)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
         return [

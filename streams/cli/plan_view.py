@@ -35,7 +35,7 @@ def show(
     mode: Mode,
     profile: Profile,
 ) -> None:
-    """Print the table of models, the total with its proof, and the notes."""
+    """Print the table of models, the total cost with the proof of optimality, and the notes."""
     text_layout.show([table(problem, plan)], lines(problem, plan, reasons, mode, profile))
 
 
@@ -106,7 +106,8 @@ def lines(
 
 
 def _total(plan: Plan, reasons: Explanation | None) -> str:
-    """USD/h of rented nodes now and planned, the parts of the difference, and the proof."""
+    """USD/h of rented nodes now and planned, the parts of the difference, and the proof of
+    optimality."""
     text = f"total {plan.now_usd_per_h:.2f} -> {plan.cost_usd_per_h:.2f} USD/h of billed nodes"
     if reasons is not None and reasons.savings and plan.now_usd_per_h > 0.0:
         parts = ", ".join(f"{part.what} {part.usd_per_h:+.2f}" for part in reasons.savings)
@@ -146,14 +147,15 @@ def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Itera
 
 
 def measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
-    """Models with user measurements on the chosen GPUs: the day, and the error of the fit."""
+    """Models with user measurements on the chosen GPUs: the day of the measurement and the error of
+    the fit."""
     for model, found in measurements_in(problem, plan, profile):
         gpu = short_gpu_name(found.gpu)
         yield f"{model} on {gpu}: measured {found.day}, error {found.error:.0%}"
 
 
 def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
-    """The possible savings by measurements, each with its command."""
+    """How much measurements could save, each with the command that measures."""
     found = [(one, model.model) for model in reasons.models for one in model.measuring]
     for one, model in sorted(found, key=lambda f: -f[0].saves_usd_per_h)[:_MOST_LINES]:
         spec = problem.cluster.service(model).architecture

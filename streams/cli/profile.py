@@ -35,7 +35,7 @@ from streams.files.user_errors import UserError
 from streams.terminal import raw_stream
 from streams.terminal_console import SafeConsole
 
-# Model names must not be cut, so a pipe gets the width that they need.
+# Model names must not be cut, so output to a pipe is as wide as they need.
 _PIPE_WIDTH = 140
 
 

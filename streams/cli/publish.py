@@ -46,8 +46,9 @@ def add_broker(
 class Broker:
     """The broker and the domain of its records.
 
-    now_ms: domain time, from the controller if it was queried. models, pools: those the controller
-    declares; empty without a query. keys: the operator's keys, which sign written records.
+    now_ms: domain time, from the controller if the controller was queried. models, pools: the
+    models and pools that the controller declares; empty without a query. keys: the operator's keys,
+    which sign written records.
     """
 
     address: str
@@ -59,8 +60,8 @@ class Broker:
 
     @classmethod
     def of(cls, args: argparse.Namespace, kafka: str = "") -> Broker:
-        """The broker by the options of `add_broker`. kafka: the file's broker, used without
-        --broker."""
+        """The broker that the options of `add_broker` choose. kafka: the file's broker, used
+        without --broker."""
         if args.broker or kafka:
             address = parse_address(args.broker or kafka)
             keys = operator_keys(address, args.prefix or PREFIX)
@@ -109,8 +110,8 @@ class Broker:
         return found
 
     def messages(self, topic: Topic, most: int) -> list[Any]:
-        """The last messages of a topic with their headers, signatures unchecked. UserError as
-        above."""
+        """The last messages of a topic with their headers; signatures are not checked. UserError as
+        in `publish`."""
         found: list[Any] = self._run(self._messages(topic, most))
         return found
 
@@ -128,7 +129,7 @@ class Broker:
     async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
         await ensure_topics(self.address, self.prefix)
         signer = Signer(self.keys, _wall_ms)
-        if signer:  # the last signer's clock may be ahead of ours
+        if signer:  # the clock of the last signer may be ahead of this one
             for topic in {topic for topic, _, _ in values}:
                 for message in await self._messages(topic, _LAST):
                     signer.on_record(topic.name, message.key, message.headers)

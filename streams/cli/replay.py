@@ -1,8 +1,8 @@
 """`shoal replay`: repeat a recorded span of the controller's decisions.
 
-The same declaration must give the same decisions byte for byte. With another declaration, its
-decisions are compared with the recorded ones, both on the same simulated fleet
-(`autoscaler.simulation.what_if`). The command changes nothing.
+With the recorded declaration, the repeated decisions must equal the recorded ones byte for byte.
+With another declaration, the command simulates both declarations on one fleet and compares their
+decisions (`autoscaler.simulation.what_if`). The command changes nothing.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(found: list[Segment], controller: str | None) -> list[Segment]:
-    """The segments of one controller, because two controllers have different inputs.
+    """The segments of one controller, because controllers have different inputs.
 
-    UserError: several controllers and no --controller, or an unknown one.
+    UserError: `found` has several controllers and --controller is not given or unknown.
     """
     names = sorted({segment.controller for segment in found})
     if controller is None and len(names) > 1:
@@ -107,7 +107,7 @@ def _chosen(found: list[Segment], controller: str | None) -> list[Segment]:
 
 
 def _covering(found: list[Segment], since_ms: int, until_ms: int) -> list[Segment]:
-    """The segments of the span, beginning with the last one that starts before it."""
+    """The segments that cover the span, from the last segment that starts before the span."""
     before = [segment for segment in found if segment.began_ms <= since_ms]
     first = before[-1].began_ms if before else 0
     inside = [segment for segment in found if first <= segment.began_ms <= until_ms]
@@ -124,7 +124,8 @@ def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[Re
 
 
 def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:
-    """UserError if demand windows differ: the log holds demand by the recorded windows only."""
+    """UserError if the demand windows differ: the log holds demand only for the recorded
+    windows."""
     for name in _WINDOWS:
         was, is_ = getattr(then.policy, name), getattr(declared.policy, name)
         if was != is_:

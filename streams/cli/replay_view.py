@@ -41,7 +41,7 @@ def rerun_facts(found: Rerun) -> dict[str, Any]:
 
 
 def show_rerun(found: Rerun) -> None:
-    """Print that comparison."""
+    """Print `found`, the comparison of a recorded span with its repetition."""
     span = f"{moment_words(found.first_ms)} to {clock_words(found.last_ms)} UTC"
     what = f"{found.ticks} ticks, {found.decisions} decisions"
     if found.same:
@@ -59,8 +59,8 @@ def show_rerun(found: Rerun) -> None:
 
 
 def compared(then: Cluster, now: Cluster, before: WhatIf, after: WhatIf) -> dict[str, Any]:
-    """The comparison of two runs of a span. The list of decisions includes those of kind hold; the
-    counts do not."""
+    """The comparison of two runs of a span. The list of decisions includes the decisions to hold;
+    the counts do not."""
     return {
         "first_ms": before.first_ms,
         "last_ms": before.last_ms,
@@ -135,9 +135,9 @@ def _value(value: Any) -> str:
 def side_by_side(
     before: Iterable[Decision], after: Iterable[Decision]
 ) -> Iterator[tuple[str, Decision]]:
-    """Decisions in order of time, each with "both", "recorded" or "policy".
+    """Decisions in order of time, each with the run that made it: "recorded", "policy" or "both".
 
-    The same change of the same model within some seconds is one decision.
+    Equal changes of one model within some seconds count as one decision.
     """
     left = list(after)
     for decision in before:
@@ -161,7 +161,7 @@ def side_by_side(
 
 
 def show_compared(facts: Mapping[str, Any], policy: str) -> None:
-    """Print the comparison."""
+    """Print the comparison of two runs. policy: the file with the other declaration."""
     span_s = (facts["last_ms"] - facts["first_ms"]) / 1000.0
     print(
         f"{moment_words(facts['first_ms'])} to {clock_words(facts['last_ms'])} UTC "

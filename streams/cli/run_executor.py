@@ -114,7 +114,8 @@ def run_executor(args: argparse.Namespace) -> int:
 def _real(
     args: argparse.Namespace, config: Config, told: Mapping[str, Any]
 ) -> Mapping[str, object]:
-    """The models with their weights, and a vLLM configuration for every engine of the file."""
+    """The models with their weights, and a vLLM configuration for every engine of the file. told:
+    the executor's node file for simulated engines. UserError: invalid --weights."""
     weights = {}
     for item in args.weights:
         model, _, found = item.partition("=")
@@ -143,8 +144,8 @@ def _real(
 
 
 def default_state(node: str, region: str | None) -> Path:
-    """The default folder for the state of a node's executor: one folder per node."""
-    given = os.environ.get("STATE_DIRECTORY", "")  # systemd
+    """The default folder for the state of the executor of a node: each node has its own folder."""
+    given = os.environ.get("STATE_DIRECTORY", "")  # systemd sets it
     if given:
         return Path(given.split(":")[0])
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

@@ -1,7 +1,7 @@
 """`shoal controller`, `shoal gateway`: one process of the system by itself.
 
-This module turns a `shoal.yaml` into the options of a part and replaces the process by it. The
-parts are programs of their own (`python -m ...`), so that the serving plane never imports the
+This module turns a `shoal.yaml` into the options of a part and replaces this process by the part.
+The parts are separate programs (`python -m ...`), so that the serving plane never imports the
 control plane.
 """
 
@@ -57,10 +57,10 @@ def bootstrap(args: argparse.Namespace, config: Config) -> str:
 
 
 def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> str:
-    """The broker's address if the broker answers, else UserError without further attempts.
+    """The broker's address. UserError if the broker does not answer the only attempt.
 
-    remembers: the state of the last run that lets this part start without a broker. It then starts
-    and reports the fault on stderr.
+    remembers: names the saved state with which this part can start without a broker, "" if there is
+    none. With saved state, the fault is reported on stderr and the part starts.
     """
     address = bootstrap(args, config)
     try:

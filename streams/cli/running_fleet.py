@@ -27,8 +27,8 @@ _TIMEOUT_S = 30.0
 class Running:
     """The assigned instances and the demand. counts: assigned instances by combo id.
 
-    demand_req_per_s: by model, from its last decision. strangers: combos of instances whose model
-    or pool is not in the file.
+    demand_req_per_s: requests/s by model, from the model's last decision. strangers: combos of
+    instances whose model or pool is not in the file.
     """
 
     counts: dict[str, int]

@@ -1,7 +1,7 @@
 """`python -m streams.cli.start_part MODULE OPTIONS`: run a part; Ctrl-C shows no traceback.
 
-A part installs its own signal handlers after seconds of imports. Until then SIGINT ends this
-process silently. This module imports only the standard library.
+A part imports modules for seconds before it installs its own signal handlers. Until then SIGINT
+ends this process silently. This module imports only the standard library.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def gang_line(gang: Mapping[str, Any]) -> str:
-    """The nodes of an instance over several nodes, by rank."""
+    """Text on an instance that spans several nodes: its nodes by rank."""
     ranks = []
     for rank in gang["ranks"]:
         reason = f" ({rank['reason']})" if rank["reason"] else ""
@@ -70,7 +70,7 @@ def gang_line(gang: Mapping[str, Any]) -> str:
 
 
 def service_line(service: Mapping[str, Any]) -> str:
-    """A service of several models: each model's share of its requests, and the quality."""
+    """Text on a service of several models: each model's share of requests, and the quality."""
     name = service["name"]
     if not service["thresholds"]:
         return f"{name}: no thresholds yet"

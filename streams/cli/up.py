@@ -1,7 +1,7 @@
-"""`shoal up`: the whole loop on this machine.
+"""`shoal up`: run the whole system on this machine.
 
 This module checks the options, handles signals and sets the exit code. `streams.tools.up.session`
-is the run itself.
+performs the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from streams.tools.up.run_summary import show
 from streams.tools.up.session import Session
 from streams.tools.up.trace_facts import traffic, with_first_minutes
 
-# By engine: configuration, trace and speed.
+# The default configuration, trace and speed for each kind of engine.
 _DEMOS = {
     "simulated": ("demo.yaml", "azure2023_conv.csv.gz", 10.0),
     "vllm": ("vllm.yaml", "vllm_trace.csv", 1.0),
@@ -99,7 +99,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the loop. Exit code 0; 130 or 143 after a signal; 1 if a part failed for good.
+    """Run the system. Exit code 0; 130 or 143 after a signal; 1 if a part failed and could not be
+    restarted.
 
     Raises UserError for bad input.
     """
@@ -161,9 +162,9 @@ def _tell_logs(session: Session) -> None:
 
 
 def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[dict[str, Any]]:
-    """The cost of other ways to serve the same demand; Ctrl-C skips the rest.
+    """The cost of other ways to serve the recorded demand; Ctrl-C skips the remaining comparisons.
 
-    After SIGTERM there are no figures, because the sender waits for the end of this process.
+    After SIGTERM there are no comparisons, because the sender waits for the end of this process.
     """
     if any(number != signal.SIGINT for number in signalled):
         return []
@@ -251,7 +252,8 @@ def _whole(option: str, text: str, high: int) -> int:
 
 
 def _write(path: Path, summary: dict[str, Any]) -> str:
-    """Write the summary; its folder is created again if it was deleted. Returns the error or ""."""
+    """Write the summary and create its folder if the folder was deleted. Returns the error or
+    ""."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
