@@ -1,7 +1,7 @@
 """The demand of a backtest: trace files turned into arrivals of the declared models.
 
-This module assigns files to models, cuts slices, scales rates and notes unusual requests. It is the
-same for every policy.
+This module assigns files to models, cuts slices, scales rates and notes unusual requests. The
+demand does not depend on the policy.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _NO_QUALITY = (
 )
 _MOST = 5_000_000
 _MOST_FLUID = 400_000
-_UNDECLARED = Lengths.expected(1024.0, 256.0)  # for a model without a declared workload
+_UNDECLARED = Lengths.expected(1024.0, 256.0)  # tokens, for models without a declared workload
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The options of a backtest's demand. traces: FILE or MODEL=FILE. config: None = the bundled
-    one.
+    configuration.
 
-    from_s, to_s: the slice, to_s = inf for all of the trace. supply: FILE or POOL=FILE. fluid:
+    from_s, to_s: the slice of the trace, to_s = inf for its end. supply: FILE or POOL=FILE. fluid:
     simulate rates, so that ServeGen's windows need no single requests. columns: the user's mapping
     of trace columns, if there is one.
     """
@@ -78,7 +78,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A scenario, with notes on how it was made."""
+    """A scenario, with notes on how the scenario was made from the traces."""
 
     scenario: Scenario
     notes: tuple[str, ...]
@@ -87,8 +87,8 @@ class Workload:
 def load_workload(demand: Demand, seed: int) -> Workload:
     """The scenario of `demand`. UserError, ConfigError or InvalidValue for unusable input.
 
-    The seed draws the models of requests that name none, the scaling of rates, and the requests of
-    ServeGen's windows.
+    The seed determines the models of requests that name none, the scaling of rates, and the
+    requests of ServeGen's windows.
     """
     random = np.random.default_rng(seed)
     notes: list[str] = []
@@ -186,7 +186,7 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Tra
 
 
 def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
-    """The sessions of `rows`. Each copy of a session is a session of its own."""
+    """The sessions of `rows`. Each copy of a session gets a session number of its own."""
     if not trace.sessions:
         return []
     sessions = np.array(trace.sessions)[rows]
@@ -197,12 +197,12 @@ def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
 def _scaled(
     count: int, scale: float, random: np.random.Generator, sessions: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows to take among `count` requests (some several times), each with the number of its
-    copy (from 0) and its shift in seconds.
+    """The indices of the chosen rows among `count` requests, the number of each copy (from 0) and
+    its shift in seconds. A row may be chosen several times.
 
-    To lower the rate, requests are drawn at random. To raise it, copies lie within a few seconds of
-    the original, so that the course of the rate stays and bursts grow with it. Requests of a
-    session share their draw.
+    To lower the rate, requests are drawn at random. To raise the rate, copies are placed within a
+    few seconds of the original. The rate then keeps its shape over time, and bursts grow with it.
+    Requests of a session share one draw.
     """
     if scale == 1.0:
         return np.arange(count), np.zeros(count, np.int64), np.zeros(count)
@@ -219,8 +219,8 @@ def _scaled(
 
 
 def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> Cluster:
-    """The bundled cluster with the traces' model names: the busiest model gets the smallest model's
-    place."""
+    """The bundled cluster, with its models renamed if it lacks a model name of the traces: the
+    busiest name gets the smallest model, the next name the next larger model."""
     named = Counter(name for trace in traces for name in trace.models)
     known = {service.model: service for service in cluster.services}
     if all(name in known for name in named):
@@ -235,7 +235,8 @@ def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> 
 
 
 def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple[str, Trace]]:
-    """Each trace with its model, "" if it names models itself or is split among all of them."""
+    """Each trace with its model, "" if the trace names models itself or is split among all
+    models."""
     models = [service.model for service in cluster.services]
     for name, trace in traces:
         if name and name not in models:
@@ -258,7 +259,7 @@ def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple
 
 
 def _numbered(owners: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
-    """The same traces, with session numbers that are unique over all traces."""
+    """The traces of `owners`, with session numbers that are unique over all traces."""
     found = []
     first = 0
     for model, trace in owners:

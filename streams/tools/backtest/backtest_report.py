@@ -1,7 +1,7 @@
 """The result of a backtest, as values and as JSON: one row per policy, curves over its knob.
 
-docs/backtest.md lists the keys of the JSON. Figures are means over seeds and further traces.
-Nothing here depends on the clock or on the machine: the same input gives the same bytes.
+docs/backtest.md lists the keys of the JSON. Figures are means over seeds and further traces. The
+report depends neither on the clock nor on the machine: equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The whole result. also: further traces, each judged by itself. workloads: of all traces.
+    """The whole result. also: further traces, each simulated separately. workloads: of all traces.
 
-    rows: one per policy, in the order of the options. curves: per policy, its knob swept on the
-    same traces. oracle_usd, oracle_attainment: the bound, means over traces and seeds. tuned: per
-    policy, the choice from a sweep of its knob on another trace.
+    rows: one per policy, in the order of the options. curves: for each policy, one row per setting
+    of its knob, on the same traces as `rows`. oracle_usd, oracle_attainment: means of the oracle's
+    bound over traces and seeds. tuned: by policy, the setting chosen by a sweep on another trace.
     """
 
     traces: tuple[str, ...]
@@ -87,7 +87,7 @@ class Backtest:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the traces, each with the trace's name if it is not about all of them."""
+        """Notes on the traces. A note that is not about all traces names its trace."""
         names = ", ".join(self.traces), *self.also
         of: dict[str, list[str]] = {}
         for name, workload in zip(names, self.workloads, strict=True):

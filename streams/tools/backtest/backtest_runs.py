@@ -1,7 +1,8 @@
-"""The runs of a backtest: lists them, performs one, and performs all of them in parallel.
+"""The runs of a backtest: list them, perform one, and perform all of them in parallel.
 
-A run is one (policy, knob, seed, trace). joblib runs them on this machine's cores or on the user's
-Dask or Ray cluster. A worker reads the traces itself and keeps the last workload that it read.
+A run is one (policy, knob, seed, trace). joblib distributes the runs over this machine's cores or
+the user's Dask or Ray cluster. A worker reads the traces itself and keeps the last workload that it
+read.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ BACKENDS = ("local", "dask", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation. policy: a name in the table, or the oracle. timeline: its output file."""
+    """One simulation. policy: a name in the table of policies, or the oracle. timeline: the output
+    file."""
 
     demand: Demand
     policy: str
@@ -60,7 +62,8 @@ def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
 
 
 def run(one: Run) -> Outcome:
-    """Simulate, and judge by the declared SLOs. UserError: the timeline cannot be written."""
+    """Simulate `one`, and judge the result by the declared SLOs. UserError: the timeline cannot be
+    written."""
     workload, setting = prepared(one.demand, one.seed)
     if one.policy == oracle.NAME:
         return Outcome(one, bound=oracle.bound(setting))
@@ -79,9 +82,9 @@ def run(one: Run) -> Outcome:
 def run_all(
     runs: Sequence[Run], jobs: int, backend: str, done: Callable[[Run], None]
 ) -> list[Outcome]:
-    """Every run, in the order of `runs`. jobs: processes, -1 = all cores.
+    """The outcomes of all runs, in the order of `runs`. jobs: processes, -1 = all cores.
 
-    done: called with each run that is over, in the order in which runs end.
+    done: called with each finished run, in the order in which runs finish.
     """
     found: dict[Run, Outcome] = {}
     for outcome in _each(runs, jobs, backend):
@@ -95,7 +98,7 @@ def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
         yield from map(run, runs)
         return
     with _cluster(backend):
-        # The backend of a cluster returns all results at the end.
+        # With a cluster, joblib returns all results together at the end.
         mode = "generator_unordered" if backend == "local" else "list"
         yield from joblib.Parallel(n_jobs=jobs, return_as=mode)(
             joblib.delayed(run)(one) for one in runs
@@ -104,7 +107,8 @@ def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
 
 @contextmanager
 def _cluster(backend: str) -> Iterator[None]:
-    """joblib's backend. UserError if its packages are missing."""
+    """In this context, joblib uses `backend`. UserError if the packages of the backend are
+    missing."""
     if backend == "local":
         yield
         return
@@ -116,7 +120,7 @@ def _cluster(backend: str) -> Iterator[None]:
     except ImportError as error:
         hint = f"pip install 'shoal[{backend}]'"
         raise UserError(f"--backend {backend}: {error.name} is not installed ({hint})") from None
-    # The scheduler from Dask's own configuration, else a local one.
+    # Dask's own configuration names the scheduler; without one Dask starts a local scheduler.
     with Client() if backend == "dask" else nullcontext():
         if backend == "ray":
             register_ray()
@@ -125,7 +129,8 @@ def _cluster(backend: str) -> Iterator[None]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The middle 90% of values, by nearest rank: the least and the greatest of up to 20 values."""
+    """The middle 90% of values, by nearest rank. For up to 20 values, the least and the greatest
+    value."""
     ranked = sorted(values)
     last = len(ranked) - 1
     return ranked[math.floor(0.05 * last)], ranked[math.ceil(0.95 * last)]

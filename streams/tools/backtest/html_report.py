@@ -1,4 +1,4 @@
-"""The report of a backtest as one HTML page: table, cost against attainment, course over time.
+"""The report of a backtest as one HTML page: table, cost against attainment, and values over time.
 
 The page is self-contained: it opens without a network.
 """
@@ -120,7 +120,7 @@ def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
 
 
 def _shown(found: Backtest) -> Sequence[Row]:
-    """Our policy and at most three others, because more would hide each other."""
+    """Shoal's policy and at most three others, because more lines would hide each other."""
     wanted = ("shoal", "fixed-best", "knative", "hpa-utilization")
     rows = [row for name in wanted for row in found.rows if row.policy == name]
     return rows or found.rows[:4]

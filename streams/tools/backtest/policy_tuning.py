@@ -1,6 +1,7 @@
-"""The setting of a policy's knob: the cheapest that attains the SLOs on another trace.
+"""Choose the setting of a policy's knob: the cheapest setting that attains the SLOs on another
+trace.
 
-Every policy, including our own, is tuned in the same way.
+Every policy, including Shoal's own, is tuned in the same way.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from streams.tools.backtest.backtest_runs import Outcome
 
 
 def chosen(outcomes: Sequence[Outcome], workload: Workload) -> dict[str, float]:
-    """The knob of each policy: the cheapest whose attainment reaches the declared percentile,
-    weighted by requests. If none reaches it, the knob with the highest attainment."""
+    """The setting of each policy's knob: the cheapest setting whose attainment, weighted by
+    requests, reaches the declared percentile. If no setting reaches it, the setting with the
+    highest attainment."""
     asked = Counter(arrival.model for arrival in workload.scenario.arrivals)
     services = workload.scenario.cluster.services
     target = sum(s.percentile * asked[s.model] for s in services) / max(1, sum(asked.values()))

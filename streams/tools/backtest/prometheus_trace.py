@@ -2,8 +2,8 @@
 
 Prometheus has counters, not single requests. Answered requests are spread evenly inside each step.
 Prompt and answer lengths are drawn from the histograms of their hour and scaled to the hour's token
-sums. `notes` state the limits of that. The module makes only range queries, and is the same for
-every policy.
+sums. `notes` state how the rebuilt trace differs from the counters. The module sends only range
+queries. The trace does not depend on the policy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REQUESTS = "vllm:request_success_total"
 PROMPT, ANSWER = "vllm:request_prompt_tokens", "vllm:request_generation_tokens"
 MODEL = "model_name"
 STEP_S, LENGTHS_S = 60.0, 3600.0
-_MOST_POINTS = 10_000  # Prometheus refuses more than 11,000 per series
+_MOST_POINTS = 10_000  # Prometheus refuses over 11,000 points per series
 _MOST = 5_000_000
 _TIMEOUT_S = 60
 _SYSTEM_SAID = re.compile(r"\[Errno -?\d+\] ([\w ,]+)")
@@ -40,7 +40,8 @@ _SYSTEM_SAID = re.compile(r"\[Errno -?\d+\] ([\w ,]+)")
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A rebuilt trace. path: a plain CSV trace with models. notes: the limits, one per model."""
+    """A rebuilt trace. path: a plain CSV trace with models. notes: one per model, on the trace's
+    accuracy."""
 
     path: Path
     notes: tuple[str, ...]
@@ -48,7 +49,8 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class _Law:
-    """Lengths in one hour: the upper edges of buckets, the count of each, and the sum of tokens."""
+    """The distribution of lengths in one hour: upper edges of buckets, count of each bucket, sum of
+    tokens."""
 
     edges: Floats
     counts: Floats
@@ -56,7 +58,7 @@ class _Law:
 
 
 def ask_range(server: PrometheusServer) -> AskRange:
-    """Range queries to `server`."""
+    """A function that sends range queries to `server`."""
     client = client_of(server, 2, _TIMEOUT_S)
 
     def ask(query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
@@ -78,8 +80,8 @@ def rebuild(
 ) -> Rebuilt:
     """The last `since_s` seconds (at least 120) before `to_s` as a trace in `folder`.
 
-    names: models in Prometheus -> in the configuration, where they differ. UserError: Prometheus
-    does not answer, has no data, or has more than 5 million requests.
+    names: models of Prometheus whose names in the configuration differ -> those names. UserError:
+    Prometheus does not answer, has no data, or has more than 5 million requests.
     """
     step_s = max(STEP_S, float(math.ceil(since_s / _MOST_POINTS)))
     since_s = step_s * math.floor(since_s / step_s)
@@ -153,7 +155,7 @@ def _note(
     prompts: npt.NDArray[np.int64],
     answers: npt.NDArray[np.int64],
 ) -> str:
-    """The comparison of the rebuilt requests with the counters."""
+    """Text that compares the rebuilt requests with the counters."""
     parts = []
     for what, metric, drawn in (("prompt", PROMPT, prompts), ("answer", ANSWER, answers)):
         told = float(laws[metric][1].get((model,), np.zeros(1)).sum())
@@ -168,7 +170,7 @@ def _note(
 
 
 def _times(counts: Floats, step_s: float, random: np.random.Generator) -> Floats:
-    """Uniformly random times inside each step. A fraction of a request counts in a later step."""
+    """Uniformly random times inside each step. A fractional request is carried to a later step."""
     whole = np.diff(np.floor(np.concatenate(([0.0], np.cumsum(counts))) + 1e-6)).astype(int)
     starts = step_s * np.repeat(np.arange(len(counts)), whole)
     return np.sort(starts + step_s * random.random(len(starts)))
@@ -177,7 +179,7 @@ def _times(counts: Floats, step_s: float, random: np.random.Generator) -> Floats
 def _laws(
     buckets: Mapping[tuple[str, ...], Floats], sums: Mapping[tuple[str, ...], Floats], model: str
 ) -> list[_Law]:
-    """One law per hour that has data."""
+    """One distribution of lengths for each hour that has data."""
     mine = {float(key[1]): values for key, values in buckets.items() if key[0] == model}
     if not mine:
         return []
@@ -191,7 +193,8 @@ def _laws(
 def _lengths(
     laws: list[_Law], at_s: Floats, every_s: float, random: np.random.Generator
 ) -> npt.NDArray[np.int64] | None:
-    """Tokens of each arrival by its hour; an hour without data uses the nearest hour before it."""
+    """Tokens of each arrival, drawn by its hour. An hour without data uses the last hour before it
+    that has data."""
     known = [k for k, law in enumerate(laws) if law.counts.sum() > 0.0]
     if not known:
         return None
@@ -224,6 +227,6 @@ def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
-    if cause := _SYSTEM_SAID.search(text):  # the cause inside urllib3's text on its retries
+    if cause := _SYSTEM_SAID.search(text):  # urllib3's text on its retries contains the cause
         return f"cannot be reached ({cause[1]})"
     return text.splitlines()[0][:200]

@@ -1,11 +1,17 @@
 """Prices and availability over time, from files, as events of a simulation.
 
-Three forms. FILE: a table with the columns time, pool and one or both of price (USD per node-hour)
-and nodes (the most that can be held); cells may be empty. FILE: a price history of a cloud
-(`streams.files.cloud_prices`). POOL=FILE: a CSV of (time, nodes) without a header, the form of the
-recorded spot traces of Bamboo. Rows are in any order; a value holds until the pool's next one.
-Times are seconds from the start of the trace, or dates. If the trace has dates that overlap with
-them, dates keep their place; otherwise the first date is the start of the trace.
+There are three forms:
+
+- FILE: a table with the columns time, pool, and at least one of price (USD per node-hour) and nodes
+(the most nodes that can be rented); cells may be empty.
+
+- FILE: a price history of a cloud (`streams.files.cloud_prices`).
+
+- POOL=FILE: a CSV of (time, nodes) without a header, as in the recorded spot traces of Bamboo.
+
+Rows are in any order; a value holds until the pool's next value. Times are seconds from the start
+of the trace, or dates. If the dates of the files and of the trace overlap, dates are absolute;
+otherwise the first date of the files counts as the start of the trace.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from streams.files.user_errors import UserError
 _LIMITS = {"time": 366 * 86_400.0, "price": 100_000.0, "nodes": 1_000_000.0}
 _TABLE = "a CSV with the columns time, pool and price or nodes, or a price history of a cloud"
 _STEPS = "rows of time,nodes without a header"
-_SINCE_1970_S = 946_684_800.0  # seconds from here on are dates
+_SINCE_1970_S = 946_684_800.0  # larger times are dates
 Change = tuple[float, str, float | None, int | None]
 """Seconds, of the trace or since 1970; the pool; its price and nodes, None where they stay."""
 
@@ -35,8 +41,8 @@ Change = tuple[float, str, float | None, int | None]
 class TraceTime:
     """The trace's time axis, on which dates are placed.
 
-    origin_s: start of the trace in seconds since 1970, None if it has no dates. duration_s: of the
-    trace. instances: the instance type of pools that declare one.
+    origin_s: start of the trace in seconds since 1970, None if the trace has no dates. duration_s:
+    length of the trace. instances: the instance type of each pool that declares one.
     """
 
     origin_s: float | None = None
@@ -52,10 +58,10 @@ def load_supply(
     times: TraceTime | None = None,
     notes: list[str] | None = None,
 ) -> tuple[ScriptEvent, ...]:
-    """The changes of supply, on the axis of a simulation that begins `lead_s` before second
-    `from_s` of the trace. The values at that moment hold from its start.
+    """The changes of supply as events of a simulation that begins `lead_s` before second `from_s`
+    of the trace. The values at `from_s` hold from the start of the simulation.
 
-    notes: receives how dates were placed. UserError for unusable input.
+    notes: a note on how dates were placed is added. UserError for unusable input.
     """
     times = times or TraceTime()
     pools = {pool.id for pool in cluster.pools}
@@ -92,7 +98,7 @@ def load_supply(
 def _placed(
     changes: Sequence[Change], times: TraceTime, notes: list[str] | None
 ) -> Iterable[Change]:
-    """`changes` with times in seconds of the trace."""
+    """`changes` with times in seconds from the start of the trace."""
     dates = [at_s for at_s, *_ in changes if at_s >= _SINCE_1970_S]
     if not dates:
         return changes
@@ -109,7 +115,7 @@ def _placed(
 def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
     table = read_table(path, _TABLE)
     columns = set(table.columns)
-    if not columns:  # of JSON: those of the first row
+    if not columns:  # JSON: use the columns of the first row
         first = next(table.rows, None)
         columns = set(first[1]) if first else set()
         rest = table.rows
@@ -156,7 +162,7 @@ def _steps(path: Path, pool: str) -> Iterable[Change]:
 
 
 def _when_s(place: str, value: object) -> float:
-    """Seconds of the trace, or since 1970 for a date."""
+    """The time in a cell: seconds of the trace, or seconds since 1970 for a date."""
     number = finite_number(value)
     if number is not None and number >= _SINCE_1970_S:
         clock = clock_of([number], "s", certain=False)

@@ -23,10 +23,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. points: in order of x. mark: the point that is emphasised, if any. steps: draw as
-    steps.
+    """One line of a chart. points: in order of x. mark: the emphasised point, if any. steps: draw
+    the line as steps.
 
-    spans: thin straight lines between two points, for the spread by chance.
+    spans: thin straight lines, each between two points, which show the spread over runs.
     """
 
     name: str
@@ -45,7 +45,7 @@ def colour(index: int) -> str:
 def line_chart(
     series: Sequence[Series], x_label: str, y_label: str, y_range: tuple[float, float] | None = None
 ) -> str:
-    """One chart. y_range: given, or from 0 to the highest value."""
+    """One chart as SVG. y_range: the range of the y axis; None: from 0 to the highest value."""
     every = [
         p
         for one in series

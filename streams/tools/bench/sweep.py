@@ -1,7 +1,7 @@
 """A short sweep against an OpenAI-compatible server: a few requests at rising concurrency.
 
-The sweep returns results of the same form as a benchmark tool. It has a progress bar, and times
-requests by this process's clock.
+The sweep shows a progress bar and times requests by this process's clock. Its results have the form
+of a benchmark tool's results.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _WORDS = ("alpha", "beta", "delta", "gamma", "omega", "sigma", "theta", "kappa")
 class Sweep:
     """The requests to send: prompts of about `input_tokens` words.
 
-    At each concurrency there are `_ROUNDS` times as many requests, and the same number with a
-    quarter of the prompt. served: the model's name on the server, None = the first that it lists.
+    Each step of concurrency sends `_ROUNDS` times as many requests as its concurrency, then the
+    same number with a quarter of the prompt. served: the model's name on the server, None = the
+    first model that the server lists.
     """
 
     url: str
@@ -60,7 +61,7 @@ async def sweep(wanted: Sweep) -> tuple[str, list[Result]]:
     """
     headers = {"Authorization": f"Bearer {wanted.api_key}"} if wanted.api_key else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    # The step limits the concurrency, so the client must not.
+    # Each step limits the concurrency, so the client must set no limit.
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout
@@ -114,7 +115,7 @@ async def _at(
     load: int,
     done: object,
 ) -> list[_Timed]:
-    """Serve `prompts` with `load` of them in flight at any time. The first error ends it."""
+    """Send `prompts` with `load` requests in flight at any time. The first error ends the step."""
     waiting = list(prompts)
     found: list[_Timed] = []
 
@@ -190,7 +191,7 @@ def _result(served: str, timed: Sequence[_Timed], load: int) -> Result:
 
 
 def _prompt(seed: random.Random, tokens: int) -> str:
-    """About `tokens` tokens that are in no prefix cache."""
+    """A prompt of about `tokens` tokens that no prefix cache holds."""
     return " ".join([str(seed.randrange(10**6)), *seed.choices(_WORDS, k=max(1, tokens - 4))])
 
 

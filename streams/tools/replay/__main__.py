@@ -1,4 +1,4 @@
-"""`python -m streams.tools.replay`: sends a trace, says how it goes, writes a report."""
+"""`python -m streams.tools.replay`: sends a trace, reports its progress, writes a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DRAIN_S = 120.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0 after the report is written, 2 for bad input."""
+    """Exit code: 0 after the report was written, 2 for bad input."""
     options = _options(argv)
     try:
         base = TimeBase.parse(options.time_base)
@@ -97,7 +97,7 @@ async def _tell(record: Record) -> None:
 
 
 def _say(line: dict[str, object]) -> None:
-    # The reader of the pipe may have ended; the report matters more.
+    # The reader of the pipe may have ended; the report must still be written.
     with contextlib.suppress(OSError):
         print(orjson.dumps(line).decode(), flush=True)
 

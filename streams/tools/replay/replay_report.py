@@ -48,7 +48,8 @@ class ModelRecord:
         by: str = "",
         limits: Limits | None = None,
     ) -> None:
-        """Count one complete answer: times of its first token and end after the scheduled arrival.
+        """Count one complete answer. first_ms, last_ms: its first token and its end, after the
+        scheduled arrival.
 
         by: the model that answered. limits: that model's limits, used if this record has none.
         """
@@ -68,9 +69,9 @@ class ModelRecord:
 
 
 class Record:
-    """All models together. dropped: unanswered when the replay ended.
+    """The requests of all models. dropped: requests without an answer when the replay ended.
 
-    limits: of every model that may answer.
+    limits: the limits of every model that may answer.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Record:
         self.late_ms = array("d")
 
     def fail(self, model: str, reason: str) -> None:
-        """Count one request that was refused, broken off or could not be sent."""
+        """Count one request that was refused, was interrupted or could not be sent."""
         self.models[model].failed += 1
         self.reasons[reason] += 1
 

@@ -20,8 +20,9 @@ class Job:
 
     media: None for a completion, else the media of a chat (`topics.routing.MEDIA`; () is text
     alone). score: stated by the client, None without one. session: None for a single request; a
-    turn of a session waits for the answer to the turn before. delay_ms: from that answer to this
-    turn; None: it comes at at_ms, or with the answer if that is later.
+    turn of a session waits for the answer to the turn before. delay_ms: from the answer to the turn
+    before until this turn; None: this turn is sent at at_ms, or after that answer if the answer is
+    later.
     """
 
     at_ms: float
@@ -64,11 +65,12 @@ def schedule(
 ) -> list[Job]:
     """The jobs of the first `for_ms` of `trace` (inf: all of them), in order of time.
 
-    If a trace names models, its requests go to them; UserError for a model that `weights` lacks.
-    Otherwise a request is drawn among the models that can hold it (max_len: input and output tokens
-    together; a model without a limit holds any request). Turns of a session share a draw. A request
-    that no model can hold goes to the model with the highest limit, which refuses it, so that it
-    counts as failed. scores: to draw from, for requests to a service of several models.
+    If a trace names models, its requests go to those models; UserError for a model that `weights`
+    lacks. Otherwise each request is assigned at random to a model that can hold it (max_len: input
+    and output tokens together; a model without a limit holds any request). Turns of a session get
+    the same model. A request that no model can hold goes to the model with the highest limit, which
+    refuses it, so that the request counts as failed. scores: distributions of scores, for requests
+    to a service of several models.
     """
     unknown = sorted(set(trace.models) - set(weights))
     if unknown:

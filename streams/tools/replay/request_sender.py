@@ -1,7 +1,7 @@
 """Sends jobs at their times, each in a task of its own, and reads the streamed answers.
 
-Only the turns of a session wait for each other's answers. The lateness of the generator is measured
-for every request, because a late generator makes its latencies worthless.
+Only the turns of a session wait for each other's answers. Each request records by how much it was
+sent late, because latencies are invalid if the generator is late.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAIL_BYTES = 4096  # the end of a stream has usage, an error event and [DONE]
 
 
 class BrokenAnswer(Exception):
-    """The answer ended with an error, or without its end."""
+    """The answer ended with an error, or without its last event."""
 
 
 class Sender:
@@ -131,7 +131,7 @@ class Sender:
         return self._base.mono_ns_at(self._start_ms + job.at_ms)
 
     async def _converse(self, turns: Sequence[Job], due_ns: int) -> None:
-        """Send the turns of one session, each after the answer to the one before it."""
+        """Send the turns of one session, each after the answer to the turn before."""
         for index, job in enumerate(turns):
             if index:
                 ended_ns = time.monotonic_ns()
@@ -203,7 +203,7 @@ class Sender:
 
 
 def connection_words(error: Exception) -> str:
-    """Text on why a connection could not be made or used."""
+    """Text on why a connection could not be opened or used."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "the host is not known"
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError)):
@@ -223,6 +223,6 @@ def _why(body: bytes) -> str:
 
 
 def _count(kind: bytes, tail: bytes, otherwise: int) -> int:
-    """Tokens by the last usage chunk; the requested number if the engine states none."""
+    """Tokens by the last usage chunk; the requested number if the engine does not report usage."""
     found = _COUNTS[kind].findall(tail)
     return int(found[-1]) if found else otherwise

@@ -1,11 +1,11 @@
 """ServeGen's published windows as a trace: rates per 10 minutes, and request lengths.
 
 Requests are drawn from the windows. Two forms are read, distinguished by their header: the rate of
-a whole workload per window (Poisson arrivals), and the rate, burstiness and law of each client per
-window (renewal arrivals with Gamma or Weibull gaps, as ServeGen makes them). Lengths are drawn from
-the histogram in the same folder, scaled to the means of their window if those are given. A window
-without a rate is a gap in the record, not silence: the rate before it continues. Source: ServeGen
-(alibaba/ServeGen); the code has the derived files' columns.
+a whole workload per window (Poisson arrivals), and the rate, burstiness and distribution of each
+client per window (renewal arrivals with Gamma or Weibull gaps, as ServeGen makes them). Lengths are
+drawn from the histogram in the same folder, and scaled to the means of their window if the file has
+means. A window without a rate is a gap in the record, not silence: the rate of the window before
+applies. Source: ServeGen (alibaba/ServeGen).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def is_servegen(path: Path) -> bool:
-    """Whether `path` begins as one of the two forms."""
+    """Whether `path` begins like one of the two forms."""
     if is_parquet(path):
         return False
     first = next((line for line in read_lines(path, KNOWN) if line.strip()), "").replace(" ", "")
@@ -49,7 +49,7 @@ def is_servegen(path: Path) -> bool:
 def load_servegen(
     path: Path, from_s: float, to_s: float, rate_scale: float, random: np.random.Generator
 ) -> Trace:
-    """Requests of [from_s, to_s) at rate_scale times the recorded rates, with times from from_s.
+    """Requests of [from_s, to_s) at rate_scale times the recorded rates; times count from from_s.
 
     UserError: an unusable file, or more than 5 million requests.
     """
@@ -64,12 +64,13 @@ def load_representatives(
     random: np.random.Generator,
     most: int,
 ) -> tuple[Trace, float]:
-    """As `load_servegen`, with the number of requests that each one represents.
+    """As `load_servegen`, but one request may represent several. Also returns how many.
 
-    The number is 1 unless there would be more than `most` requests (0 = no limit). Requests that
-    represent others follow the rate evenly, and any few hundred consecutive ones follow the law of
-    lengths. The caller adds the randomness for as many requests as there are: a length drawn here
-    would shift all requests that it represents.
+    Each request represents one unless there would be more than `most` requests (0 = no limit).
+    Requests that represent several are evenly spaced at the recorded rate, and any few hundred
+    consecutive ones follow the distribution of lengths. Random lengths would have too large an
+    effect here, because each length counts for all represented requests. The caller adds the
+    randomness.
     """
     rows = read_rows(path)
     rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
@@ -139,7 +140,7 @@ def _windows(path: Path, rows: Sequence[Row], clients: int) -> dict[float, _Wind
     found: dict[float, _Window] = {}
     for row in rows:
         if not row["rate_rps"].strip():
-            continue  # a gap
+            continue  # a gap in the record
         at_s = _number(path, row, "window_start_s", 366 * 86_400.0)
         rate = _number(path, row, "rate_rps", 1e6)
         if not clients:
@@ -162,7 +163,7 @@ def _number(path: Path, row: Row, column: str, most: float) -> float:
 
 
 def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
-    """Seconds of a window: the least distance between two starts."""
+    """The length of a window in seconds: the least distance between the starts of two windows."""
     starts = sorted({at for found in rates.values() for at in found})
     gaps = [b - a for a, b in pairwise(starts)]
     if not gaps:
@@ -173,14 +174,14 @@ def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
 def _filled(
     found: Mapping[float, _Window], width_s: float, last_s: float, fill: bool
 ) -> list[tuple[float, float, _Window]]:
-    """(begin, end, window) of each window; with fill, a gap continues the window before it."""
+    """(begin, end, window) of each window. fill: the window before a gap also covers the gap."""
     starts = sorted(found)
     ends = [*starts[1:], last_s] if fill else [at + width_s for at in starts]
     return [(a, b, found[a]) for a, b in zip(starts, ends, strict=True)]
 
 
 def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats:
-    """Times without randomness that follow `scale` times the rate of all spans together."""
+    """Evenly spaced times at `scale` times the total rate of all spans."""
     edges = np.unique(np.array([at for begin, end, _ in spans for at in (begin, end)]))
     rate = np.zeros(len(edges))
     for begin, end, window in spans:
@@ -194,8 +195,8 @@ def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats
 def _arrivals(
     begin: float, end: float, window: _Window, scale: float, random: np.random.Generator
 ) -> Floats:
-    """Times in [begin, end). A scaled renewal process is less bursty: its gaps are those of `scale`
-    superposed independent copies, or of a thinned one."""
+    """Random arrival times in [begin, end). A renewal process is scaled by superposing independent
+    copies and thinning them, which makes it less bursty."""
     rate, span = window.req_per_s, end - begin
     if rate <= 0.0:
         return np.zeros(0)
@@ -207,7 +208,7 @@ def _arrivals(
 
 
 def _renewal(rate: float, span: float, window: _Window, random: np.random.Generator) -> Floats:
-    """A renewal process that started before the span, so that its start has no burst."""
+    """A renewal process that began before the span, so that the start of the span has no burst."""
     run_in = min(20.0 * window.cv * window.cv / rate, 10.0 * span)
     need = int(1.2 * rate * (span + run_in)) + 64
     at = 0.0
@@ -231,7 +232,7 @@ def _gaps(count: int, rate: float, window: _Window, random: np.random.Generator)
 
 
 def _weibull_shape(cv: float) -> float:
-    """The shape of the Weibull law with coefficient of variation `cv`, by bisection."""
+    """The shape of the Weibull distribution with coefficient of variation `cv`, by bisection."""
     low, high = 0.1, 50.0
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -247,7 +248,8 @@ def _weibull_shape(cv: float) -> float:
 def _lengths(
     path: Path, at_s: Floats, random: np.random.Generator, even: bool
 ) -> tuple[Ints, Ints]:
-    """Input and output tokens of each arrival. even: by `_spread_points` instead of at random."""
+    """Input and output tokens of each arrival. even: use `_spread_points` instead of random
+    points."""
     match = _NAME.match(path.name)
     beside = path.with_name(f"{match[1]}_token_hist.json.gz") if match else path
     if not match or not beside.exists():
@@ -274,7 +276,7 @@ def _lengths(
 
 
 def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
-    """The values of `law` at points in [0, 1) of its distribution function."""
+    """The quantiles of `law` at `points`, which are in [0, 1)."""
     values = np.array([float(key) for key in law])
     weights = np.array(list(law.values()), dtype=float)
     with np.errstate(over="ignore"):
@@ -287,10 +289,11 @@ def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
 
 
 def _spread_points(sides: int, count: int, random: np.random.Generator) -> Floats:
-    """(sides, count) points of [0, 1) that fill the cube evenly, also from any later point on.
+    """(sides, count) points of [0, 1) that fill the cube evenly. Any consecutive part of them fills
+    the cube evenly, too.
 
     They are Roberts' R sequence, whose steps are powers of the root of x^(sides + 1) = x + 1. The
-    seed sets its start.
+    seed sets the first point.
     """
     root = 2.0
     for _ in range(60):
@@ -303,7 +306,8 @@ def _spread_points(sides: int, count: int, random: np.random.Generator) -> Float
 def _scaled(
     path: Path, values: Floats, rows: Sequence[Row], columns: Sequence[str], at_s: Floats
 ) -> Floats:
-    """`values` scaled so that their mean is that of the window of each arrival."""
+    """`values`, each multiplied by the recorded mean of the window that contains its arrival and
+    divided by the mean of all values. columns: the recorded mean is their sum."""
     starts = np.array([_number(path, row, "window_start_s", 1e9) for row in rows])
     means = np.array([sum(_number(path, row, c, _LONGEST) for c in columns) for row in rows])
     index = np.clip(np.searchsorted(starts, at_s, side="right") - 1, 0, len(starts) - 1)

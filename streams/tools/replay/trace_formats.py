@@ -1,9 +1,10 @@
-"""The table of trace formats: the recognition, the columns and the units of each.
+"""The table of trace formats: how each is recognised, with its columns and units.
 
-A format is recognised by columns that it alone has; file names and extra columns do not matter.
-Names are compared in lower snake case: `ContextTokens` and "Context tokens" are `context_tokens`; a
-nested key is `out.meta_info.prompt_tokens`. Other tables are read by the usual names of columns
-(`USUAL`), or by those that the user gives. docs/formats.md lists the same for users.
+A format is recognised by columns that no other format has; file names and extra columns do not
+matter. Names are compared in lower snake case: `ContextTokens` and "Context tokens" are
+`context_tokens`; a nested key is `out.meta_info.prompt_tokens`. Other tables are read by the usual
+names of columns (`USUAL`), or by names that the user gives. docs/formats.md describes the formats
+for users.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the rows of a trace by a format: tokens, times, models and sessions, each checked.
+"""Reads the rows of a trace in a given format: tokens, times, models and sessions, each checked.
 
 `traces` makes the trace from the rows.
 """
@@ -53,7 +53,7 @@ _SHOWN = 120
 class Given:
     """The user's `--columns`. columns: the column of each field.
 
-    units: "s", "ms", "us" or "ns" for fields with times, if the user gives one.
+    units: "s", "ms", "us" or "ns" for each field with times whose unit the user names.
     """
 
     columns: tuple[tuple[str, str], ...] = ()
@@ -82,7 +82,7 @@ def parse_columns(text: str | None) -> Given:
 
 
 class _BadRow(ValueError):
-    """An error in a row, without its place."""
+    """An error in a row, without the place of the row."""
 
 
 class Rows:
@@ -130,7 +130,8 @@ class Rows:
             raise UserError(f"{path}: no requests{' after the header' if table.columns else ''}")
 
     def clock(self) -> Clock:
-        """The conversion of the time column to ms. UserError if the values leave the unit open."""
+        """The conversion of the time column to ms. UserError if the unit cannot be determined from
+        the values."""
         if self._dates:
             return Clock("ms", dated=True)
         name = self._column_of["time"]
@@ -299,7 +300,8 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 
 def _column(names: tuple[str, ...], columns: tuple[str, ...], timed: bool) -> str:
-    """The outermost of `columns` that fits the first possible of `names`."""
+    """The column for the first of `names` that any of `columns` matches: among the matching
+    columns, the least nested one."""
     for name in names:
         fitting = [
             one

@@ -1,8 +1,8 @@
 """Sessions of a trace: which requests are turns of one conversation, and the delays between turns.
 
-A turn waits for the answer to the turn before, then for the recorded delay. If a record has only
-the delay, the time of arrival is estimated from an answer of usual speed; a replay does not use
-that estimate.
+A turn waits for the answer to the turn before, then for the recorded delay. If the record gives a
+turn only a delay, its time of arrival is estimated from an answer of usual speed; a replay does not
+use that estimate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Sessions:
     _next: int = 0
 
     def of_key(self, key: Hashable) -> tuple[int, bool]:
-        """The session of the rows' `key`, and whether an earlier row has begun it."""
+        """The session of the rows with this `key`, and whether an earlier row belongs to the
+        session."""
         known = key in self._of_key
         if not known:
             self._of_key[key] = self._new()
@@ -35,8 +36,8 @@ class Sessions:
     def of_chat(self, chat: Hashable, parent: Hashable) -> tuple[int, bool]:
         """The session of a chat that continues `parent`.
 
-        Only the first continuation of a parent belongs to its session; a second branch is a session
-        of its own.
+        Only the first continuation of a parent belongs to the parent's session; a second
+        continuation begins a new session.
         """
         found = self._of_chat.pop(parent, None)
         self._of_chat[chat] = self._new() if found is None else found
@@ -54,7 +55,7 @@ def arrivals_with_turns(
     delays_ms: array[float],
     latencies_ms: array[float],
 ) -> tuple[array[float], array[float]]:
-    """Arrivals of all rows, and the delay before each turn (-1: it also waits for its arrival).
+    """Arrivals of all rows, and the delay before each turn (-1: unknown, or a first turn).
 
     All arrays have the same length, by row of the file. at_ms: nan if the row has only a delay; the
     first turn of a session has a time. sessions: -1 for none. delays_ms, latencies_ms: -1 for none.
@@ -79,7 +80,7 @@ def arrivals_with_turns(
 
 
 def of_several_turns(sessions: array[int]) -> array[int]:
-    """`sessions` without those of one turn; empty if none has more."""
+    """`sessions` without those that have only one turn; empty if no session has more."""
     turns = Counter(sessions)
     if not any(count > 1 for session, count in turns.items() if session != NO_SESSION):
         return array("q")

@@ -35,12 +35,12 @@ class Trace:
     """Requests in the order of their arrival; the arrays have the same length, at least 1.
 
     form: the format's name, "columns" for a table of no known format, or "servegen". arrivals_ms:
-    from the start of the record (from the first request if times are dates). Tokens are those
-    recorded, 0 included. models: of each request, empty if the record names none. sessions: the
-    session of each request, -1 for none; empty if no session has several turns. delays_ms:
-    likewise, from the end of the turn before to this one; -1: the turn comes at its arrival, or
-    when the turn before ends if that is later. clock: how times were read, as text. origin_ms: ms
-    since 1970 of arrivals_ms 0, None if times are not dates.
+    from the start of the record (from the first request if times are dates). Tokens are the
+    recorded ones, which may be 0. models: the model of each request, empty if the record names
+    none. sessions: the session of each request, -1 for none; empty if no session has several turns.
+    delays_ms: for each request, the delay from the end of the turn before; -1: the turn is sent at
+    its arrival, or when the turn before ends if that is later. clock: how times were read, as text.
+    origin_ms: ms since 1970 of arrivals_ms 0, None if times are not dates.
     """
 
     path: Path
@@ -66,7 +66,7 @@ class Trace:
 
 
 def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
-    """The trace in `path`. UserError, with file, line and the allowed form, if it is not a
+    """The trace in `path`. UserError, with file, line and the allowed form, if the file is not a
     trace."""
     rows = Rows(path, _table(path), given)
     clock = rows.clock()

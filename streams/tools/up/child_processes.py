@@ -1,9 +1,10 @@
-"""Child processes of one run: started, watched, restarted, and all ended with the run.
+"""Child processes of one run: start, watch, restart, and end all of them with the run.
 
 `streams.tools.up.process_list` lists the processes of a run. A child has a session of its own, so
 Ctrl-C in the terminal reaches only this process, which ends the children in order. Every child
-holds the read end of a pipe (SHOAL_SUPERVISION_FD). This process alone holds the write end: if it
-dies, the pipe closes and the children end. It is also the subreaper of engines whose executor died.
+holds the read end of a pipe (SHOAL_SUPERVISION_FD). This process alone holds the write end: if this
+process dies, the pipe closes and the children end. This process is also the subreaper: it becomes
+the parent of engines whose executor died.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class ChildFailed(UserError):
 
 @dataclass
 class Child:
-    """One part of the run. argv: its command line. on_line: called with each JSON line it
-    prints."""
+    """One part of the run. argv: its command line. on_line: called with each JSON line that the
+    part prints."""
 
     name: str
     argv: Sequence[str]
@@ -54,7 +55,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether its process is alive."""
+        """Whether the process of this part is alive."""
         return self.process is not None and self.process.returncode is None
 
 
@@ -92,7 +93,7 @@ class Children:
         return tuple(self._children)
 
     def down(self) -> tuple[str, ...]:
-        """Parts that are restarting now."""
+        """Parts that have ended and are being restarted."""
         return tuple(
             child.name
             for child in self._children
@@ -100,7 +101,8 @@ class Children:
         )  # fmt: skip
 
     async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:
-        """The JSON line with which the part reports that it is ready. ChildFailed: not in time."""
+        """The JSON line with which the part reports that it is ready. ChildFailed: the part is not
+        ready in time."""
         assert self.failed is not None  # noqa: S101  open() made it
         waiter = asyncio.create_task(child.ready.wait())
         try:
@@ -115,7 +117,7 @@ class Children:
         raise ChildFailed(f"{child.name} was not ready within {timeout_s:.0f} s{_tail(child.log)}")
 
     async def stop(self, child: Child, wait_s: float = _KILL_AFTER_S) -> int | None:
-        """End one part for good: SIGTERM, wait, SIGKILL. Returns its exit code."""
+        """End one part without a restart: SIGTERM, wait, SIGKILL. Returns its exit code."""
         child.restart = False
         child.stopping = True
         process = child.process
@@ -135,7 +137,7 @@ class Children:
         return process.returncode
 
     async def close(self) -> None:
-        """End every part at the same time, then every process that still descends from this one."""
+        """End all parts together, then every process that still descends from this process."""
         self._ending = True
         for child in self._children:
             child.restart = False
@@ -241,7 +243,7 @@ def _tail(log: Path) -> str:
 
 
 def _descendants() -> list[int]:
-    """Every living descendant of this process, by /proc."""
+    """Every living descendant of this process, read from /proc."""
     parent: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -260,8 +262,8 @@ def _descendants() -> list[int]:
 async def _sweep() -> None:
     """End the remaining descendants: SIGTERM, then SIGKILL.
 
-    Every started child has already been awaited, so these are orphans that the system gave to this
-    process.
+    Every started child has already been awaited. The remaining descendants are therefore orphans
+    that the kernel assigned to this process.
     """
     for sign, wait_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
         orphans = _descendants()

@@ -1,8 +1,8 @@
 """The cost of other ways to serve the demand of a run.
 
 There are three comparisons: a fleet sized for the peak, one GPU type only, and each model planned
-alone. Each is made of plans by the same planner, prices, SLOs, spot shares and guarantees
-(docs/summary.md describes them). Pure; the caller's clock bounds the time.
+alone. All use the same planner, prices, SLOs, spot shares and guarantees (docs/summary.md describes
+them). Pure; the caller's clock limits the time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _GAP = 0.005
 
 
 class OutOfTime(Exception):
-    """The time limit of the comparisons is over."""
+    """The time limit of the comparisons has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A part of a run. hours: the billed time of its nodes. demands: of its busiest minute."""
+    """A part of a run. hours: the billed time of its nodes. demands: the demands of its busiest
+    minute."""
 
     hours: float
     demands: tuple[Demand, ...]
@@ -38,10 +39,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
-    """One comparison. what: its text. usd: for the whole run.
+    """One comparison. what: its name. usd: cost of the whole run.
 
-    unserved: the share of the demand that is left unserved, over all windows. detail: the GPU, if
-    one was chosen.
+    unserved: the unserved share of the demand, over all windows. detail: the chosen GPU type, if
+    any.
     """
 
     what: str
@@ -64,7 +65,7 @@ def compare(
 ) -> Iterator[Otherwise]:
     """The comparisons for the demand in `picture`, one by one, until `limit_s`.
 
-    until_ms: domain time of the run's end, to which it was billed.
+    until_ms: domain time of the run's end, when billing stopped.
     """
     from_ms, every_s = picture.first_launch_ms, cluster.policy.replan_every_s
     stretches = windows(picture.demand, from_ms, until_ms, every_s)
@@ -77,8 +78,8 @@ def compare(
 def windows(seen: DemandSeen, from_ms: int, until_ms: int, every_s: float) -> list[Window]:
     """The billed time cut into windows of `every_s`, each with its busiest minute.
 
-    The first window begins at `from_ms`, when the first node was started. A window without a
-    request has the floors alone.
+    The first window begins at `from_ms`, when the first node was started. For a window without
+    requests, only the models' floors are planned.
     """
     minutes = seen.minutes()
     if not minutes or until_ms <= from_ms:
@@ -132,8 +133,8 @@ class Comparisons:
         """The best single GPU type to rent, planned again for each window. None if at most one type
         can be rented.
 
-        The best type has a place for most models, then leaves the least demand unserved, then is
-        the cheapest. Owned nodes stay, because they cost the same in every comparison.
+        The best type can hold the most models, then leaves the least demand unserved, then is the
+        cheapest. Owned nodes stay, because they cost the same in every comparison.
         """
         owned = tuple(pool for pool in self._cluster.pools if pool.market is Market.OWNED)
         rented = [pool for pool in self._cluster.pools if pool.market is not Market.OWNED]
@@ -157,8 +158,8 @@ class Comparisons:
         return min(found, key=lambda one: (one[0], round(one[1].unserved, 3), one[1].usd))[1]
 
     def each_model_alone(self, stretches: Sequence[Window]) -> Otherwise:
-        """Plan one model after the other, by priority, each on separate nodes of the remaining
-        ones."""
+        """Plan one model after the other, by priority. Each model gets separate nodes, which later
+        models cannot use."""
         order = sorted(self._cluster.services, key=lambda s: -s.priority)
         usd = missing = asked = 0.0
         for window in stretches:
@@ -178,8 +179,8 @@ class Comparisons:
         return Otherwise("each model alone", usd, missing / asked if asked else 0.0)
 
     def _over(self, cluster: Cluster, stretches: Sequence[Window]) -> tuple[float, float]:
-        """(USD, share unserved) of `cluster`, planned for each stretch. A model that is not in it
-        has no place there, and goes unserved."""
+        """(USD, unserved share) of `cluster`, planned for each of `stretches`. The demand of a
+        model that `cluster` lacks is unserved."""
         housed = {service.model for service in cluster.services}
         usd = missing = asked = 0.0
         for window in stretches:
@@ -211,7 +212,8 @@ class Comparisons:
 
 
 def _missing(made: Plan, demands: Sequence[Demand]) -> float:
-    """Requests/s of `demands` that the plan leaves unserved, or serves on what misses the SLO."""
+    """Requests/s of `demands` that the plan leaves unserved. If any instance of a model misses the
+    SLO, all requests of the model count as unserved."""
     found = 0.0
     for demand in demands:
         late = any(t.count and not t.combo.meets_slo for t in made.targets_of(demand.model))
@@ -226,7 +228,7 @@ def _short(made: Plan, demands: Sequence[Demand]) -> float:
 
 
 def _nodes_used(made: Plan, cluster: Cluster) -> dict[str, int]:
-    """Nodes per pool with anything of the plan on them."""
+    """The number of nodes that the plan uses, by pool."""
     gpus: dict[str, int] = {}
     for target in made.targets:
         for pool_id, each in target.combo.gpus_by_pool().items():

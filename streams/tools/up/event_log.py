@@ -1,6 +1,6 @@
 """The events of a run in order: decisions, lost instances, ended parts.
 
-This module writes the text of one event. Pure: records and facts come in, lines go out.
+This module writes the text of one event. Pure: records and facts are input, lines are output.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
 
 
 def losses(before: Status | None, after: Status) -> list[Event]:
-    """Instances of a node that failed between `before` and `after`."""
+    """Instances of a node that failed between the statuses `before` and `after`."""
     known = {one.instance: one for one in before.instances} if before else {}
     found = []
     for one in after.instances:

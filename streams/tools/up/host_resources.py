@@ -1,4 +1,4 @@
-"""The ports of this machine and the topics of a shared Kafka that a run uses, and their release."""
+"""The ports of this machine and the topics of a shared Kafka that a run uses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TRIES = 50
 def free_port() -> int:
     """A free port of the loopback address.
 
-    The port is below the range for outgoing connections: one of those could take it before the part
-    listens on it.
+    The port is below the ephemeral range, so that no outgoing connection can take it before the
+    part listens on it.
     """
     tried = random.sample(_BELOW_EPHEMERAL, _TRIES)
     for port in (*tried, 0):
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def check_port(port: int) -> None:
-    """UserError if a process listens on `port`, which --port names."""
+    """UserError if another process listens on `port`, the value of --port."""
     why = _refused(HOST, port)
     if why:
         raise UserError(
@@ -39,7 +39,7 @@ def check_port(port: int) -> None:
 
 
 def check_listen(option: str, host: str, port: int) -> None:
-    """UserError if no process can listen on `host` and `port`, which `option` names."""
+    """UserError if this process cannot listen on `host` and `port`, the values of `option`."""
     why = _refused(host, port)
     if why:
         raise UserError(
@@ -48,7 +48,7 @@ def check_listen(option: str, host: str, port: int) -> None:
 
 
 def _refused(host: str, port: int) -> str:
-    """The reason why no process can listen there; "" if one can."""
+    """The reason why this process cannot listen on `host` and `port`; "" if it can."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -62,7 +62,7 @@ def _refused(host: str, port: int) -> str:
 
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:
-    """Delete the topics of a run from a Kafka that is not its own."""
+    """Delete the topics of a run from a shared Kafka."""
     from streams.broker.kafka_clients import admin as new_admin
     from topics.topic_table import TABLE
 

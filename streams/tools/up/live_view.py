@@ -1,8 +1,8 @@
 """The live view of a run on a terminal, or plain lines if there is no terminal.
 
-On a terminal the view is drawn as a whole on the alternate screen, so that a resize leaves nothing
-behind. At the end the last picture stays on the normal screen. Without a terminal a line per model
-is printed at intervals, and each event once.
+On a terminal the whole view is redrawn on the alternate screen, so that old text does not remain
+after a resize. At the end the last picture stays on the normal screen. Without a terminal the view
+prints one line per model at intervals, and each event once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 40, 6
 
 
 class View:
-    """Shows `Picture`s; `start`, `update` often, `stop`."""
+    """Shows `Picture`s. Call `start` first, `update` repeatedly, and `stop` at the end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or SafeConsole(file=sys.stdout, highlight=False)
@@ -36,13 +36,13 @@ class View:
         self._heading: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Take the terminal, if there is one."""
+        """Switch the terminal, if there is one, to the alternate screen."""
         if self.console.is_terminal:
             self._live = Live(console=self.console, screen=True, auto_refresh=False)
             self._live.start()
 
     def stop(self) -> None:
-        """Give the terminal back, with the last picture on it."""
+        """Restore the normal screen and print the last picture."""
         if self._live is None:
             return
         self._live.stop()

@@ -1,6 +1,6 @@
-"""The observed demand of a run, by model and minute of domain time. The comparisons of cost use it.
+"""The observed demand of a run, by model and minute of domain time, for the comparisons of cost.
 
-Pure: telemetry comes in once per record, demands go out.
+Pure: each telemetry record is input once, demands are output.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Tokens:
 
 
 class DemandSeen:
-    """Fold telemetry in with `add` (each record once)."""
+    """Collects the demand from telemetry records; `add` each record once."""
 
     def __init__(self) -> None:
         self._minutes: dict[str, dict[int, _Minute]] = {}
         self._tokens: dict[str, _Tokens] = {}
 
     def add(self, record: Telemetry) -> None:
-        """Take one span of a gateway in."""
+        """Add the telemetry of one gateway for one span of time."""
         minutes = self._minutes.setdefault(record.model, {})
         minute = minutes.setdefault(record.end_ms // MINUTE_MS, _Minute())
         minute.arrivals += record.arrivals
@@ -56,7 +56,7 @@ class DemandSeen:
         tokens.written += record.output_tokens
 
     def minutes(self) -> list[int]:
-        """Minutes since the epoch in which any request arrived, in order."""
+        """The minutes since the epoch that had arrivals, in order."""
         return sorted(
             {
                 number
@@ -69,7 +69,8 @@ class DemandSeen:
     def peak(self, minutes: Iterable[int]) -> tuple[Demand, ...]:
         """Each model's busiest minute of `minutes`, with its mean lengths over the whole run.
 
-        A minute of which less than half was seen counts only where no other was.
+        Minutes with telemetry for less than half of their time count only if the model has no
+        others.
         """
         wanted = list(minutes)
         found = []

@@ -1,6 +1,6 @@
 """The instances of a model by region and GPU, as text: "3×L40S eu-west, 1 spot +1".
 
-Pure: statuses of nodes come in, values and words go out.
+Pure: statuses of nodes are input, values and texts are output.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def where_text(found: Iterable[Placement]) -> str:
 def change_text(change: Iterable[tuple[str, int]], pools: Mapping[str, Pool]) -> str:
     """The added and removed instances of a decision: "+2×L40S eu-west, 1 spot; -1×L4 eu-west".
 
-    A name that is not a combo is kept as it is.
+    A name that is not the id of a combo is copied unchanged.
     """
     counts: dict[tuple[int, str, str], Counter[str]] = {}
     others = []
     for combo, count in change:
         try:
             _, members = parse_combo_id(combo)
-        except InvalidValue:  # another writer may use any name
+        except InvalidValue:  # other writers may use any name
             others.append(f"{count:+d}×{combo}")
             continue
         for _, gpus, pool_id, each in members:

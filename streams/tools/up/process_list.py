@@ -36,8 +36,8 @@ HOST = "127.0.0.1"
 class Run:
     """Values that all parts of one run share. folder: for logs, node files, state and reports.
 
-    demands: workloads of models that the file gives none. real: engines that are not simulated.
-    operated: options of the controller, for operators.
+    demands: workloads of models for which the file declares none. real: real engines, None =
+    simulated. operated: options of the controller, for operators.
     """
 
     config: Config
@@ -97,7 +97,7 @@ def gateway(run: Run, bootstrap: str) -> Child:
         run, "gateway", "executors.gateway",
         "--broker", bootstrap, "--host", HOST, "--port", str(run.gateway_port),
         "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
-        "--drain-s", "0.5",  # no longer, because the engines end at the same time
+        "--drain-s", "0.5",  # short, because the engines end at the same time
         "--request-s", f"{request_limit_s(run.config.cluster):.0f}",
         "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
         *declared_options(run.config.cluster),
@@ -111,7 +111,7 @@ def replayer(
     """The load generator: sends the trace's requests at their recorded times, spread over the
     models.
 
-    for_ms: of the trace, None = all of it.
+    for_ms: the replayed part of the trace, None = all of it.
     """
     services = run.config.cluster.services
     shares = ",".join(f"{m}={share:g}" for m, share in weights(run.config.cluster).items())
@@ -136,7 +136,7 @@ def replayer(
 
 
 def _kinds(model: str, graph: ComponentGraph) -> str:
-    """Kinds of requests to replay, with their shares and media."""
+    """The kinds of requests that the replay sends to `model`, with their shares and media."""
     kinds = [f"{kind.share:.6f}:{'+'.join(sorted(kind.media))}" for kind in graph.types]
     return f"{model}={'/'.join(kinds)}"
 

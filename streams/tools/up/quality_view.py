@@ -1,6 +1,6 @@
 """Services of several models in the live view: each model's share of answers, and the quality.
 
-Pure: telemetry and routes come in, values and words go out.
+Pure: telemetry and routes are input, values and texts are output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ServiceRow:
 
     @property
     def missed(self) -> bool:
-        """Whether the quality is below the declared one."""
+        """Whether the quality of the answers is below the declared quality."""
         return self.quality is not None and self.quality < self.at_least
 
 
@@ -42,8 +42,8 @@ def service_row(
     route: QualityRoute, routes: Routes | None, shown: Iterable[Telemetry],
     recent: Iterable[Telemetry],
 ) -> ServiceRow:  # fmt: skip
-    """The row of one service. shown: telemetry for rates. recent: telemetry for shares and
-    scores."""
+    """The row of one service. shown: telemetry from which rates are computed. recent: telemetry
+    from which shares and scores are computed."""
     covered_s, arrivals = 0.0, 0
     for record in shown:
         covered_s, arrivals = covered_s + record.span_ms / 1000.0, arrivals + record.arrivals

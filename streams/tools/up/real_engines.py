@@ -1,7 +1,8 @@
 """Real engines for a run on this machine: vLLM for CPUs, with a tiny model without weights.
 
 This module prepares the environment (built once, outside the clone) and the engines' section of the
-node files. It runs a program of `executors` as a command, because the two edges share no code.
+node files. It runs a program of `executors` as a command, because `streams` must not import
+`executors`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 from streams.files.shoal_yaml import EngineSpec
 from streams.files.user_errors import UserError
 
-# From launch to ready; 16 to 50 s were measured on two cores.
+# Seconds from launch to ready, on a machine with two cores.
 _STARTUP_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
 class RealEngines:
-    """environment: of vLLM. weights: folder of the tiny model."""
+    """environment: folder of vLLM's Python environment. weights: folder of the tiny model."""
 
     environment: Path
     weights: Path
@@ -42,7 +43,7 @@ class RealEngines:
 
 
 def prepare(folder: Path) -> RealEngines:
-    """Build missing parts, with progress on stderr. UserError: that is not possible."""
+    """Build missing parts, with progress on stderr. UserError: a part cannot be built."""
     environment = _ask("executors.engines.vllm.cpu_environment")
     weights = _ask("executors.engines.vllm.tiny_model", str(folder / "tiny"))
     return RealEngines(Path(environment), Path(weights))

@@ -1,7 +1,8 @@
 """The time that the harness itself adds to a request, from metrics of the gateway and the engines.
 
 p50 is the gateway's own median plus the engines' median lateness, weighted by their number of
-samples. p99 is the gateway's plus that of the latest engine, so it errs upwards. Real milliseconds.
+samples. p99 is the gateway's p99 plus the p99 of the latest engine, which overestimates. Real
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _TIMEOUT_S = 2.0
 async def harness_overhead_ms(
     gateway_url: str, engines: Sequence[str]
 ) -> Mapping[str, float | None]:
-    """{"p50", "p99"} in real ms; None if the gateway does not answer or has served nothing.
+    """{"p50", "p99"} in real ms; None if the gateway does not answer or has served no request.
 
-    engines: "host:port" of the running ones. An engine that does not answer is left out.
+    engines: "host:port" of the running engines. An engine that does not answer is left out.
     """
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -34,7 +35,7 @@ async def harness_overhead_ms(
 
 
 def combine(gateway: str, engines: Sequence[str]) -> Mapping[str, float | None]:
-    """The overhead from the texts of the metrics pages."""
+    """The overhead in real ms. gateway, engines: the texts of their /metrics pages."""
     own = _quantiles(gateway, _GATEWAY)
     late = [(_quantiles(text, _ENGINE), _value(text, f"{_ENGINE}_count")) for text in engines]
     late = [(quantiles, count) for quantiles, count in late if quantiles and count]

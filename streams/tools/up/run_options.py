@@ -1,4 +1,4 @@
-"""The user's options for a run. Values only."""
+"""The user's options for a run, as values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from topics.log_format import DEFAULT_LEVEL
 class Wishes:
     """The options of a run. for_s: real seconds for the whole run, 0 = the whole trace.
 
-    demands: from the trace's first minutes, for models that declare no rate; `config` includes
-    them. real: engines that are not simulated. operated: options of the controller. columns: the
-    user's mapping of trace columns, the value of --columns.
+    demands: demands from the trace's first minutes, for models that declare no rate; `config`
+    already includes them. real: real engines, None = simulated. operated: options of the
+    controller. columns: the user's mapping of trace columns, the value of --columns.
     """
 
     config: Config

@@ -1,7 +1,7 @@
 """The state of a run from its topics: the values for the live view and the summary.
 
-This module folds records into one picture. Pure: records and the domain time come in, values go
-out.
+This module folds records into one picture. Pure: records and the domain time are input, values are
+output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One model as the view shows it. None = no data, which is not zero."""
+    """The row of one model in the view. None = no data, which is not zero."""
 
     model: str
     req_per_s: float | None
@@ -56,13 +56,14 @@ class ModelRow:
 
     @property
     def missed(self) -> bool:
-        """Whether the recent SLO attainment, both limits together, is below the declared one."""
+        """Whether the recent SLO attainment, for TTFT and TPOT together, is below the declared
+        one."""
         return self.attainment is not None and self.attainment < self.percentile
 
 
 @dataclass(frozen=True, slots=True)
 class FleetProgress:
-    """The start of the planned instances of some models.
+    """Progress of the start of the planned instances of some models.
 
     settled: models with every planned instance ready and routed. started: models with at least one
     ready instance and a route. nothing: models without any planned instance.
@@ -84,7 +85,8 @@ class _RecentTelemetry:
 
 
 class Picture:
-    """The state that all records so far describe, as far as the view and the summary need it."""
+    """The state of the run that results from all records so far, as the view and the summary need
+    it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -108,7 +110,7 @@ class Picture:
         self._numbers: set[tuple[int, int]] = set()
 
     def add(self, record: object) -> None:
-        """Take one record in. A copy of a known record changes nothing."""
+        """Add one record. A copy of a known record changes nothing."""
         if isinstance(record, Telemetry):
             seen = self._telemetry.get(record.model)
             key = (record.gateway, record.boot, record.sequence)
@@ -183,8 +185,8 @@ class Picture:
     def unmet(self, now_ms: int) -> dict[str, str]:
         """Models whose demand or SLO cannot be met, with the controller's last reason.
 
-        For demand, a later plan without a shortfall ends the state. A reason that is not repeated
-        expires, too.
+        A model with unmet demand leaves the list after a later plan without a shortfall. Every
+        entry expires unless the controller repeats its reason.
         """
         last = {d.model: d for d in self.decisions if d.kind == "infeasible"}
         return {
@@ -194,7 +196,7 @@ class Picture:
         }
 
     def behind(self) -> str:
-        """Text that the controller reads a topic late; "" if it does not."""
+        """Text on a topic that the controller reads late; "" if there is none."""
         found = ""
         for decision in self.decisions:
             if ReasonCode.READER_BEHIND in decision.codes:
@@ -230,7 +232,7 @@ class Picture:
         return sum((span.usd for span in self._bill.until(now_ms / 1000.0)), 0.0)
 
     def gpu_hours(self, now_ms: int) -> dict[str, float]:
-        """GPU hours until now by GPU type, of whole nodes, including those without a price."""
+        """GPU hours until now by GPU type. Whole nodes count, also nodes without a price."""
         found: dict[str, float] = {}
         for span in self._bill.until(now_ms / 1000.0):
             pool = self._pools[span.pool]
@@ -252,7 +254,7 @@ class Picture:
         return found
 
     def endpoints(self) -> list[str]:
-        """Addresses of all engines that answer."""
+        """Addresses of all engines that serve."""
         return [
             instance.endpoint
             for status in self.statuses.values()
@@ -261,11 +263,8 @@ class Picture:
         ]
 
     def reactions_s(self) -> list[float]:
-        """Per scale-out: domain seconds from the first second over the threshold to its first
-        assignment.
-
-        The first assignment is the first one issued at or after the decision.
-        """
+        """For each scale-out, domain seconds from the first second over the threshold to the first
+        assignment that is issued at or after the decision."""
         found = []
         issued = sorted(self.assigned_ms)
         for decision in self.decisions:

@@ -25,7 +25,7 @@ JUDGED_UP_TO_SPEED = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a run and its trace. for_s: the value of --for, 0 = none.
+    """How a run and its trace ended. for_s: the value of --for, 0 = none.
 
     told: the replayer's last counts of requests, used if its report is missing.
     """
@@ -36,7 +36,7 @@ class Ended:
     told: Mapping[str, int] = field(default_factory=dict)
 
     def how(self, sent: int) -> str:
-        """The key `ended` of the summary."""
+        """The value of the summary's key `ended`."""
         if self.interrupted:
             return "interrupted"
         if sent >= self.traffic.requests:
@@ -54,7 +54,7 @@ def summarize(
     restarts: Mapping[str, int],
     ended: Ended,
 ) -> dict[str, Any]:
-    """The summary. report: of the replayer, empty if it wrote none."""
+    """The summary. report: the replayer's report, empty if the replayer wrote none."""
     requests = report.get("requests") or _last_told(ended.told)
     models = report.get("models", {})
     counted = Counter(decision.kind for decision in picture.decisions)
@@ -107,7 +107,7 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
     requests = summary["requests"]
 
     def say(line: str) -> None:
-        # On a terminal lines are folded between words; in a file they stay whole.
+        # On a terminal lines are wrapped between words; in a file they are not wrapped.
         console.print(line, soft_wrap=not console.is_terminal)
 
     say("")
@@ -158,26 +158,28 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
 
 
 def _last_told(told: Mapping[str, int]) -> dict[str, int]:
-    """The requests of a replay without a report. Those without an answer count as dropped."""
+    """The counts of requests of a replay without a report. Requests without an answer count as
+    dropped."""
     sent, served, failed = (told.get(key, 0) for key in ("sent", "served", "failed"))
     return {"sent": sent, "served": served, "failed": failed, "dropped": sent - served - failed}
 
 
 def _thresholds(split: ScoreSplit) -> list[float | None]:
-    """The score below which each model but the last answers; None if it gets all or no requests."""
+    """For each model but the last, the score below which it answers; None if the model gets all
+    requests or none."""
     ends = (None, *split.edges, None)
     return [ends[cut] for cut in split.cuts]
 
 
 def _attained(models: Mapping[str, Any]) -> float | None:
-    """The share of all requests within their model's SLO; None if none was sent."""
+    """The share of all requests that met their model's SLO; None if no request was sent."""
     sent = sum(row["requests"] for row in models.values())
     met = sum(row["requests"] * (row.get("slo_attainment") or 0.0) for row in models.values())
     return round(met / sent, 6) if sent else None
 
 
 def _cost_line(summary: Mapping[str, Any]) -> str:
-    """The cost and the attainment, and the cost of the other ways to serve the same demand."""
+    """The cost, the attainment, and the cost of the other ways to serve the demand."""
     attained = summary["slo_attainment"]
     parts = [f"{summary['cost_usd']:.2f} USD"]
     unknown = "attainment not known" if summary["requests"]["sent"] else "nothing to attain"
@@ -190,7 +192,7 @@ def _cost_line(summary: Mapping[str, Any]) -> str:
 
 
 def _early(summary: Mapping[str, Any]) -> list[str]:
-    """Text that the trace was not sent to its end, and why."""
+    """Text on why the trace was not sent to its end."""
     sent, total = summary["requests"]["sent"], summary["trace"]["requests"]
     why = {
         "interrupted": "it was interrupted",
@@ -214,7 +216,7 @@ def _gaps(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _failures(summary: Mapping[str, Any]) -> list[str]:
-    """Why requests failed: `246 failed: 503, no instance yet`."""
+    """Text on why requests failed: `246 failed: 503, no instance yet`."""
     failed, reasons = summary["requests"]["failed"], summary["failures"]
     if not failed:
         return []

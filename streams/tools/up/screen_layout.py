@@ -1,7 +1,7 @@
-"""The layout of the live view: the place of each item, and the order of omission on a small screen.
+"""The layout of the live view: where each item is, and which items a small screen omits first.
 
 The result is lines of text of a given width and number. A narrow screen loses columns, never
-figures. A low one loses blank lines, old events and models without a problem.
+figures. A low screen loses blank lines, old events and models without a problem.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def screen(
 
 
 def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
-    """The clock, the requests and the cost: one part each."""
+    """The texts on the clock, the requests and the cost."""
     usd_per_h = picture.usd_per_h()
     spot, rented = usd_per_h[Market.SPOT], usd_per_h[Market.ON_DEMAND]
     failed: list[Cell] = [(f"! {facts.failed} failed", _BAD)] if facts.failed else []
@@ -119,13 +119,13 @@ def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
 
 
 def _service(row: ServiceRow) -> list[Cell]:
-    """A service of several models: one part for each text."""
+    """The texts on a service of several models, each as one part."""
     first, *rest = service_parts(row)
     return [(first, ""), *((part, _BAD if part.startswith("!") else "") for part in rest)]
 
 
 def flow(parts: Sequence[Cell], width: int) -> list[Text]:
-    """`parts` next to each other, in as few lines of `width` as possible."""
+    """`parts` next to each other, in as few lines as possible. width: of a line, in cells."""
     lines = [Text()]
     for text, style in parts:
         if lines[-1] and lines[-1].cell_len + 3 + cell_len(text) > width:
@@ -137,8 +137,8 @@ def flow(parts: Sequence[Cell], width: int) -> list[Text]:
 
 
 def table(rows: Sequence[ModelRow], width: int, most: int | None = None) -> list[Text]:
-    """A header and one line per model. Of more than `most` models, the worst ones and the number of
-    the others."""
+    """A header and one line per model. Of more than `most` models, the table has the models that
+    miss their SLO, then the models with the highest load, and the number of omitted models."""
     shown = list(rows)
     if most is not None and len(shown) > most:
         worst = sorted(rows, key=lambda row: (not row.missed, -_load(row)))[:most]
@@ -164,7 +164,8 @@ def table(rows: Sequence[ModelRow], width: int, most: int | None = None) -> list
 
 
 def _kept(wide: list[int], width: int, gap: int) -> list[int]:
-    """Columns that fit. `wide` is set to their widths. Names and places shrink last."""
+    """The columns that fit into `width`. Sets the widths of all columns in `wide`; the columns of
+    names and places shrink last."""
     wide[_MODEL] = max(cell_len(_COLUMNS[_MODEL].title), wide[_MODEL])
     kept = [index for index, column in enumerate(_COLUMNS) if not column.optional]
 
@@ -234,7 +235,7 @@ def story(events: Sequence[Event], began_ms: int, width: int) -> list[Text]:
 
 
 def _last(lines: list[Text], room: int) -> list[Text]:
-    """The last `room` lines, beginning with the first line of an event."""
+    """The last `room` lines, but starting with the first line of an event."""
     kept = lines[-room:] if room > 0 else []
     if len(kept) < len(lines) and kept and kept[0].plain.startswith(" "):
         kept = kept[1:]
@@ -242,14 +243,15 @@ def _last(lines: list[Text], room: int) -> list[Text]:
 
 
 def _load(row: ModelRow) -> float:
-    """Demand over capacity; -1 if it is not known."""
+    """Demand divided by capacity; -1 if the ratio is unknown."""
     if row.req_per_s is None or row.capacity_req_per_s <= 0.0:
         return -1.0
     return row.req_per_s / row.capacity_req_per_s
 
 
 def _load_text(load: float) -> str:
-    """The load in at most five characters. With almost no capacity left it can be very large."""
+    """`load` as text of at most five characters. The load is very large if almost no capacity is
+    left."""
     if load < 0.0:
         return "-"
     return f"{load:.0%}" if load < 9.995 else ">999%"

@@ -1,4 +1,4 @@
-"""One run of the whole loop on this machine, from the first process to the summary.
+"""One run of the whole system on this machine, from the first process to the summary.
 
 The order is: broker, topics, the parts in parallel, the first fleet, then the load. At the end the
 load stops first, then everything else. Clean-up happens after every error.
@@ -44,7 +44,8 @@ _SETTLED_S = 0.5
 
 
 class Session:
-    """Run with `await Session(wishes).run()`; `interrupt()` ends it early but cleanly."""
+    """One run. `await Session(wishes).run()` performs it; `interrupt()` ends it early but
+    cleanly."""
 
     def __init__(self, wishes: Wishes, view: View) -> None:
         self._wishes = wishes
@@ -67,13 +68,13 @@ class Session:
         return ", ".join(self._children.lost)
 
     def interrupt(self) -> None:
-        """End the run now: stop the load, end all parts, make the summary."""
+        """End the run now: stop the load, end all parts, and write the summary."""
         self._interrupted.set()
         self._shown.silent = True
         self._shown.stand("stopping...")
 
     async def run(self) -> dict[str, Any]:
-        """Perform the run and return its summary. UserError: it cannot be started."""
+        """Perform the run and return its summary. UserError: the run cannot be started."""
         wishes = self._wishes
         if wishes.gateway_port:
             check_port(wishes.gateway_port)
@@ -145,7 +146,7 @@ class Session:
         )
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Whether `work` ended before an interrupt of the run. An interrupt cancels it."""
+        """Whether `work` ended before the run was interrupted. An interrupt cancels `work`."""
         task = asyncio.ensure_future(work)
         interrupted = asyncio.ensure_future(self._interrupted.wait())
         either: set[asyncio.Future[Any]] = {task, interrupted}
@@ -171,7 +172,8 @@ class Session:
         self._leave_key(run.prefix)
 
     def _leave_key(self, prefix: str) -> None:
-        """Let `shoal pause`, `apply` and others of this user sign for this run."""
+        """Store an operator's key, so that `shoal pause`, `apply` and other commands of this user
+        can sign records for this run."""
         cluster = self._own_keys.get(CLUSTER_KEY)
         if cluster is None:
             return
@@ -197,8 +199,8 @@ class Session:
         return f"http://{process_list.HOST}:{run.gateway_port}"
 
     async def _first_fleet(self, deadline: float) -> bool:
-        """Wait until the first planned instances of every model with a floor or a declared rate are
-        ready or cannot be had. Returns False if the run ends before.
+        """Wait for the first planned instances of every model with a floor or a declared rate:
+        until they are ready or unavailable. Returns False if the run ends before.
 
         The wait has a limit. At the limit the load starts, or ChildFailed names the models without
         any ready instance.

@@ -1,6 +1,6 @@
 """The texts of the screen: the state of a run, its events, and the gaps of the trace.
 
-This module also decides when to draw.
+This module also decides when the screen is drawn.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _REDRAW_S = 0.25
 
 
 class Shown:
-    """The screen of one run. state: its current activity. progress: of the replayer.
+    """The screen of one run. state: its current activity. progress: the replayer's progress.
 
-    title: of the run, once it serves. trace_began_ms: domain time at which trace time 0 is
-    replayed; 0: not yet. silent: gaps of the trace do not matter any more.
+    title: the run's title, once the run serves. trace_began_ms: domain time at which trace time 0
+    is replayed; 0: not yet. silent: gaps of the trace are not shown any more.
     """
 
     def __init__(self, wishes: Wishes, view: View, picture: Picture, children: Children) -> None:
@@ -61,17 +61,17 @@ class Shown:
         return self._stopped_ms
 
     def end(self) -> None:
-        """Draw the last time."""
+        """Draw the final state."""
         self.stand("ended")
         self._view.stop()
 
     def stand(self, state: str) -> None:
-        """Draw with another state."""
+        """Change the shown state, and draw."""
         self.state = state
         self.show()
 
     def now_ms(self) -> int:
-        """Domain time, at most that of the end."""
+        """Domain time in ms, at most the time at which the run ended."""
         return self._stopped_ms or self.time_base.now_ms(time.monotonic_ns())
 
     def say(self, text: str, bad: bool = False) -> None:
@@ -80,7 +80,7 @@ class Shown:
         self.show()
 
     async def draw(self) -> None:
-        """Draw until cancelled."""
+        """Draw repeatedly until cancelled."""
         while True:
             self._tell_gaps()
             self.show()
@@ -123,8 +123,8 @@ class Shown:
         return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
 
     def _tell_workloads(self) -> None:
-        """Add events for models with facts from another catalogue entry or a rate from the
-        trace."""
+        """Add events for models whose facts come from another catalogue entry or whose rate comes
+        from the trace."""
         if self._wishes.traffic.read_as:
             self.say(f"{self._wishes.trace.name} is read as {self._wishes.traffic.read_as}")
         for model, name, entry in uncertain_facts(self._wishes.config.cluster):

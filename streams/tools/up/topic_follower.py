@@ -1,7 +1,7 @@
 """Follow the topics of a run and fold them into a picture.
 
-Unreadable records are skipped: the controller writes the dead letter, and they must not stop the
-screen.
+Unreadable records are skipped, so that they do not stop the screen: the controller writes their
+dead letters.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
 
 
 def take(topic: str, value: bytes, picture: Picture) -> None:
-    """Fold one record in. An unreadable record, or one that the picture cannot show, is skipped."""
+    """Add one record to `picture`. An unreadable record, or one that the picture cannot show, is
+    skipped."""
     with contextlib.suppress(InvalidRecord):
         record = decode(topic, value)
         try:

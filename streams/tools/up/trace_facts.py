@@ -1,6 +1,6 @@
 """Facts about a trace before the run: the number of requests, its gaps, and the first demand.
 
-Pure: a trace comes in, values go out.
+Pure: a trace is input, values are output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GAP_MEANS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time without any request, in seconds of the trace."""
+    """A time span without requests, in seconds of the trace."""
 
     start_s: float
     end_s: float
@@ -30,9 +30,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The facts about a trace. duration_s: until its last request.
+    """The facts about a trace. duration_s: seconds until the last request.
 
-    read_as: its form, and how its times were read.
+    read_as: the form of the trace and how its times were read, as text.
     """
 
     requests: int
@@ -50,7 +50,8 @@ def traffic(trace: Trace) -> Traffic:
 def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:
     """Times of a minute or more without arrivals that are also over 30 times the mean gap.
 
-    They include the start of the trace. In a Poisson stream such a gap has probability e^-30.
+    The time before the first arrival counts as well. In a Poisson stream such a gap has probability
+    e^-30.
     """
     usual_ms = arrivals_ms[-1] / max(1, len(arrivals_ms))
     least_ms = max(_GAP_S * 1000.0, _GAP_MEANS * usual_ms)
@@ -68,7 +69,8 @@ def weights(cluster: Cluster) -> dict[str, float]:
 
 
 def longest_of(cluster: Cluster) -> dict[str, int]:
-    """The most tokens of a request for each name. All models of a service must hold it."""
+    """The most tokens of a request, by name of a model or service. For a service, every one of its
+    models must be able to hold the request."""
     found = {service.model: service.max_len_tokens for service in cluster.services}
     return found | {r.name: min(found[model] for model in r.models) for r in cluster.routes}
 

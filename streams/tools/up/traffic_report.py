@@ -1,7 +1,7 @@
 """Planned and actual routes of requests by kind, over a whole run.
 
 Plans change during a run, so each second of telemetry is compared with the routes that were in
-force then. Pure.
+force in that second. Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WaysSeen:
         self._sent: dict[tuple[str, int], dict[str, Counter[str]]] = {}
 
     def plan(self, routes: Routes) -> None:
-        """Add a record of routes."""
+        """Add one record of planned routes."""
         key = routes.model, routes.generation
         self._planned[key] = shares_of(routes)
         if len(self._planned) > _MOST_ROUTES:
@@ -53,7 +53,7 @@ class WaysSeen:
                 sent.setdefault(kind, Counter()).update(ways)
 
     def rows(self) -> list[WayRow]:
-        """Every planned or used route, by model and kind."""
+        """Every route that was planned or used, by model and kind."""
         expected: dict[tuple[str, str], Counter[str]] = {}
         served: dict[tuple[str, str], Counter[str]] = {}
         for (model, generation), kinds in self._sent.items():
@@ -73,7 +73,8 @@ class WaysSeen:
 
 
 def _of(way: str) -> str:
-    """The name of a route without its copy: all copies of one combo count as one route."""
+    """The name of a route without the number of its copy: all copies of one combo count as one
+    route."""
     return combo_id_of(way) if serial_of(way) else way
 
 
