@@ -1,6 +1,6 @@
-"""From groups to records: assignments of nodes and routes of models.
+"""Convert groups to records: assignments of nodes and routes of models.
 
-The same groups give the same records. A record is written only if it says something new.
+Equal groups give equal records. A record is written only if it differs from the published one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def changed_assignments(
 ) -> tuple[Assignment, ...]:
     """Assignments of the nodes whose desired instances differ from `published`, by node.
 
-    A changed node gets its generation + 1; an emptied node gets an empty assignment. A new leader
-    token publishes all nodes again. drain_timeouts_ms: by model; a node gets the longest of its
-    present and former models, because a drain always comes with a change of its node. nodes: only
-    these can have changed; if left out, any may have.
+    The generation of a changed node rises by 1. A node without instances gets an empty assignment.
+    A new leader token publishes all nodes again. drain_timeouts_ms: by model; a node gets the
+    longest time-out among its present and former models, because a drain always changes the node's
+    assignment. nodes: the nodes that may have changed; if it is left out, any node may have.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
         node: (published[node].pool, [])
@@ -52,7 +52,7 @@ def changed_assignments(
         if node in published
     }
     for group in groups:
-        # Executors do not know this switch yet: they have the group in its old form.
+        # Executors do not know this switch yet: they still have the group's former instances.
         held = group.switch if group.switch is not None and not group.switch.asked else None
         for placed in held.placed if held else group.placed:
             if nodes is not None and placed.node not in nodes:
@@ -81,7 +81,7 @@ def changed_assignments(
         models = {one.model for one in (*desired, *(old.instances if old else ()))}
         known = [drain_timeouts_ms[model] for model in models if model in drain_timeouts_ms]
         if old is not None and not models <= drain_timeouts_ms.keys():
-            known.append(old.drain_timeout_ms)  # of an undeclared model
+            known.append(old.drain_timeout_ms)  # the group's model is no longer declared
         changed.append(
             Assignment(
                 node,
@@ -123,11 +123,12 @@ def route_groups(
     lengths: Lengths,
     published: Routes | None = None,
 ) -> tuple[RouteGroup, ...]:
-    """The groups of one model that can serve now, each weighted by the goodput of its ready part.
+    """The groups of one model that can serve now. The weight of a group is the goodput of its ready
+    part.
 
-    lengths: the workload of `combos`; it decides the slots of instances. A prefill-decode group
-    needs at least one ready instance of each phase. A combo without an evaluation (after a restart)
-    keeps the `published` weight and slots.
+    lengths: the request lengths for which `combos` were evaluated; they decide the slots of
+    instances. A prefill-decode group needs at least one ready instance of each phase. A combo
+    without an evaluation (after a restart) keeps the `published` weight and slots.
     """
     before = {route.group: route for route in published.groups} if published else {}
     found: list[RouteGroup] = []
@@ -152,10 +153,12 @@ def route_groups(
     return tuple(sorted(found, key=lambda route: route.group))
 
 
-@memoize(16_384)  # most groups are the same in every tick
+@memoize(16_384)  # most groups do not change between ticks
 def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
-    """The route of a group that was evaluated as `combo`. ready: its ready instances with their
-    addresses."""
+    """The route of `group`, which was evaluated as `combo`, to its ready instances.
+
+    ready: placed instances and their addresses, alternating.
+    """
     view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, None, False)
     weight = ready_req_per_s(combo, view)
     return _route(group.name, view, weight, lambda placed: slots(combo, placed, lengths))
@@ -164,7 +167,10 @@ def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) ->
 def _route(
     name: str, view: GroupView, weight: float, most: Callable[[Placed], int]
 ) -> RouteGroup | None:
-    """The route, None if no request can be served completely."""
+    """The route of a group; None if it has neither an aggregated instance nor both phases.
+
+    most: the slots of an instance.
+    """
     ends: dict[Phase, list[Endpoint]] = {}
     for placed, address in view.ready:
         end = Endpoint(placed.instance, address, most(placed))
@@ -175,7 +181,7 @@ def _route(
         return None
     return RouteGroup(
         name,
-        # Five digits: gateways need no smaller change of a weight.
+        # Five digits: smaller changes of a weight do not matter to gateways.
         float(f"{max(weight, _LEAST_WEIGHT):.5g}"),
         aggregated,
         tuple(ends[Phase.PREFILL]) if both else (),
@@ -184,7 +190,8 @@ def _route(
 
 
 def _published(route: RouteGroup | None) -> Callable[[Placed], int]:
-    """The slots that a published route gives an instance; 0 if it names none."""
+    """The slots of an instance in a published route; 0 if the route does not contain the
+    instance."""
     ends = (*route.aggregated, *route.prefill, *route.decode) if route is not None else ()
     given = {end.instance: end.slots for end in ends}
     return lambda placed: given.get(placed.instance, 0)
@@ -200,14 +207,17 @@ def changed_routes(
     feeds: tuple[str, ...] = (),
     types: tuple[TypeRoute, ...] = (),
 ) -> Routes | None:
-    """New routes of `service` if they say something new, else None. The first routes are published
-    even if empty: gateways learn of the model, report on it, and hold its requests.
+    """New routes of `service`; None if they equal the published ones.
 
-    start_s: of its slowest combo, 0 if unknown (the published value stays). feeds: where its
-    executors report the load of their engines. types: request classes with routes of their own.
+    The first routes are published even if they are empty: gateways then know the model, report on
+    it, and hold its requests.
+
+    start_s: start time of the model's slowest combo; if it is 0 (unknown), the published value
+    stays. feeds: addresses where executors report the load of the model's engines. types: request
+    classes with routes of their own.
     """
     slo = service.slo
-    # Two digits: gateways need no smaller change of a prediction.
+    # Two digits: smaller changes of a prediction do not matter to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
     aliases = (service.hugging_face_name,) if service.hugging_face_name else ()
     asked = service.graph.types if service.graph is not None else ()
@@ -239,13 +249,14 @@ def changed_routes(
 
 
 def without_groups(published: Routes, leader_token: int, now_ms: int) -> Routes:
-    """Routes of a name that is no longer declared: gateways send nothing more to its instances, or
-    to those of its models."""
+    """Empty routes for a name that is no longer declared. Gateways send no more requests to its
+    instances, or, for a score-routed service, to those of its models."""
     return _again(published, leader_token, now_ms, groups=(), types=(), feeds=(), split=None)
 
 
 def marked(published: Routes, advised: bool, leader_token: int, now_ms: int) -> Routes:
-    """The same routes, marked with whether their model is declared in mode recommend."""
+    """The `published` routes with a new mark. advised: whether the model is declared in mode
+    recommend."""
     return _again(published, leader_token, now_ms, advised=advised)
 
 

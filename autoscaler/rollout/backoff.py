@@ -1,7 +1,7 @@
 """Back-off of nodes and pools after failed launches.
 
-The back-off is per node, because one bad node says nothing about its neighbours. A pool backs off
-only if several of its nodes fail; more of them are needed while others serve.
+The back-off is per node, because a faulty node does not imply that other nodes are faulty. A pool
+backs off only if several of its nodes fail. If the pool has a ready instance, more nodes must fail.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Backoff:
 
 
 def failed(known: Mapping[str, Backoff], node: str, pool: str, now_ms: int) -> Backoff:
-    """The back-off of `node` after another failed launch: twice as long each time.
+    """The back-off of `node` after another failed launch. Each strike doubles its duration.
 
-    Strikes of other nodes of the pool count as its own, so that a broken driver does not fail a
-    hundred new nodes in turn. A strike is forgotten MOST_MS after the node's back-off without
-    another one.
+    The strikes of a node are at least those of any other node of its pool, so that a broken driver
+    does not fail a hundred new nodes in turn. Strikes are forgotten if no launch fails in the
+    `MOST_MS` after the back-off.
     """
     marks = [known[node]] if node in known else []
     marks += [mark for mark in known.values() if mark.pool == pool]
@@ -47,9 +47,9 @@ def scarce_pools(
 ) -> frozenset[str]:
     """Pools that get no launch now.
 
-    If an instance of the pool is ready (`serving`): while four nodes back off. Otherwise two nodes
-    with remembered failures close the pool until the last of them may be tried again; else each of
-    its nodes in turn would end the back-off of the others.
+    serving: pools with a ready instance. Such a pool is closed while four of its nodes back off.
+    Any other pool is closed if two of its nodes have remembered failures, as long as one node backs
+    off. Otherwise launches on each new node would end the back-off of the others.
     """
     alive = frozenset(serving)
     resting: dict[str, int] = {}

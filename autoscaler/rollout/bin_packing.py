@@ -40,10 +40,10 @@ def place(
     obtainable: Mapping[str, int],
     shut: Collection[str] = (),
 ) -> tuple[tuple[Placed, ...], Used] | None:
-    """Place one `combo`: its instances and the GPUs in use afterwards; None if it does not fit.
+    """Place one `combo`. Returns its instances and the GPUs in use afterwards; None without room.
 
-    Larger slices first. Each takes the smallest free aligned block that holds it, on a node on the
-    bill if there is one, else on a new node of the pool.
+    Larger slices are placed first. Each slice gets the smallest free aligned block that holds it.
+    Nodes on the bill are preferred to new nodes of the pool.
     """
     after: Used = dict(used)
     placed: list[tuple[Placed, ComboMember]] = []
@@ -71,7 +71,8 @@ def place(
 
 
 def _left_of_both(cluster: Cluster, pool: Pool, used: Mapping[str, frozenset[int]]) -> int:
-    """Nodes that the common ceiling of `pool` and its sibling market still allows."""
+    """Number of nodes that can still be added under the limit that `pool` shares with its other
+    markets."""
     if not pool.max_of_both:
         return pool.max_nodes
     pools = cluster.pools_by_shared_limit()[pool.region, pool.name]
@@ -90,12 +91,12 @@ def _find(
         if len(taken) + gpus > pool.per_node or (not paid and new_left <= 0):
             continue
         for start, size in _blocks(pool.per_node, taken):
-            # Nodes on the bill before new ones, tight blocks before large ones, then by order.
+            # Nodes on the bill come before new ones, small blocks before large ones, then by order.
             rank = (size if paid else 1000 + size, order, node, start)
             if size >= gpus and (best is None or rank < best):
                 best = rank
         if best is not None and best[0] == gpus:
-            break  # no block on a later node can be tighter
+            break  # no later node can have a smaller block
     return (best[2], best[3]) if best else None
 
 

@@ -10,7 +10,7 @@ from autoscaler.rollout.serving_group import ServingGroup
 
 
 def by_model(groups: Iterable[ServingGroup]) -> dict[str, list[ServingGroup]]:
-    """Groups of each model that has any, in their order."""
+    """The groups by model. Models without groups are left out, and the order of groups is kept."""
     found: dict[str, list[ServingGroup]] = {}
     for group in groups:
         found.setdefault(group.model, []).append(group)
@@ -18,7 +18,8 @@ def by_model(groups: Iterable[ServingGroup]) -> dict[str, list[ServingGroup]]:
 
 
 def raw_req_per_s(groups: Iterable[ServingGroup], combos: Mapping[str, Combo]) -> float:
-    """Capacity of `groups` when all are ready, before utilization. Unknown combos count 0."""
+    """Capacity of `groups` in requests/s when all are ready, before utilization. Groups of unknown
+    combos count as 0."""
     return sum(combos[g.combo_id].req_per_s for g in groups if g.combo_id in combos)
 
 
@@ -36,7 +37,7 @@ def billed_usd_per_h(
 
 
 def rented_since_ms(groups: Iterable[ServingGroup]) -> dict[str, list[int]]:
-    """Per pool, when each node was first used by one of `groups`."""
+    """Per pool, the time in ms at which one of `groups` first used each node."""
     first: dict[str, tuple[str, int]] = {}
     for group in groups:
         for placed in group.placed:

@@ -1,4 +1,4 @@
-"""Cells as routes for gateways: stages with their instances, and the paths through them."""
+"""Convert cells to routes for gateways: stages with their instances, and the paths through them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 def cell_route(
     group: ServingGroup, view: GroupView, combo: Combo | None, published: RouteGroup | None
 ) -> RouteGroup | None:
-    """The ready part of the cell `group`; None while a deployment has no ready instance.
+    """The route of the ready part of the cell `group`; None if a deployment has no ready instance.
 
-    The whole cell waits, because a path with a missing hop would break requests off and the other
-    paths are not planned for its share. A cell without an evaluation (after a restart) keeps the
-    `published` paths. A group restored from assignments may be no cell, despite its name: then it
-    gets no requests.
+    The whole cell waits for every deployment, because requests on a path with a missing hop would
+    fail, and the other paths are not planned for the additional requests. A cell without an
+    evaluation (after a restart) keeps the `published` paths. A group that was restored from
+    assignments may not be a cell, despite its name; such a group gets no requests.
     """
     names = stage_names(group.placed)
     if not all(is_name(name) for name in names.values()):
@@ -43,7 +43,7 @@ def cell_route(
     paths = tuple(
         RoutePath(
             path.type,
-            # Five digits: gateways need no smaller change of a rate.
+            # Five digits: smaller changes of a rate do not matter to gateways.
             float(f"{path.req_per_s * share:.5g}"),
             tuple(Hop(names[hop.deployment, hop.pool], hop.runs) for hop in path.hops),
         )
@@ -53,8 +53,8 @@ def cell_route(
 
 
 def stage_names(placed: tuple[Placed, ...]) -> dict[tuple[str, str], str]:
-    """(deployment, pool) -> name of the stage: the deployment, with its pool if it runs on several,
-    because their speeds differ."""
+    """Name of the stage of each (deployment, pool): the deployment, or the deployment with its pool
+    if it runs on several pools, because pools differ in speed."""
     pools = Counter(name for name, _ in {(one.deployment, one.pool) for one in placed})
     return {
         (one.deployment, one.pool): one.deployment

@@ -1,6 +1,6 @@
-"""From a plan's counts to groups: additions, removals, and additions without room.
+"""Compare the counts of a plan with the groups: additions, removals, and additions without room.
 
-The caller decides whether a removal is allowed; `rollout.waves` decides when it happens.
+The caller decides whether a removal is allowed. `rollout.waves` decides when the removal happens.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ _CENT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class FreeCapacity:
-    """Room for new groups. used: GPUs in use. obtainable: further nodes per rented pool. shut:
-    nodes that get no launch. serial: of the next group. spare_usd_per_h: budget left for further
-    nodes."""
+    """Room for new groups.
+
+    used: GPUs in use. obtainable: number of nodes that can still be rented, by pool. shut: nodes
+    that get no launch. serial: serial number of the next group. spare_usd_per_h: budget left for
+    new nodes.
+    """
 
     cluster: Cluster
     used: Used
@@ -47,7 +50,8 @@ class Started:
 def difference(
     groups: Iterable[ServingGroup], wanted: Mapping[str, int]
 ) -> tuple[Counter[str], Counter[str]]:
-    """(to add, to remove) by combo id, from counting groups to `wanted`."""
+    """The groups to add and to remove, by combo id, to get from the groups that count to
+    `wanted`."""
     have = Counter(group.combo_id for group in groups)
     want = Counter({combo_id: count for combo_id, count in wanted.items() if count > 0})
     return want - have, have - want
@@ -56,8 +60,8 @@ def difference(
 def revived(groups: Iterable[ServingGroup], now_ms: int) -> tuple[ServingGroup, ...]:
     """Cancel removals of groups that were not told to drain yet.
 
-    Groups that yield to other models stay on their way out; otherwise the removal would repeat
-    endlessly.
+    Removals of groups that yield to other models are not cancelled; otherwise they would be removed
+    and revived endlessly.
     """
     return tuple(
         reactivate(group, now_ms)
@@ -73,7 +77,7 @@ def start(
     site: FreeCapacity,
     now_ms: int,
 ) -> Started:
-    """Place the combos of `adds`, larger ones first; combos without room are left out."""
+    """Place the combos of `adds`, larger combos first. Combos without room are left out."""
     groups: list[ServingGroup] = []
     unplaced: Counter[str] = Counter()
     order = sorted(adds, key=lambda i: (-sum(combos[i].gpus_by_pool().values()), i))
@@ -102,7 +106,8 @@ def start(
 
 
 def _after(site: FreeCapacity, placed: tuple[Placed, ...], used: Used) -> FreeCapacity:
-    """The free capacity after one more group; new nodes are no longer obtainable."""
+    """The free capacity after one more group. The new nodes of the group are no longer
+    obtainable."""
     left = dict(site.obtainable)
     for pool in {p.node: p.pool for p in placed if p.node not in site.used}.values():
         if pool in left:
@@ -114,8 +119,8 @@ def _after(site: FreeCapacity, placed: tuple[Placed, ...], used: Used) -> FreeCa
 def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
     """Budget left after all nodes on the bill; infinite without a budget.
 
-    A draining node is on the bill until it is empty, and all pools share the budget. 0 if a price
-    increase exceeds it: free nodes can still be used.
+    A draining node is on the bill until it is empty, and all pools share the budget. If a price
+    increase exceeds the budget, 0 is left, and free nodes can still be used.
     """
     budget = cluster.policy.budget_usd_per_h
     if budget <= 0.0:
@@ -128,7 +133,7 @@ def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
 
 
 def _payable(site: FreeCapacity) -> Mapping[str, int]:
-    """Further obtainable nodes of each pool within the budget."""
+    """Number of further nodes of each pool that are obtainable within the budget."""
     if math.isinf(site.spare_usd_per_h):
         return site.obtainable
     found = dict(site.obtainable)
@@ -151,8 +156,11 @@ def leaving(
     every: Iterable[ServingGroup],
     sight: FleetSnapshot,
 ) -> tuple[ServingGroup, ...]:
-    """The `groups` to remove: those that do not serve yet, then those whose removal empties a node,
-    then the youngest. every: groups of all models, which share nodes."""
+    """The groups of `groups` to remove: first those that do not serve yet, then those whose removal
+    empties a node, then the youngest.
+
+    every: groups of all models, because models share nodes.
+    """
     alive = list(groups)
     tenants = Counter(node for group in every for node in {p.node for p in group.placed})
 

@@ -11,8 +11,8 @@ CONFIRM_TIMEOUT_MS = 15_000
 
 
 def confirmed(group: ServingGroup, gateways: Sequence[GatewayReport], now_ms: int) -> bool:
-    """Whether every live gateway applies routes without the leaving instances of `group`, or timed
-    out."""
+    """Whether every live gateway applies routes without the leaving instances of `group`, or a
+    time-out has passed."""
     if now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
         return True
     generation = group.unrouted_generation

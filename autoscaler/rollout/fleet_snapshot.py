@@ -21,8 +21,8 @@ from autoscaler.rollout.serving_group import (
 )
 from topics.fleet import InstanceState, Status
 
-_IDLE = 3  # an idle node reports less often
-_IDLE_SPEAKS_MS = 11_000  # it reports every ten seconds
+_IDLE = 3  # factor: an idle node reports less often
+_IDLE_SPEAKS_MS = 11_000  # an idle node reports every ten seconds
 _CUT_OFF = 2
 _NO_LAUNCH_MS = 1_800_000
 _STAYS_CUT_MS = 3_600_000
@@ -32,14 +32,16 @@ _STAYS_CUT_MS = 3_600_000
 class FleetSnapshot:
     """The fleet at one moment.
 
-    views: by group name. silent: nodes without a status for `policy.node_silent_s`; lost: of these,
-    owned nodes and nodes with instances (an idle rented node is released); gone: of these, nodes
-    given up after ten minutes. unusable: silent nodes that get no launch; a rented node that is
-    gone may be tried again, an owned one only after its next status. cut_pools: pools of regions
-    that served and in which no known node (at least two) reports now: the connection is broken, so
-    nothing there is given up, rented nodes for an hour. shut_pools: of these, pools without
-    launches, for half an hour from the last status, because their nodes may be dead by then.
-    reclaimed: nodes with a reclaim notice, and its time; they get no launch.
+    views: by group name. silent: nodes without a status for `policy.node_silent_s`. lost: silent
+    owned nodes and silent nodes with instances (a silent idle rented node is released). gone: lost
+    nodes that were given up after ten minutes. unusable: silent nodes that get no launch. A rented
+    node that is gone may be tried again; an owned node must first report again.
+
+    cut_pools: pools of regions with a broken connection. Such a region has served, and none of its
+    known nodes (at least two) reports now. Its owned nodes are not given up, and its rented nodes
+    not for an hour. shut_pools: cut pools that get no launch, for half an hour from the last
+    status, because their nodes may be dead after that. reclaimed: nodes with a reclaim notice, each
+    with its reclaim time; they get no launch.
     """
 
     fleet: FleetView
@@ -53,37 +55,39 @@ class FleetSnapshot:
     lost: frozenset[str] = frozenset()
 
     def reclaim_ms(self, group: ServingGroup) -> int:
-        """When the first node of `group` is reclaimed; 0 = none is."""
+        """Reclaim time of the first node of `group` to be reclaimed; 0 = no node is reclaimed."""
         found = [self.reclaimed[p.node] for p in group.placed if p.node in self.reclaimed]
         return min(found, default=0)
 
     def counts(self, group: ServingGroup) -> bool:
-        """Whether `group` is planned capacity: active, not broken, on nodes that report."""
+        """Whether `group` counts as planned capacity: it is active, not broken, and its nodes
+        report."""
         return group.counts and not self.views[group.name].lost
 
     def unreachable(self, group: ServingGroup) -> bool:
-        """Whether a node of `group` is lost, and not merely cut off with its region."""
+        """Whether a node of `group` is lost and its region is not cut off."""
         cut = any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
         return self.views[group.name].lost and not cut
 
     def unpaid(self, groups: Iterable[ServingGroup]) -> frozenset[str]:
-        """Silent nodes, except those of `groups` that are not lost: a node that reuses the name of
-        a gone one is on the bill before its first status."""
+        """Silent nodes, except the nodes of those `groups` that are not lost. A new node may have
+        the name of a node that is gone; it is on the bill before its first status."""
         if not self.silent:
             return self.silent
-        seen = ((self.views.get(group.name), group) for group in groups)  # None: just placed
+        # A group without a view was just placed.
+        seen = ((self.views.get(group.name), group) for group in groups)
         kept = (group for view, group in seen if view is None or not view.lost)
         return self.silent - {placed.node for group in kept for placed in group.placed}
 
     def load_feeds(self, groups: Iterable[ServingGroup]) -> tuple[str, ...]:
-        """Where the executors of `groups` report the load of their engines, sorted."""
+        """Addresses where the executors of `groups` report the load of their engines, sorted."""
         nodes = {placed.node for group in groups for placed in group.placed}
         statuses = [self.fleet.statuses[node] for node in nodes if node in self.fleet.statuses]
         return tuple(sorted({status.load_feed for status in statuses if status.load_feed}))
 
     def with_new(self, groups: Iterable[ServingGroup]) -> FleetSnapshot:
-        """The snapshot with views of newly placed groups: none of their instances is ready, except
-        those of a group that changes its form."""
+        """The snapshot with views of newly placed groups. None of their instances is ready, except
+        in groups that switch roles."""
         nothing = GroupView((), False, None, False)
         new = {
             g.name: view_at_once(g, self.views.get(g.switch.source, nothing))
@@ -123,18 +127,18 @@ def snapshot(
     now_ms: int,
     listens_since_ms: int,
 ) -> FleetSnapshot:
-    """The fleet from the latest status per node, at `now_ms`: a moment up to which all statuses
-    were read. If the controller is behind, this moment is in the past, so unread statuses are no
-    silence.
+    """The fleet from the latest status of each node.
 
-    listens_since_ms: this leader hears executors since then. Until it has listened for as long as a
-    node may be silent, old statuses mean that the broker was away, not that nodes are lost.
+    now_ms: a moment up to which all statuses were read. If the controller is behind, this moment is
+    in the past, so that unread statuses do not count as silence. listens_since_ms: time from which
+    this leader reads statuses. Until the leader has listened for as long as a node may be silent,
+    old statuses mean that the broker was away, not that nodes are lost.
     """
     fleet = fleet_view(statuses)
     silent_ms = int(cluster.policy.node_silent_s * 1000)
     if now_ms - listens_since_ms < _may_be_silent_ms(silent_ms):
         silent_ms = now_ms  # longer than any silence
-    # Thousands of nodes every tick: one comparison settles the healthy ones.
+    # A tick checks thousands of nodes: one comparison is enough for a healthy node.
     heard_ms = now_ms - silent_ms
     silent = frozenset(
         node
@@ -180,19 +184,22 @@ def snapshot(
 
 
 def _may_be_silent_ms(silent_ms: int) -> float:
-    """How long a healthy node may send no status."""
+    """Longest time in ms that a healthy node may send no status."""
     return max(0.75 * silent_ms, _IDLE_SPEAKS_MS)
 
 
 def _cut_regions(
     cluster: Cluster, statuses: Mapping[str, Status], now_ms: int, silent_ms: int
 ) -> dict[str, int]:
-    """Regions with a serving node in which at least two nodes fell silent together and none
-    reports; with the time of the last status. Nodes past their reclaim time do not count, idle
-    nodes only for a short time (they may have been deleted), and a node that fell silent long
-    before the others is lost."""
-    # In a cut region the last status of an idle node may be younger than that of a serving
-    # one, by the time that an idle node may be silent.
+    """The regions that are cut off, each with the time of its last status.
+
+    A region is cut off if at least two of its nodes fell silent together, one of these serves, and
+    no node reports. Nodes past their reclaim time do not count. Idle nodes count only for a short
+    time, because they may have been deleted. A node that fell silent long before the others is
+    lost, not cut off.
+    """
+    # The last statuses of nodes in a cut region may differ by the time for which an idle node
+    # may be silent.
     heard_ms = _may_be_silent_ms(silent_ms)
     region_of = {pool.id: pool.region for pool in cluster.pools}
     of: dict[str, list[Status]] = {}

@@ -1,8 +1,9 @@
 """Groups that fail to start, and nodes that are silent or have a reclaim notice.
 
-A broken group retires and its node backs off. A lost group no longer counts and is forgotten after
-a long silence of its node (a multi-node group retires when its other ranks fail). A group on a node
-with a reclaim notice retires at once and serves until it must leave. The planner replaces them.
+A broken group retires and its node backs off. A lost group no longer counts. It is forgotten after
+a long silence of its node; a multi-node group retires when its other ranks fail. A group on a node
+with a reclaim notice retires at once and serves until it must leave. The planner replaces all of
+these groups.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The detected faults. groups: after them. lost: groups that counted as wanted and whose nodes
-    are silent or reclaimed."""
+    """The detected faults.
+
+    groups: the groups after the faults were applied. lost: wanted groups whose nodes are silent or
+    reclaimed.
+    """
 
     groups: tuple[ServingGroup, ...]
     backoff: Mapping[str, Backoff]
@@ -63,7 +67,7 @@ def detect_faults(
             lost.append(group)
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
-            # It leaves although its model needs it, because it cannot be kept.
+            # The group leaves although its model needs it, because its node will be reclaimed.
             group = replace(retire(group, now_ms), yields=True)
         elif view.broken is not None and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)

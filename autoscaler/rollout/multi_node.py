@@ -1,6 +1,7 @@
-"""Instances over several nodes: their ranks start, serve and end as one.
+"""Instances that span several nodes: their ranks start, serve and end together.
 
-A drain goes to rank 0 first, which holds the requests. The other ranks follow when it has ended.
+Rank 0 holds the requests, so a drain first goes to rank 0. The other ranks drain when rank 0 has
+ended.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from topics.instance_ranks import GangRank, GangStage
 
 
 def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tuple[Placed, ...]:
-    """`placed` with its multi-node instances: the n-th slice of every stage of a phase forms the
-    n-th one."""
+    """`placed` with its multi-node instances. The n-th slices of all stages of a phase form the
+    n-th instance."""
     found: list[Placed] = []
     parts: dict[tuple[str, int], list[tuple[Placed, ComboMember]]] = {}
     counted = Counter[tuple[str, int]]()
@@ -43,7 +44,7 @@ def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tu
 
 
 def waits(group: ServingGroup) -> bool:
-    """Whether a rank does not know the address of its rank 0 yet; called for every group in every
+    """Whether a rank does not yet know the address of its rank 0. Runs for every group in every
     tick."""
     for one in group.placed:  # noqa: SIM110  twice as fast as any() of one or two
         if one.gang is not None and not one.gang.rendezvous:
@@ -52,7 +53,8 @@ def waits(group: ServingGroup) -> bool:
 
 
 def met(group: ServingGroup, fleet: FleetView) -> ServingGroup:
-    """`group` with the addresses of its ranks 0, as their executors report them."""
+    """`group` with the addresses of rank 0 of its multi-node instances, as executors report
+    them."""
     if not waits(group):
         return group
     seen = {name: one.gang for name, one in fleet.instances.items() if one.gang is not None}
@@ -65,8 +67,8 @@ def met(group: ServingGroup, fleet: FleetView) -> ServingGroup:
 
 
 def broken(group: ServingGroup, fleet: FleetView) -> ServingGroup:
-    """`group` with its failed multi-node instances marked: the remaining ranks cannot finish
-    anything."""
+    """`group` with its failed multi-node instances marked: their remaining ranks cannot finish any
+    request."""
     failed = {
         one.gang.gang
         for one in group.placed
@@ -78,13 +80,14 @@ def broken(group: ServingGroup, fleet: FleetView) -> ServingGroup:
 
 
 def without(group: ServingGroup, gone: Callable[[Placed], bool]) -> ServingGroup:
-    """A draining group without the ranks that are `gone`."""
+    """`group`, which drains, without the ranks for which `gone` is true."""
     left = tuple(one for one in group.placed if one.gang is None or not gone(one))
     return group if len(left) == len(group.placed) else replace(group, placed=left)
 
 
 def drains(group: ServingGroup, placed: Placed) -> bool:
-    """Whether `placed` is to drain now: rank 0 before the others."""
+    """Whether `placed` must drain now. In a multi-node instance, rank 0 drains before the other
+    ranks."""
     if group.life is not Life.DRAINING:
         return False
     gang = placed.gang

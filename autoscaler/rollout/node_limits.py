@@ -1,7 +1,7 @@
-"""Limit on rented nodes: an exchange waits for room on the plan's nodes.
+"""Limit on rented nodes: an exchange of combos waits for room on the plan's nodes.
 
-A plan packs combos tightly, while the combos that it replaces still occupy their nodes. If a combo
-were placed at once, a node would be rented for a few minutes until another combo leaves.
+A plan packs combos tightly, but the combos that it replaces still occupy their nodes. If a new
+combo were placed at once, a node would be rented for the few minutes until an old combo leaves.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from autoscaler.rollout.serving_group import ServingGroup
 def planned_nodes(
     counts: Mapping[str, int], combos: Mapping[str, Combo], cluster: Cluster
 ) -> dict[str, int]:
-    """Nodes that `counts` (combo id -> count) fill at the tightest, per pool."""
+    """Smallest number of nodes per pool that hold `counts` (combo id -> count)."""
     return fewest_nodes(cluster, [(combos[i], n) for i, n in counts.items() if i in combos])
 
 
 def within_plan(
     site: FreeCapacity, planned: Mapping[str, int], groups: Iterable[ServingGroup]
 ) -> FreeCapacity:
-    """`site` without further nodes beyond the planned ones. groups: all present groups, except
-    those of the placed model that leave for it: their replacements may overlap."""
+    """`site` without nodes beyond the planned ones.
+
+    groups: all present groups, except groups of the placed model that the new groups replace. These
+    may overlap with their replacements.
+    """
     rented = Counter(nodes_of(groups).values())
     left = {
         pool.id: min(
@@ -42,7 +45,8 @@ def within_plan(
 
 
 def without_limit(after: FreeCapacity, inside: FreeCapacity, before: FreeCapacity) -> FreeCapacity:
-    """`after`, which followed from `inside`, with all nodes obtainable `before` less those used."""
+    """`after` with the obtainable nodes of `before`, minus the nodes taken between `inside` and
+    `after`."""
     taken = {pool: n - after.obtainable[pool] for pool, n in inside.obtainable.items()}
     left = {pool: max(0, n - taken.get(pool, 0)) for pool, n in before.obtainable.items()}
     return replace(after, obtainable=left)

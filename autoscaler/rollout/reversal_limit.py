@@ -1,7 +1,8 @@
-"""Reversals: how often capacity went up after down, or down after up, and their limit.
+"""Reversals: changes of direction between adding and removing capacity, and their limit.
 
-Load that swings faster than instances start would otherwise be followed endlessly. The limit delays
-scale-in only: scale-out never waits, and demand may return after a counted reversal.
+If load swings faster than instances start, the fleet would otherwise follow it endlessly. The limit
+delays only scale-in. Scale-out never waits, and after a scale-in that counts as a reversal demand
+may still return.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ _WITHIN_MS = _WITHIN_H * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Reversals:
-    """The last move ("out", "in" or "" for none) and the times of reversals in ms, for two
-    hours."""
+    """The last move ("out", "in", or "" for none) and the times in ms of the reversals of the last
+    two hours."""
 
     last: str = ""
     at_ms: tuple[int, ...] = ()
@@ -29,20 +30,24 @@ def after_move(turns: Reversals, move: str, now_ms: int) -> Reversals:
 
 
 def reversed_lately(turns: Reversals, now_ms: int) -> bool:
-    """Whether a scale-in would be another reversal. An excess must then last longer, because demand
-    has returned before. A lasting decrease is followed in any case."""
+    """Whether a scale-in would be another reversal.
+
+    If it would, an excess must last longer before the scale-in, because demand has returned before.
+    A lasting decrease is followed in any case.
+    """
     return turns.last == "out" and _recent(turns, now_ms) > 0
 
 
 def demand_returns(turns: Reversals, now_ms: int) -> int:
-    """How often demand returned lately after a scale-in: every second reversal."""
+    """How often demand returned after a scale-in in the last two hours: every second reversal."""
     return _recent(turns, now_ms) // 2
 
 
 def scale_in_within_limit(turns: Reversals, now_ms: int, most_per_h: int) -> bool:
     """Whether a scale-in keeps within the limit even if demand returns right after it.
 
-    That makes two reversals: a limit of two an hour allows one scale-in after a scale-out.
+    A scale-in and the return are two reversals: a limit of two an hour allows one scale-in after a
+    scale-out.
     """
     return turns.last == "in" or _recent(turns, now_ms) + 2 <= most_per_h * _WITHIN_H
 

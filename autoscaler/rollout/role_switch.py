@@ -2,15 +2,15 @@
 
 The steps of a switch:
 
-    held       no assignment has its new phases yet; instances that change their phase have left
-               the routes, and every live gateway must confirm it (or a time-out passes)
+    held       no assignment has the group's new phases yet; instances that change their phase
+               have left the routes, and every live gateway must confirm this (or a time-out passes)
     asked      the assignment has the new phases; executors switch, verify and report them
     switched   every instance serves in its new phase
-    back       an executor rolled back, or its node got an older assignment: the group is what it
-               was before, and does not switch again
+    back       an executor rolled back, or its node got an older assignment: the group has its
+               former phases again, and does not switch any more
 
-From the first step on the group counts in its new form. Instances that keep their phase serve
-without interruption.
+From the first step on, plans count the group as its new combo. Instances that keep their phase
+serve without interruption.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from topics.fleet import Assignment, InstanceState
 
 
 def switched_to(group: ServingGroup, combo: Combo, name: str, now_ms: int) -> ServingGroup | None:
-    """`group` as `combo`, on the same GPUs; None if their slices differ, if they differ by more
-    than roles (stages, components), or if the switch was tried before."""
+    """`group` converted to `combo` on the same GPUs, under the new `name`.
+
+    None if their slices differ, if they differ in more than roles (stages, components), or if a
+    switch of this group has failed before.
+    """
     if not _may(group) or not combo.can_switch_roles:
         return None
     placed = _with_phases(group.placed, combo)
@@ -54,7 +57,7 @@ def _may(group: ServingGroup) -> bool:
 
 
 def _with_phases(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:
-    """`placed` in the phases of `combo`; as many instances as possible keep theirs."""
+    """`placed` with the phases of `combo`. As many instances as possible keep their phase."""
     wanted = Counter[tuple[str, int, Phase]]()
     for member in combo.members:
         wanted[member.pool, member.gpus, member.phase] += member.count
@@ -85,10 +88,10 @@ def in_place(
     serial: int,
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Groups that become combos of `adds` instead of being replaced by them.
+    """Groups that become combos of `adds` in place, instead of being replaced by new groups.
 
-    Only completely ready groups: a starting group is better replaced. Switches without room become
-    replacements.
+    Only completely ready groups switch; a starting group is replaced. Groups for which `room` is
+    too small are replaced, too.
     """
     wanted, going = Counter(adds), Counter(removes)
     found: list[ServingGroup] = []
@@ -109,7 +112,7 @@ def in_place(
 
 
 def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> Counter[str]:
-    """How many groups of each combo may switch now, with groups of other combos unchanged."""
+    """How many groups of each combo may switch now, if groups of other combos do not change."""
     found: Counter[str] = Counter()
     left: dict[str, SwitchRoom] = {}
     for group in groups:
@@ -122,8 +125,11 @@ def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> Counter[str]
 
 @dataclass(frozen=True, slots=True)
 class SwitchRoom:
-    """Capacity that may leave the routes for a switch. ready_req_per_s: of completely ready groups.
-    spare_req_per_s: their capacity beyond what must stay. floor: how many must stay."""
+    """Capacity that may leave the routes for a switch.
+
+    ready_req_per_s: capacity by group, of completely ready groups. spare_req_per_s: their capacity
+    in excess of the requests/s that must stay. floor: number of groups that must stay.
+    """
 
     ready_req_per_s: Mapping[str, float]
     spare_req_per_s: float
@@ -137,14 +143,15 @@ class SwitchRoom:
         return rate <= self.spare_req_per_s + 1e-9
 
     def without(self, group: ServingGroup) -> SwitchRoom:
-        """The room left while `group` switches."""
+        """The room that is left while `group` switches."""
         left = {name: rate for name, rate in self.ready_req_per_s.items() if name != group.name}
         rate = self.ready_req_per_s[group.name]
         return SwitchRoom(left, self.spare_req_per_s - rate, self.floor)
 
 
 def view_at_once(group: ServingGroup, before: GroupView) -> GroupView:
-    """The view of a group that starts to switch: instances that keep their phase serve on."""
+    """The view of a group that starts to switch: instances that keep their phase continue to
+    serve."""
     phases = {placed.instance: placed.phase for placed in group.placed}
     ready = tuple(
         (placed, address)
@@ -162,7 +169,8 @@ def advance(
     assignments: Mapping[str, Assignment],
     now_ms: int,
 ) -> ServingGroup:
-    """Advance the switch of a group by one step. Idempotent if nothing has changed."""
+    """Advance the switch of a group by one step. If the inputs have not changed, the call changes
+    nothing."""
     switch = group.switch
     assert switch is not None  # noqa: S101  only such groups are asked
     if not switch.asked:
@@ -177,7 +185,7 @@ def advance(
 
 
 def rolled_back(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """A switching group in its old form."""
+    """A switching group with its former phases."""
     switch = group.switch
     assert switch is not None  # noqa: S101
     return replace(
@@ -195,8 +203,11 @@ def rolled_back(group: ServingGroup, now_ms: int) -> ServingGroup:
 def _rolled_back(
     group: ServingGroup, switch: Switch, fleet: FleetView, assignments: Mapping[str, Assignment]
 ) -> bool:
-    """Whether an executor that has the new phases serves in the old one: it tried and failed. (An
-    instance that has not begun reports SWITCHING with the assignment.)"""
+    """Whether an executor has read the new phases and still serves in the old phase: the switch
+    failed.
+
+    An instance that has not begun to switch reports SWITCHING together with the new assignment.
+    """
     before = {placed.instance: placed.phase for placed in switch.placed}
     for placed in group.placed:
         seen, status = fleet.instances.get(placed.instance), fleet.statuses.get(placed.node)

@@ -3,7 +3,7 @@
 ACTIVE    wanted; starting, or serving if ready
 RETIRING  still serving; leaves when its replacement is ready and capacity allows
 UNROUTED  left out of the routes; waits until gateways confirm it
-DRAINING  told to finish its requests and stop; dropped when it is gone
+DRAINING  has the order to finish its requests and stop; dropped when it is gone
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORGOTTEN_MS = 600_000
 
 _BATCHES = 2.0
 _SPARE_SLOTS = 4
-_MOST_SLOTS = 1_000_000  # bound of the record
+_MOST_SLOTS = 1_000_000  # limit of the route record
 
 
 class Life(StrEnum):
@@ -41,8 +41,11 @@ class Life(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One instance of a group on GPUs `gpus` of `node`. gang: the multi-node instance of which it
-    is one rank, else None."""
+    """One instance of a group on GPUs `gpus` of `node`.
+
+    gang: if the instance is one rank of a multi-node instance, that instance and the rank; else
+    None.
+    """
 
     instance: str
     phase: Phase
@@ -53,14 +56,18 @@ class Placed:
 
     @property
     def deployment(self) -> str:
-        """Its deployment in a model of components, as in its name; else ""."""
+        """The instance's deployment in a model of components, taken from its name; "" in other
+        models."""
         return self.instance.partition("+")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The former form of a switching group. source: its former name. placed: its instances in their
-    former phases. asked: executors have the new phases (see `rollout.role_switch`)."""
+    """The state of a switching group before the switch.
+
+    source: former name. placed: instances in their former phases. asked: whether executors have the
+    new phases (see `rollout.role_switch`).
+    """
 
     source: str
     placed: tuple[Placed, ...]
@@ -71,11 +78,11 @@ class Switch:
 class ServingGroup:
     """One placed combo. name: "{combo id}:{serial}".
 
-    created_ms: first assignment. since_ms: begin of its present state. after: names of groups that
-    must be ready before it may leave. unrouted_generation: of the first routes without it, 0
-    before. failed_ms: when it was found broken, 0 if it is not. yields: it leaves for other models
-    although its own is below target. switch: a role switch in progress. stays: a role switch failed
-    and is not tried again.
+    created_ms: first assignment. since_ms: begin of the present state. after: names of groups that
+    must be ready before this group may leave. unrouted_generation: generation of the first routes
+    without the group, 0 before. failed_ms: time at which the group was found broken, 0 if it is not
+    broken. yields: the group leaves for other models although its own model is below target.
+    switch: a role switch in progress. stays: a role switch failed and is not tried again.
     """
 
     name: str
@@ -95,7 +102,7 @@ class ServingGroup:
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of planned capacity: active and not broken."""
+        """Whether the group is part of planned capacity: active and not broken."""
         return self.life is Life.ACTIVE and not self.failed_ms
 
 
@@ -105,7 +112,8 @@ def combo_id_of(group_name: str) -> str:
 
 
 def serial_of(group_name: str) -> int:
-    """The serial in a group's name; 0 if there is none, or none that a leader may continue from."""
+    """The serial in a group's name; 0 if the name has none, or one that is too large to continue
+    from."""
     tail = group_name.rsplit(":", 1)[-1]
     if len(tail) > len(str(MAX_RESTORED_COUNT)) or not (tail.isascii() and tail.isdigit()):
         return 0
@@ -134,9 +142,10 @@ def fleet_view(statuses: Mapping[str, Status]) -> FleetView:
 class GroupView:
     """The state of a group as executors report it.
 
-    ready: (instance placed, endpoint) of serving instances; of a multi-node instance rank 0, if
-    every rank is up. all_ready: every instance is. broken: why it will not start, None if no report
-    says so. lost: a node has not reported lately. broken_node, broken_pool: place of the failure.
+    ready: (placed instance, endpoint) of every instance that serves. A multi-node instance serves
+    if all of its ranks are up, and is listed as its rank 0. all_ready: whether all instances serve.
+    broken: why an instance will not start; None if no report says so. lost: whether a node has not
+    reported for too long. broken_node, broken_pool: node and pool of the failure.
     """
 
     ready: tuple[tuple[Placed, str], ...]
@@ -150,14 +159,14 @@ class GroupView:
 def observe_group(
     group: ServingGroup, fleet: FleetView, now_ms: int, start_timeout_ms: int, lost_ms: int
 ) -> GroupView:
-    """The view of `group`. Times in ms; `lost_ms`: silence after which a node counts as lost."""
+    """The view of `group`. Times in ms. lost_ms: silence after which a node counts as lost."""
     up: list[tuple[Placed, str]] = []
     broken: Reason | None = None
     broken_node = broken_pool = ""
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
-        # A node that was given up gets a new launch only after it reports again.
+        # A node that was given up must report again before it gets a new launch.
         if status is not None and group.created_ms - status.at_ms <= FORGOTTEN_MS:
             lost = lost or now_ms - status.at_ms > lost_ms
         seen = fleet.instances.get(placed.instance)
@@ -181,7 +190,7 @@ def observe_group(
 
 
 def carry_view(group: ServingGroup, fleet: FleetView, before: GroupView) -> GroupView:
-    """The view of a group that changed its form, from the view `before`; not for multi-node
+    """The view of `group`, whose roles changed, from its former view `before`. Not for multi-node
     groups."""
     known = ((placed, fleet.instances.get(placed.instance)) for placed in group.placed)
     up = tuple((p, seen.endpoint) for p, seen in known if seen is not None and _is_up(p, seen))
@@ -189,8 +198,8 @@ def carry_view(group: ServingGroup, fleet: FleetView, before: GroupView) -> Grou
 
 
 def _leading_ranks(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ...]:
-    """The instances of `up` that take requests: of a multi-node instance rank 0, if every rank is
-    up."""
+    """The instances of `up` that take requests. A multi-node instance takes them at rank 0 if all
+    ranks are up."""
     ranks = Counter(placed.gang.gang for placed, _ in up if placed.gang is not None)
     return tuple(
         (placed, endpoint)
@@ -201,15 +210,15 @@ def _leading_ranks(up: list[tuple[Placed, str]]) -> tuple[tuple[Placed, str], ..
 
 
 def _is_up(placed: Placed, seen: ObservedInstance) -> bool:
-    """Whether the instance serves as assigned and can be reached; a rank needs no endpoint."""
+    """Whether the instance serves as assigned and can be reached. A rank needs no endpoint."""
     follows = placed.gang is not None and not placed.gang.leads
     serves = seen.state is InstanceState.READY and (bool(seen.endpoint) or follows)
     return serves and seen.phase == placed.phase
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:
-    """Goodput in requests/s of the ready part of a combo: its slowest phase, or the part of a cell
-    that its least ready deployment allows."""
+    """Goodput in requests/s of the ready part of a combo: that of its slowest phase. In a cell, the
+    deployment with the smallest ready share limits the goodput."""
     if combo.paths:
         up = Counter((placed.deployment, placed.pool) for placed, _ in view.ready)
         parts = [up[m.deployment, m.pool] / m.count for m in combo.members]
@@ -224,14 +233,16 @@ def ready_req_per_s(combo: Combo, view: GroupView) -> float:
 
 
 def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
-    """Most requests that a gateway may have in flight on one instance of `combo`; 0 = no bound.
+    """Most requests that a gateway may have in flight on one instance of `combo`; 0 = no limit.
 
-    By Little's law an instance at capacity holds L = req_per_s x (TTFT + TPOT x R_out) requests; a
-    prefill instance holds them for the TTFT only. Slots are twice that, so that one batch computes
-    while one waits; instances with less than one request get a few more. E.g. 1.1 req/s x (1 s +
-    211 x 50 ms) = 12.7, so 30. More would only wait in a queue that later instances cannot serve. A
-    decode instance must take every prefilled request: its slots are the requests that it decodes at
-    capacity, beyond which it is busy.
+    By Little's law an instance at capacity holds L = req_per_s x (TTFT + TPOT x R_out) requests. A
+    prefill instance holds requests for the TTFT only. The number of slots is 2 L plus a few for
+    instances that hold less than one request, so that one batch can wait while another one is
+    computed. E.g. 1.1 req/s x (1 s + 211 x 50 ms) = 12.7 gives 30 slots. Further requests would
+    only wait in the engine's queue, where instances that start later cannot serve them.
+
+    A decode instance must take every prefilled request. Its slots are the requests that it decodes
+    at capacity; with more requests it counts as busy.
     """
     if combo.paths:
         return 0  # path routing does not use slots

@@ -1,7 +1,7 @@
 """Prices and available nodes of pools, from feeds, with plausibility checks.
 
-The last good value stands. A price that jumps by more than a factor is set aside. Offered nodes are
-used up as they are rented.
+The last good value stays valid. A price that jumps by more than a factor is set aside. Each rented
+node reduces the offer of its pool.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ MOST_TIMES = 20.0
 
 @dataclass(frozen=True, slots=True)
 class GoodPrice:
-    """USD per node and hour, valid since `observed_ms`. stale_usd_per_h: lower bound for plans
-    while the feed is silent (0: it is not)."""
+    """USD per node and hour, valid since `observed_ms`.
+
+    stale_usd_per_h: if the feed is silent, the lower bound of the price for plans; else 0.
+    """
 
     usd_per_h: float
     observed_ms: int
@@ -32,7 +34,8 @@ class GoodPrice:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Further nodes of a pool obtainable at `observed_ms`. stale: the feed is silent."""
+    """Number of further nodes of a pool that can be rented at `observed_ms`. stale: the feed is
+    silent."""
 
     nodes: int
     observed_ms: int
@@ -41,8 +44,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Last good values by pool id. A pool without one has its declared price and its maximum.
-    aside: implausible prices, until a later one arrives."""
+    """Last good values by pool id. A pool without a value has its declared price and its maximum.
+
+    aside: implausible prices; each is kept until a later price arrives.
+    """
 
     prices: Mapping[str, GoodPrice] = field(default_factory=dict)
     offers: Mapping[str, Offer] = field(default_factory=dict)
@@ -60,12 +65,12 @@ def fold(
     availability: Mapping[str, Availability],
     now_ms: int = 0,
 ) -> Supply:
-    """`supply` after the latest records; the same object if nothing changed.
+    """`supply` after the latest records; the unchanged object if they bring no change.
 
-    Values older than STALE_MS at `now_ms` are stale: a price counts at least as the declared one,
-    and an offer as one node at most.
+    Values older than STALE_MS at `now_ms` are stale: a stale price counts as at least the declared
+    price, and a stale offer as at most one node.
 
-    Records of undeclared pools are ignored, and so are prices of owned pools.
+    Records of undeclared pools and prices of owned pools are ignored.
     """
     pools = {pool.id: pool for pool in cluster.pools if pool.market is not Market.OWNED}
     good = {pool: price for pool, price in supply.prices.items() if pool in pools}
@@ -98,8 +103,8 @@ def fold(
 
 
 def supply_notices(before: Supply, now: Supply) -> Iterator[Reason]:
-    """Values that became stale, fresh again, or were set aside, each once; the subject is the
-    pool."""
+    """One notice for each value that became stale, became fresh again, or was set aside. The
+    subject of a notice is the pool."""
     if before is now:
         return
     for pool, price in now.aside.items():
@@ -120,9 +125,9 @@ def supply_notices(before: Supply, now: Supply) -> Iterator[Reason]:
 
 
 def is_plausible(usd_per_h: float, last_good_usd_per_h: float) -> bool:
-    """Whether a price is within a factor of MOST_TIMES of the last good one.
+    """Whether a price differs from the last good price by at most a factor of MOST_TIMES.
 
-    After a price of 0 every finite price is plausible.
+    After a price of 0, every finite price is plausible.
     """
     if last_good_usd_per_h <= 0.0:
         return usd_per_h >= 0.0
@@ -136,10 +141,10 @@ def obtainable(
     rented_since_ms: Mapping[str, Iterable[int]],
     scarce: Iterable[str],
 ) -> dict[str, int]:
-    """Further obtainable nodes now, per rented pool with known supply.
+    """Number of further nodes that can be rented now, per rented pool with known supply.
 
     rented_since_ms: per pool, the first use of each rented node. Nodes rented after an offer are
-    subtracted from it.
+    subtracted from the offer.
     """
     found = {
         pool: max(

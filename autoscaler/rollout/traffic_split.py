@@ -1,6 +1,7 @@
-"""From planned fractions to routes: the groups that each request class goes to.
+"""Convert planned fractions to routes: the groups to which each request class goes.
 
-Fractions of instances that are not ready yet are shared by the ready ones, by their weights.
+If an instance is not ready yet, the ready instances share its fraction in proportion to their
+weights.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ _TOLD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TrafficSplit:
-    """The planned split of one model. fractions: (type, combo, fraction) of every combo that can
-    take the type, 0 if it is not planned to. copies: planned count of each combo. Empty: no request
-    classes."""
+    """The planned split of one model; empty without request classes.
+
+    fractions: (type, combo, fraction) of every combo that can serve the type; the fraction is 0 if
+    the plan sends it no such requests. copies: planned count of each combo.
+    """
 
     fractions: tuple[tuple[str, str, float], ...] = ()
     copies: tuple[tuple[str, int], ...] = ()
 
     def differs(self, other: TrafficSplit) -> bool:
-        """Whether both have fractions and one of them differs noticeably."""
+        """Whether this split and `other` both have fractions, and a fraction differs noticeably."""
         if not self.fractions or not other.fractions:
             return False
         before = {(kind, combo): part for kind, combo, part in self.fractions}
@@ -40,7 +43,7 @@ class TrafficSplit:
 def planned_split(
     shares: Iterable[tuple[str, str, float]], counts: Iterable[tuple[str, int]]
 ) -> TrafficSplit:
-    """The split in a plan's answer. shares: (type, combo, fraction)."""
+    """The split in the planner's answer. shares: (type, combo, fraction)."""
     fractions = tuple(shares)
     named = {combo for _, combo, _ in fractions}
     return TrafficSplit(fractions, tuple((i, count) for i, count in counts if i in named))
@@ -52,9 +55,10 @@ def type_routes(
     groups: tuple[RouteGroup, ...],
     published: Routes | None = None,
 ) -> tuple[TypeRoute, ...]:
-    """Shares of each type over `groups`, which serve now.
+    """Shares of each type among `groups`, which serve now.
 
-    Without a plan since a restart, the `published` shares stand as long as their groups exist.
+    If there has been no plan since a restart, the `published` shares stay valid as long as the
+    groups are the published ones.
     """
     if not ways.fractions:
         same = published is not None and [g.group for g in published.groups] == [

@@ -1,4 +1,4 @@
-"""Instances that run without an assignment: a person changed a node by hand.
+"""Instances that run without an assignment because a person changed a node by hand.
 
 Executors stop them, because an assignment lists all instances of a node. The controller reports
 them.
@@ -16,8 +16,11 @@ _RUNS = (InstanceState.STARTING, InstanceState.READY)
 def unassigned_instances(
     running: Iterable[Status], assignments: Mapping[str, Assignment]
 ) -> dict[str, tuple[str, str]]:
-    """Instance -> (model, node) of instances that are not in the latest assignment of their node,
-    which the node's executor has applied. running: statuses of nodes with instances."""
+    """Instance -> (model, node) for instances that are missing in the assignment of their node.
+
+    The node's executor must have applied the latest assignment. running: statuses of nodes with
+    instances.
+    """
     found = {}
     for status in running:
         assignment = assignments.get(status.node)

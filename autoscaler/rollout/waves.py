@@ -1,6 +1,6 @@
 """Waves: replacements first, then drains, never below min(demand, former capacity).
 
-The steps of a group from RETIRING to gone. Calling a step again with nothing changed is harmless.
+The steps of a group from RETIRING to gone. If nothing has changed, another call changes nothing.
 
     RETIRING -> UNROUTED   replacements are ready, and the remaining ready capacity covers
                            min(demand, former capacity); or half of a reclaim notice has passed
@@ -23,21 +23,23 @@ from autoscaler.rollout.serving_group import FleetView, GroupView, Life, Placed,
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000
-# A sleeping instance belongs to its executor, which ends it if the GPUs are needed.
+# The executor alone manages a sleeping instance, and ends it if the GPUs are needed.
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
 @dataclass(frozen=True, slots=True)
 class WaveInputs:
-    """Inputs of a step. demand_req_per_s: raw capacity that must stay ready.
+    """Inputs of a step.
 
-    ready_req_per_s: raw goodput of the ready part of each group. floor: combos that must stay.
-    max_disruption: share of the ready capacity that may be leaving at the same time; one group
-    always may. Surplus may also leave: groups without replacement, while the remaining groups are
-    ready for proven_req_per_s, the raw capacity that all targets need (infinite: no good evidence
-    now). rated_req_per_s: capacity of whole groups, which is missing until a leaving group is gone.
-    reclaim_ms: reclaim times of the groups' nodes, if any. paused: statuses and gateway reports are
-    unread, so no time-out counts.
+    demand_req_per_s: raw capacity that must stay ready. ready_req_per_s: raw goodput of the ready
+    part of each group. floor: number of combos that must stay. max_disruption: share of the ready
+    capacity that may leave at the same time; one group may leave in any case.
+
+    proven_req_per_s: raw capacity that all targets need; infinite if there is no good evidence now.
+    Groups without a replacement may also leave while the remaining ready groups provide this
+    capacity. rated_req_per_s: capacity of each whole group, which is missing from its begin of
+    leaving until it is gone. reclaim_ms: reclaim times of the groups' nodes. paused: statuses and
+    gateway reports are unread, so no time-out counts.
     """
 
     now_ms: int
@@ -57,7 +59,8 @@ class WaveInputs:
 
 
 def step(groups: Sequence[ServingGroup], inputs: WaveInputs) -> tuple[ServingGroup, ...]:
-    """Advance the groups of one model by one step; groups that are gone are left out."""
+    """Advance the groups of one model by one step. Groups that are gone are left out of the
+    result."""
     current = {group.name: group for group in groups}
     for group in groups:
         if group.life is Life.RETIRING:
@@ -82,12 +85,12 @@ def step(groups: Sequence[ServingGroup], inputs: WaveInputs) -> tuple[ServingGro
 
 
 def retire(group: ServingGroup, now_ms: int, after: tuple[str, ...] = ()) -> ServingGroup:
-    """`group` as RETIRING; it leaves when the groups named in `after` are ready."""
+    """`group` as RETIRING. It leaves when the groups named in `after` are ready."""
     return replace(group, life=Life.RETIRING, since_ms=now_ms, after=after, unrouted_generation=0)
 
 
 def reactivate(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """`group` as ACTIVE again, before it was told to drain."""
+    """`group` as ACTIVE again; allowed only before DRAINING."""
     return replace(
         group, life=Life.ACTIVE, since_ms=now_ms, after=(), unrouted_generation=0, yields=False
     )
@@ -98,7 +101,8 @@ def _enter(group: ServingGroup, life: Life, now_ms: int) -> ServingGroup:
 
 
 def _unrouted(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """`group` as UNROUTED; a group in a held switch still has some instances in the routes."""
+    """`group` as UNROUTED. If its role switch is held, some of its instances are still in the
+    routes."""
     return replace(_enter(group, Life.UNROUTED, now_ms), unrouted_generation=0)
 
 
@@ -108,11 +112,11 @@ def _retiring(
     if inputs.paused and not group.failed_ms and group.name not in inputs.reclaim_ms:
         return group
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
-        return _enter(group, Life.DRAINING, inputs.now_ms)  # it has no requests
+        return _enter(group, Life.DRAINING, inputs.now_ms)  # the group has no requests
     taken_ms = inputs.reclaim_ms.get(group.name, 0)
     if taken_ms and 2 * (inputs.now_ms - group.since_ms) >= taken_ms - group.since_ms:
         return _unrouted(group, inputs.now_ms)  # the other half is for running requests
-    # A starting group serves sooner than its replacement, so it is kept.
+    # A starting group is kept, because it serves sooner than its replacement.
     for name in group.after:
         other = current.get(name)
         if other is None or not other.counts:
@@ -154,7 +158,8 @@ def _may_drain(group: ServingGroup, inputs: WaveInputs) -> bool:
 
 
 def _was_routed(group: ServingGroup, inputs: WaveInputs) -> bool:
-    """Whether a leaving group was routed: one that was never ready takes no capacity away."""
+    """Whether a leaving group was in the routes. A group that was never ready takes no capacity
+    away."""
     return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
 
 
@@ -174,6 +179,6 @@ def _stopped(placed: Placed, inputs: WaveInputs) -> bool:
     if seen is not None:
         return seen.state in _OVER
     wanted = next((w for w in assignment.instances if w.instance == placed.instance), None)
-    # Its absence from the status counts only after the executor has read the drain.
+    # The group is gone only if a status without it follows the executor's reading of the drain.
     told = wanted is None or wanted.drain
     return told and status.observed_generation >= assignment.generation
