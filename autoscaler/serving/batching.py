@@ -2,11 +2,11 @@
 
 It models one engine: slots, KV cache, the waiting queue (first come, first served), chunked
 prefill, preemption and KV leases. It reads no clock: `advance(to_ms)` returns the events up to
-`to_ms`, and the caller may wait as long as it likes between calls. It must not know HTTP.
+`to_ms`, and any real time may pass between two calls. It does not depend on HTTP.
 
 Iterations with an unchanged batch are not simulated one by one: k decode iterations take k x
-t(batch, context + (k - 1) / 2). This is exact if the time of a step is linear in the context, as a
-roofline is between its kinks.
+t(batch, context + (k - 1) / 2). This is exact if the time of a step is linear in the context, which
+holds for a roofline between its kinks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ _NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """todo: prompt tokens still to compute, 0 = decoding. context: tokens in KV. reserved: KV
-    tokens."""
+    """A request in the machine.
+
+    todo: prompt tokens still to compute, 0 = decoding. context: tokens in the KV cache. reserved:
+    KV tokens reserved.
+    """
 
     work: Work
     todo: int
     context: int = 0
     reserved: int = 0
     produced: int = 0
-    ready_ms: float = 0.0  # of a DECODE: when its KV has arrived
+    ready_ms: float = 0.0  # DECODE only: time at which the KV has arrived
 
     @property
     def tokens_left(self) -> int:
@@ -50,13 +53,15 @@ class _Sequence:
 
     @property
     def growth(self) -> int:
-        """KV tokens of its next decode step. The first one is reserved together with the prompt."""
+        """KV tokens that the next decode step needs. The token of the first step is reserved
+        together with the prompt."""
         return 1 if self.produced else 0
 
 
 @dataclass(slots=True)
 class _Iteration:
-    """One iteration in progress; its end skips sequences that were aborted meanwhile."""
+    """One iteration in progress. When the iteration ends, sequences that were aborted meanwhile are
+    skipped."""
 
     end_ms: float
     decodes: list[_Sequence]
@@ -77,7 +82,7 @@ class Batcher:
         self._current: _Iteration | None = None
         self._used = 0
         self._ids: set[int] = set()
-        self._changed = False  # something came or went since the last plan
+        self._changed = False  # whether a request came or left since the last plan
         self.preemptions = 0
 
     # -- state ---------------------------------------------------------------------------------
@@ -110,8 +115,8 @@ class Batcher:
     def next_event_ms(self) -> float:
         """Earliest time of a first token, an end or an expiry; inf if there is none.
 
-        Further tokens of running requests may come earlier. Call it after `advance`: an idle
-        machine takes up submitted requests only then.
+        Further tokens of running requests may come earlier. Call it after `advance`, because an
+        idle machine starts submitted requests only in `advance`.
         """
         expiry = min((expires for _, expires in self._leases.values()), default=_NEVER)
         arrival = min((s.ready_ms for s in self._loading), default=_NEVER)
@@ -130,7 +135,7 @@ class Batcher:
     def submit(self, work: Work) -> None:
         """Queue a request at the time of the last `advance`.
 
-        InvalidValue: its tokens would never fit the KV cache, or its id is in use.
+        InvalidValue: the request would never fit the KV cache, or its id is in use.
         """
         need = work.prompt_tokens + work.output_tokens
         if need > self._limits.kv_tokens:
@@ -176,7 +181,8 @@ class Batcher:
     def advance(self, to_ms: float) -> list[Event]:
         """Run until `to_ms` and return the events, in order of time.
 
-        An iteration that ends later stays in progress: requests submitted meanwhile join after it.
+        An iteration that ends later stays in progress. Requests that are submitted meanwhile join
+        after it.
         """
         if to_ms < self._now_ms:
             raise InvalidValue("to_ms", to_ms, f"at least {self._now_ms} (time never runs back)")
@@ -197,7 +203,7 @@ class Batcher:
     # -- inside -------------------------------------------------------------------------------
 
     def _plan(self, to_ms: float, out: list[Event]) -> bool:
-        """Start the next iteration, or skip over several; False if nothing happens until
+        """Start the next iteration, or skip several at once. False if nothing happens until
         `to_ms`."""
         now = self._now_ms
         self._changed = False
@@ -246,7 +252,8 @@ class Batcher:
         self._now_ms = end_ms
 
     def _unchanged_steps(self, decodes: list[_Sequence], context: float) -> int:
-        """Iterations until a sequence ends, KV runs out, or another sequence may join."""
+        """Number of iterations until a sequence ends, the KV cache is full, or another sequence may
+        join."""
         batch = len(decodes)
         steps = min(s.tokens_left for s in decodes)
         free = self._limits.kv_tokens - self._used
@@ -256,7 +263,7 @@ class Batcher:
         if self._waiting:
             joins = min(joins, min((at for _, at in self._leases.values()), default=_NEVER))
         if joins < _NEVER:
-            # The iteration in progress at that moment still runs to its end.
+            # The iteration that is in progress at that time still runs to its end.
             before = bisect_left(
                 range(1, steps + 1),
                 joins - self._now_ms,
@@ -271,10 +278,11 @@ class Batcher:
         return steps * self._timings.decode_ms(batch, context + 0.5 * (steps - 1))
 
     def _mixed_ms(self, decodes: list[_Sequence], chunks: list[tuple[_Sequence, int]]) -> float:
-        """Several prompts as one chunk with the same attention cost.
+        """Time of an iteration with several prompt chunks, computed as one chunk with the same
+        attention cost.
 
-        Attention of n tokens behind c cached ones is proportional to n (c + n / 2). One chunk of N
-        = sum n tokens gets the context C that makes it N (C + N / 2).
+        Attention of n tokens after c cached ones is proportional to n (c + n / 2). One chunk of N =
+        sum n tokens gets the context C for which N (C + N / 2) equals the sum of these costs.
         """
         tokens = sum(n for _, n in chunks)
         seen = sum(n * (s.context + 0.5 * n) for s, n in chunks)
@@ -327,15 +335,15 @@ class Batcher:
         return grown
 
     def _make_room_to_grow(self) -> None:
-        """Preempt the latest sequences until every decode can add its token; they are recomputed,
-        as in vLLM."""
+        """Preempt the latest sequences until every decode can add its token. Preempted sequences
+        are recomputed, as in vLLM."""
         while self._running:
             growth = sum(s.growth for s in self._running if s.todo == 0)
             if self._used + growth <= self._limits.kv_tokens:
                 return
             victim = self._running.pop()
             self._free(victim)
-            # All its tokens are a prompt to compute again, also those that a prefill engine did.
+            # All tokens of the sequence become a prompt, even those of a prefill engine.
             victim.todo = victim.work.prompt_tokens + victim.produced
             victim.context = 0
             victim.ready_ms = -1.0
@@ -343,8 +351,8 @@ class Batcher:
             self.preemptions += 1
 
     def _schedule_prompts(self, decodes: int, growth: int) -> list[tuple[_Sequence, int]]:
-        """Prompt chunks of this iteration: prompts in progress first, then the head of the
-        queue."""
+        """Choose the prompt chunks of this iteration: first prompts in progress, then the head of
+        the queue."""
         budget = self._limits.batched_tokens - decodes
         chunks = []
         for sequence in self._running:

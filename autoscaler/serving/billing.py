@@ -1,8 +1,8 @@
 """The bill of a fleet: spans of node time at one price each, from the statuses of its nodes.
 
-A node is billed whole from the launch of its first instance until a status shows it without
-instances, idle and starting time included. A change of price ends a span and begins another. A node
-that sends no more statuses stays on the bill, because no report says that it was released.
+A whole node is billed from the launch of its first instance until a status shows it without
+instances, including idle and starting time. A change of price ends a span and begins another one. A
+node that sends no more statuses stays on the bill, because no report shows that it was released.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class NodeSpan:
 
 
 class Bill:
-    """Folds statuses and prices into spans; call `close` once at the end. usd_per_h: of a node, by
-    pool."""
+    """Converts statuses and prices to spans; call `close` once at the end. usd_per_h: price of a
+    node, by pool."""
 
     def __init__(self, usd_per_h: Mapping[str, float], origin_ms: int) -> None:
         self._usd_per_h = dict(usd_per_h)
@@ -50,7 +50,7 @@ class Bill:
         return sum(where == pool for where, _ in self._open.values())
 
     def newest(self, pool: str) -> list[str]:
-        """The nodes of `pool` that are billed now, the latest launched first."""
+        """The nodes of `pool` that are billed now; nodes with the latest launch come first."""
         mine = [(from_s, node) for node, (where, from_s) in self._open.items() if where == pool]
         return [node for _, node in sorted(mine, reverse=True)]
 
@@ -59,7 +59,7 @@ class Bill:
         return node in self._open
 
     def record(self, status: Status) -> None:
-        """Add a node's status. A status older than the node's last one is ignored."""
+        """Add a node's status. A status that is older than the last one of its node is ignored."""
         if status.at_ms < self._heard_ms.get(status.node, status.at_ms):
             return
         self._heard_ms[status.node] = status.at_ms
@@ -71,7 +71,7 @@ class Bill:
             self._open[status.node] = status.pool, self._s(min(launched))
 
     def reprice(self, pool: str, usd_per_h: float, at_s: float) -> None:
-        """From `at_s` on a node of `pool` costs `usd_per_h`."""
+        """Set the price of a node of `pool` from `at_s` on."""
         running = [node for node, (where, _) in self._open.items() if where == pool]
         for node in running:
             self.end_node(node, at_s)
@@ -80,7 +80,7 @@ class Bill:
             self._open[node] = pool, at_s
 
     def end_node(self, node: str, at_s: float) -> None:
-        """The node is released: its span ends at `at_s`."""
+        """End the span of `node` at `at_s`, because the node is released."""
         if node in self._open:
             span = self._span(node, at_s)
             del self._open[node]
@@ -93,7 +93,7 @@ class Bill:
         self._open.clear()
 
     def until(self, at_s: float) -> list[NodeSpan]:
-        """All spans up to `at_s`, open ones included."""
+        """All spans up to `at_s`, including open ones."""
         still = [self._span(node, at_s) for node in self._open]
         return [
             replace(span, to_s=min(span.to_s, at_s))

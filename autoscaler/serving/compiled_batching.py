@@ -1,8 +1,8 @@
-"""The batching machine for simulations: `batching.Batcher`, compiled.
+"""The batching machine for simulations: a compiled form of `batching.Batcher`.
 
 Holds one engine's arrays and maps request ids to rows. A differential test compares it with the
-Batcher, which is the reference. It reports first tokens and ends only, and it has no `abort`: a
-simulated engine dies as a whole.
+Batcher, which is the reference. It reports only first tokens and ends, and it has no `abort`,
+because a simulated engine dies as a whole.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CompiledBatcher:
 
     @property
     def preemptions(self) -> int:
-        """Sequences that lost their KV and started again."""
+        """Number of times that a sequence lost its KV and started again."""
         return int(self._counts[kernel.PREEMPTED])
 
     def next_event_ms(self) -> float:
@@ -56,9 +56,11 @@ class CompiledBatcher:
         return float(self._clocks[kernel.NEXT_MS])
 
     def submit(self, work: Work) -> None:
-        """As `Batcher.submit`. `next_event_ms` is valid at once: if the machine is idle it is not
-        later than now, so that `advance` starts the request; otherwise the request joins at the end
-        of the iteration in progress."""
+        """As `Batcher.submit`. `next_event_ms` is valid at once.
+
+        If the machine is idle, `next_event_ms` is not later than now, so that `advance` starts the
+        request. Otherwise the request joins at the end of the iteration in progress.
+        """
         need = work.prompt_tokens + work.output_tokens
         if need > self._kv_tokens:
             raise InvalidValue("tokens", need, f"at most {self._kv_tokens} (KV cache)")
@@ -127,7 +129,7 @@ class CompiledBatcher:
     # -- inside -------------------------------------------------------------------------------
 
     def _lease(self, request: int) -> int | None:
-        """Index of the lease of `request` in the list, None if the lease has ended."""
+        """Index of the lease of `request` in the list of leases; None if the lease has ended."""
         row = self._leased.get(request)
         if row is None:
             return None

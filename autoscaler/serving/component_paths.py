@@ -1,9 +1,9 @@
-"""Request-static routing through a model of components: one path per request, chosen once.
+"""Request-static routing through a model of components: the path of a request is chosen once.
 
-It chooses among the planned paths of a request's class and rotates over the instances of a stage.
-It does not look at queues: the plan has balanced the stages, and a path costs one decision however
-many hops it has (Cornserve sec. 5.3). Shares are kept by weighted rotation, not at random
-(`traffic_classes`). Gateways and the simulator use the same code.
+A path is chosen among the planned paths of the request's class. The instances of a stage take
+turns. Queues are ignored: the plan has balanced the stages, and a path costs one decision for any
+number of hops (Cornserve sec. 5.3). Shares are kept by weighted rotation, not at random
+(`traffic_classes`). Gateways and the simulator use this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topics.routing import Hop, RoutePath
 
 @dataclass(frozen=True, slots=True)
 class ComponentPath:
-    """The path of one request: its class, and the stages of `group` that it visits in order."""
+    """The path of one request: its class, and the stages of `group` in the order of visits."""
 
     group: str
     kind: str
@@ -26,12 +26,12 @@ class ComponentPath:
 
     @property
     def name(self) -> str:
-        """The stages in order, as telemetry names the path."""
+        """The stages in order; telemetry uses this text as the name of the path."""
         return path_name(self.hops)
 
 
 def path_name(hops: Iterable[Hop]) -> str:
-    """Stages in order, "audio/llm/talker"."""
+    """The stages in order, e.g. "audio/llm/talker"."""
     return "/".join(hop.stage for hop in hops)
 
 
@@ -60,7 +60,7 @@ class ComponentPaths:
     _stages: dict[tuple[str, str], _StageRotation] = field(default_factory=dict)
 
     def apply(self, groups: Iterable[RouteGroup]) -> None:
-        """Use the paths of `groups` from now on. Paths that stay keep the requests that they are
+        """Use the paths of `groups` from now on. A path that stays keeps the requests that it is
         owed."""
         turns = {key: turn.at for key, turn in self._stages.items()}
         rates: dict[str, dict[str, float]] = {}
@@ -86,7 +86,8 @@ class ComponentPaths:
     def sample(self, kind: str, out: Collection[Endpoint] = frozenset()) -> ComponentPath | None:
         """The path of the next request of class `kind`; None if no path of that class is usable.
 
-        out: instances that must not be used; a path needs another instance at each of its hops.
+        out: instances that must not be used. A path is usable if each of its hops has another
+        instance.
         """
         ways = self._of.get(kind, {})
         usable = {key for key, way in ways.items() if self._is_usable(way, out)}
@@ -95,9 +96,12 @@ class ComponentPaths:
     def endpoint(
         self, way: ComponentPath, hop: int, out: Collection[Endpoint] = frozenset()
     ) -> Endpoint | None:
-        """The instance for hop number `hop` of `way`: the next one of its stage in the present
-        routes. If the group has left the routes, an instance of the same stage in another group;
-        None if there is none."""
+        """The instance for hop number `hop` of `way`: the next instance of its stage in the present
+        routes.
+
+        If the group has left the routes, an instance of the stage with this name in another group;
+        None if there is none.
+        """
         stage = way.hops[hop].stage
         own = self._stages.get((way.group, stage))
         found = own.next(out) if own is not None else None
@@ -109,7 +113,7 @@ class ComponentPaths:
         return found
 
     def is_open(self, out: Collection[Endpoint] = frozenset(), kind: str = "") -> bool:
-        """Whether a path is usable, of class `kind` if one is named."""
+        """Whether a path is usable: a path of class `kind`, or of any class if `kind` is empty."""
         kinds = [self._of.get(kind, {})] if kind else self._of.values()
         return any(self._is_usable(way, out) for ways in kinds for way in ways.values())
 
@@ -125,14 +129,16 @@ class ComponentPaths:
 
 
 def kind_with(kinds: Iterable[RequestKind], media: frozenset[str]) -> str | None:
-    """The class of a request with `media`: the one with exactly these media, else the one with the
-    fewest others (an encoder without input costs nothing); None if no class has them all."""
+    """The class of a request with `media`: the class with exactly these media, else the class with
+    the fewest additional media (an encoder without input costs nothing). None if no class has all
+    of them."""
     able = [kind for kind in kinds if media <= set(kind.media)]
     return min(able, key=lambda kind: (len(kind.media), kind.name)).name if able else None
 
 
 def planned_shares(groups: Iterable[RouteGroup]) -> dict[str, Mapping[str, float]]:
-    """Class -> path -> planned share of its requests, over all groups."""
+    """Planned share of each path among the requests of its class (class -> path -> share), over all
+    groups."""
     rates: dict[str, dict[str, float]] = {}
     for group in groups:
         for path in group.paths:

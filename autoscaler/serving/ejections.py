@@ -1,6 +1,6 @@
-"""Ejected instances of one model, and when each is probed again.
+"""Ejected instances of one model, and the time of the next probe of each.
 
-Callers pass the time (`now_ms`, domain ms) and report how a probe ended.
+Callers pass the time (`now_ms`, domain ms) and report the result of a probe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROBE_LAST_MS = 30_000
 
 @dataclass(slots=True)
 class _Ejection:
-    """due_ms: time of the next probe."""
+    """An ejected instance. due_ms: time of the next probe."""
 
     attempts: int
     due_ms: int
@@ -38,7 +38,7 @@ class Ejections:
         self._why = {at: why for at, why in self._why.items() if at in live}
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
-        """Send nothing to `endpoint` until `readmit`; False if it was ejected already."""
+        """Send nothing to `endpoint` until `readmit`; False if it is ejected already."""
         if endpoint in self._why:
             return False
         self._why[endpoint] = _Ejection(0, now_ms + PROBE_FIRST_MS)
@@ -54,5 +54,5 @@ class Ejections:
         return found
 
     def readmit(self, endpoint: Endpoint) -> bool:
-        """After a successful probe: use `endpoint` again. False if it was not ejected."""
+        """Use `endpoint` again after a successful probe. False if it was not ejected."""
         return self._why.pop(endpoint, None) is not None

@@ -1,4 +1,4 @@
-"""Requests, limits, events and timings of an engine: the values around the batching machine.
+"""Requests, limits, events and timings of an engine: inputs and outputs of the batching machines.
 
 Times are domain milliseconds as floats, from an origin that the caller chooses.
 """
@@ -15,7 +15,7 @@ _MAX_TOKENS = 10**8
 
 
 class Part(StrEnum):
-    """The part of a request that an engine does: prefill, decode, or both."""
+    """The part of a request that an engine computes: prefill, decode, or both."""
 
     WHOLE = "whole"
     PREFILL = "prefill"
@@ -23,20 +23,20 @@ class Part(StrEnum):
 
 
 class Timings(Protocol):
-    """Step times in ms; `autoscaler.performance.step_times.StepTimes` is one."""
+    """Interface of step times in ms, e.g. `autoscaler.performance.step_times.StepTimes`."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
-        """One pass over `tokens` prompt tokens behind `context` cached ones."""
+        """Time of one pass over `tokens` prompt tokens after `context` cached tokens."""
         ...
 
     def decode_ms(self, batch: float, context_tokens: float) -> float:
-        """One iteration of `batch` sequences of mean length `context_tokens`."""
+        """Time of one iteration of `batch` sequences of mean length `context_tokens`."""
         ...
 
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context_tokens: float
     ) -> float:
-        """One iteration with a prompt chunk and decodes."""
+        """Time of one iteration with a prompt chunk and `decodes` decoding sequences."""
         ...
 
 
@@ -44,9 +44,9 @@ class Timings(Protocol):
 class Limits:
     """Limits of one engine.
 
-    max_seqs: sequences in one iteration. kv_tokens: tokens of KV cache. batched_tokens: tokens of
-    one iteration; longer prompts are cut into chunks. lease_ms: how long the KV of a finished
-    prefill waits for its decode instance.
+    max_seqs: sequences in one iteration. kv_tokens: size of the KV cache in tokens. batched_tokens:
+    tokens of one iteration; longer prompts are cut into chunks. lease_ms: how long the KV of a
+    finished prefill waits for its decode instance.
     """
 
     max_seqs: int
@@ -64,9 +64,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request. output_tokens: tokens that it generates (exactly 1 for a PREFILL).
+    """One request. output_tokens: number of tokens to generate (exactly 1 for a PREFILL).
 
-    transfer_ms: transfer time of its KV (DECODE only).
+    transfer_ms: time to transfer the request's KV (DECODE only).
     """
 
     id: int
@@ -92,7 +92,7 @@ class FirstToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A request generated `count` further tokens, the last of them at `at_ms`."""
+    """A request generated `count` further tokens. `at_ms` is the time of the last of them."""
 
     id: int
     count: int
@@ -108,7 +108,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """No decode instance fetched the KV of a finished prefill in time; it was dropped."""
+    """The KV of a finished prefill was dropped, because no decode instance fetched it in time."""
 
     id: int
     at_ms: float

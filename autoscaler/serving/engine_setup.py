@@ -1,6 +1,6 @@
 """Timings, limits and start-up time of one engine, from its launch options.
 
-Joins catalogue, profile and formulas for the serving plane, which must not know the domain.
+Combines catalogue, profile and formulas for gateways and engines, which do not use the domain.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """One engine's timings and limits. startup_s: domain seconds. kv_gb_s: transfer rate of KV from
-    other nodes, in 1e9 bytes/s. lanes: batches that a pipeline works on at once; timings and limits
-    are those of one lane."""
+    """Timings and limits of one engine.
+
+    startup_s: domain seconds. kv_gb_s: rate at which KV arrives from other nodes, in 1e9 bytes/s.
+    lanes: number of batches that a pipeline works on at the same time; timings and limits apply to
+    one lane.
+    """
 
     model: ModelSpec
     times: StepTimes
@@ -43,7 +46,7 @@ class EngineSetup:
     lanes: int = 1
 
     def transfer_ms(self, tokens: int) -> float:
-        """Transfer time of the KV of `tokens` tokens from a prefill to a decode instance."""
+        """Time to transfer the KV of `tokens` tokens from a prefill to a decode instance."""
         return kv_transfer_ms(self.model, tokens, self.kv_gb_s)
 
 
@@ -65,8 +68,8 @@ def _model_and_slice(
 def engine_startup_s(
     source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None = None, layers: int = 0
 ) -> float:
-    """Predicted seconds from launch to ready. layers: of one pipeline stage, 0 = all. InvalidValue
-    for unknown names."""
+    """Predicted seconds from launch to ready. layers: number of layers of one pipeline stage, 0 =
+    all layers. InvalidValue for unknown names."""
     return startup_s(*_model_and_slice(source, gpu, gpus, quantization), layers)
 
 
@@ -83,12 +86,13 @@ def engine_setup(
     stages: tuple[tuple[str, int, int], ...] = (),
     args: tuple[str, ...] = (),
 ) -> EngineSetup:
-    """The engine of `source` on `gpus` GPUs of type `gpu`, tensor parallel over all of them; or
-    over several nodes, with (GPU type, GPUs, layers) of each in `stages`. args: vLLM's arguments;
-    those that decide memory count.
+    """The engine of `source` on `gpus` GPUs of type `gpu` with tensor parallelism over all of them.
 
-    InvalidValue: an unknown model, GPU, phase or quantization; the weights do not fit; a request of
-    `max_len` tokens would not fit the KV cache (an engine refuses to start then).
+    stages: for an engine over several nodes, (GPU type, GPUs, layers) of each node. args: vLLM's
+    arguments; only those that change the memory have an effect.
+
+    InvalidValue: an unknown model, GPU, phase or quantization; weights that do not fit; a KV cache
+    that is too small for a request of `max_len` tokens (a real engine does not start then).
     """
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
@@ -111,8 +115,8 @@ def setup_on(
     profile: Profile,
     max_num_seqs: int | None = None,
 ) -> EngineSetup:
-    """The engine of `spec` on a slice of one node or on a pipeline. InvalidValue as in
-    `engine_setup`."""
+    """The engine of `spec` on a slice of one node or on a pipeline. Raises InvalidValue as
+    `engine_setup` does."""
     lanes = 1
     if isinstance(place, NodeSlice):
         times, names = step_times(spec, place, phase, profile), place.name

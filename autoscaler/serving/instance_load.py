@@ -1,4 +1,4 @@
-"""Load of the instances of one model: requests of this gateway, and of others as reported.
+"""Load of the instances of one model: requests of this gateway, and requests of others as reported.
 
 Counts requests in flight by instance and compares them with the slots in the routes. Endpoints are
 keyed without their slots (`round_robin.without_slots`).
@@ -15,7 +15,7 @@ from topics.records import Endpoint
 
 @dataclass(slots=True)
 class InstanceLoads:
-    """All instances of one model. full: instances without a free slot."""
+    """The loads of all instances of one model. full: instances without a free slot."""
 
     full: set[Endpoint] = field(default_factory=set)
     _slots: Mapping[Endpoint, int] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class InstanceLoads:
     _held_kv: dict[Endpoint, int] = field(default_factory=dict)
 
     def set_slots(self, slots: Mapping[Endpoint, int], live: Collection[Endpoint]) -> None:
-        """Use these `slots` from now on. Reports of instances outside `live` are forgotten; their
+        """Use `slots` from now on. Reports of instances outside `live` are forgotten, but their
         requests in flight still count."""
         self._slots = slots
         for reported in (self._others, self._held_kv):
@@ -38,7 +38,7 @@ class InstanceLoads:
         self._count(endpoint)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Count one request less in flight at `endpoint`, however it ended."""
+        """Count one request less in flight at `endpoint`, whether it succeeded or not."""
         left = self._in_flight.pop(endpoint) - 1
         if left:
             self._in_flight[endpoint] = left
@@ -49,24 +49,24 @@ class InstanceLoads:
         return self._in_flight.get(without_slots(endpoint), 0)
 
     def report(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
-        """Take the report of `endpoint`: all its requests, whichever gateway sent them, and its
-        held KV. Requests beyond this gateway's own take slots, too."""
+        """Store the report of `endpoint`: its requests from all gateways, and its held KV. Requests
+        from other gateways take slots, too."""
         self._others[endpoint] = max(0, requests - self._in_flight.get(endpoint, 0))
         self._held_kv[endpoint] = held_kv
         self._count(endpoint)
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Drop the last report of `endpoint`: it is out of date."""
+        """Drop the last report of `endpoint`, because it is out of date."""
         if self._others.pop(endpoint, None) is not None:
             del self._held_kv[endpoint]
             self._count(endpoint)
 
     def all_reported(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Whether every one of `endpoints` has reported its load."""
+        """Whether all of `endpoints` have reported their load."""
         return bool(self._others) and all(end in self._others for end in endpoints)
 
     def load(self, endpoint: Endpoint) -> float:
-        """Known requests and held KV at `endpoint`."""
+        """Number of known requests and held KV caches at `endpoint`."""
         reported = self._others.get(endpoint, 0) + self._held_kv.get(endpoint, 0)
         return self._in_flight.get(endpoint, 0) + reported
 
@@ -78,8 +78,8 @@ class InstanceLoads:
         )
 
     def busy(self, ring: Ring, out: Iterable[Endpoint]) -> bool:
-        """Whether all instances of `ring` outside `out` are full; one without slots is full with
-        any load."""
+        """Whether all instances of `ring` outside `out` are full. An instance without slots is full
+        with any load."""
         return all(
             end in self.full if end in self._slots else self.load(end) > 0.0
             for end in ring.endpoints

@@ -1,7 +1,7 @@
 """The life cycle of an instance as one table of transitions.
 
-Executors turn their observations into these events. The documentation's diagram is drawn from the
-table.
+Executors convert their observations to these events. The diagram in the documentation is drawn from
+the table.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ TRANSITIONS = MappingProxyType(
         (_S.READY, _E.SWITCH_ASKED): _S.SWITCHING,
         (_S.READY, _E.DRAIN_ASKED): _S.DRAINING,
         (_S.SWITCHING, _E.SWITCHED): _S.READY,
-        # The instance serves in its old role, because the new one did not answer.
+        # The instance serves in its old role, because it did not answer in the new role.
         (_S.SWITCHING, _E.ROLLED_BACK): _S.READY,
         # A switch by relaunch ends one process and starts the next.
         (_S.SWITCHING, _E.DIED): _S.SWITCHING,
         (_S.SWITCHING, _E.GAVE_UP): _S.FAILED,
         (_S.SWITCHING, _E.DRAIN_ASKED): _S.DRAINING,
-        # Ready only after its next answer: it may have been starting when the drain came.
+        # The instance must answer again, because the drain may have come while it was starting.
         (_S.DRAINING, _E.DRAIN_REVOKED): _S.STARTING,
         (_S.DRAINING, _E.STOP_SENT): _S.STOPPING,
         (_S.DRAINING, _E.ENDED): _S.STOPPED,
         (_S.STOPPING, _E.ENDED): _S.STOPPED,
-        # A standby's process holds no GPU memory. It is woken instead of a new launch.
+        # The process of a standby holds no GPU memory. Waking it replaces a new launch.
         (_S.DRAINING, _E.FELL_ASLEEP): _S.ASLEEP,
         (_S.ASLEEP, _E.WOKEN): _S.STARTING,
         (_S.ASLEEP, _E.STOP_SENT): _S.STOPPING,
@@ -70,7 +70,8 @@ TRANSITIONS = MappingProxyType(
 
 
 class IllegalEvent(ValueError):
-    """An event that is not legal in a state: a fault of this code. The state does not change."""
+    """An event that is not legal in the current state, which is a bug. The state does not
+    change."""
 
     def __init__(self, state: InstanceState, event: LifecycleEvent) -> None:
         legal = ", ".join(e for s, e in TRANSITIONS if s is state)
@@ -80,8 +81,7 @@ class IllegalEvent(ValueError):
 
 
 def after(state: InstanceState, event: LifecycleEvent) -> InstanceState:
-    """The state that follows `state` after `event`. IllegalEvent if the table has no such
-    transition."""
+    """The state after `event` in `state`. IllegalEvent if the table has no such transition."""
     found = TRANSITIONS.get((state, event))
     if found is None:
         raise IllegalEvent(state, event)

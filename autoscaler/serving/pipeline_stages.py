@@ -1,4 +1,4 @@
-"""Several batching machines as one engine: a pipeline works on as many batches as it has stages.
+"""Several batching machines as one engine: a pipeline with n stages works on n batches at a time.
 
 A request stays in the batch that had the fewest requests when it arrived. The timings of each
 machine cover an iteration through all stages.
@@ -29,8 +29,8 @@ _M = TypeVar("_M", bound=BatchingMachine)
 
 
 class PipelinedBatcher(Generic[_M]):
-    """`lanes` machines as one; each method is the sum over them or that of the request's
-    machine."""
+    """`lanes` machines as one. Each method returns the sum over all machines, or uses the machine
+    of the request."""
 
     def __init__(self, lanes: Sequence[_M]) -> None:
         self._lanes = lanes
@@ -47,10 +47,11 @@ class PipelinedBatcher(Generic[_M]):
         return min(lane.next_event_ms() for lane in self._lanes)
 
     def submit(self, work: Work) -> None:
-        """Queue a request; InvalidValue: its tokens would never fit, or its id is in use."""
+        """Queue a request. InvalidValue: the request would never fit the KV cache, or its id is in
+        use."""
         number = self._inside.index(min(self._inside))
         if work.id in self._of:
-            number = self._of[work.id][0]  # which refuses it
+            number = self._of[work.id][0]  # this lane refuses the id
         self._lanes[number].submit(work)
         self._inside[number] += 1
         self._of[work.id] = number, work.part
@@ -82,7 +83,7 @@ class PipelinedBatcher(Generic[_M]):
 
 
 class PipelinedEngine(PipelinedBatcher[Batcher]):
-    """A `PipelinedBatcher` of `Batcher`s, with the figures that an engine's metrics show."""
+    """A `PipelinedBatcher` of `Batcher`s, with the figures for an engine's metrics page."""
 
     @property
     def running(self) -> int:
@@ -106,7 +107,7 @@ class PipelinedEngine(PipelinedBatcher[Batcher]):
 
     @property
     def preemptions(self) -> int:
-        """Sequences that lost their KV and started again."""
+        """Number of times that a sequence lost its KV and started again."""
         return sum(lane.preemptions for lane in self._lanes)
 
     def abort(self, request: int) -> bool:

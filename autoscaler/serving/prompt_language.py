@@ -1,7 +1,7 @@
 """Detect the language of a prompt from its letters and most common words.
 
-A rough test that costs microseconds: for languages with a script of their own the script decides,
-for Latin and Cyrillic letters the frequent words. The result is "" if neither is conclusive.
+A rough test that takes microseconds. If a language has its own script, the script decides; for
+Latin and Cyrillic letters, frequent words decide. The result is "" if neither is conclusive.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Chooses the instance for the next request of a model.
 
 Between combos: smooth weighted round robin, over all requests or per request class
-(`traffic_classes`). Inside a combo: `routing_policies`. `ejections` knows the failed instances,
+(`traffic_classes`). Inside a combo: `routing_policies`. `ejections` holds the failed instances,
 `instance_load` the full ones, `wait_queue` the waiting requests. Callers pass the time (`now_ms`,
 domain ms) and report events.
 
-Endpoints are returned without their slots: an instance is identified by its name and address.
+Endpoints are returned without their slots: name and address identify an instance.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ class RouteUpdate(StrEnum):
 
     CHANGED = "changed"
     SAME = "same"
-    STALE = "stale"  # from an older leader, or an older generation of the same leader
+    STALE = "stale"  # the routes are from an older leader or an older generation
 
 
 class Pick(NamedTuple):
-    """The first destination of a request. prefill: the instance prefills, and another one of the
-    same group decodes (`Router.pick_decode`, called when the prefill is done); otherwise this
-    instance does both. path: of a request through a model of components; the endpoint is its first
-    hop (`Router.pick_hop` gives the others)."""
+    """The first destination of a request.
+
+    prefill: whether the instance only prefills. Another instance of `group` then decodes
+    (`Router.pick_decode`, called after the prefill). path: the path of a request through a model of
+    components; the endpoint is its first hop (`Router.pick_hop` returns the others).
+    """
 
     group: str
     endpoint: Endpoint
@@ -53,7 +55,7 @@ class Pick(NamedTuple):
 
 @dataclass(slots=True)
 class Router:
-    """The routes of one model as one gateway applies them. Not shared between threads."""
+    """The routes of one model at one gateway. Not shared between threads."""
 
     model: str
     routes: Routes | None = None
@@ -67,7 +69,7 @@ class Router:
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present ones.
 
-        Older means a lower (leader_token, generation). Groups that stay keep their place in the
+        Older means a lower (leader_token, generation). Groups that stay keep their position in the
         rotation.
         """
         known = self.routes
@@ -97,20 +99,21 @@ class Router:
         return RouteUpdate.CHANGED
 
     def distrust(self) -> None:
-        """The present routes came from no true leader: the next ones replace them in any case."""
+        """Accept any next routes, because the present ones were not written by a leader."""
         if self.routes is not None:
             self.routes = replace(self.routes, leader_token=0, generation=0)
 
     def pick(
         self, exclude: frozenset[Endpoint] = frozenset(), want: RequestTraits = ANY
     ) -> Pick | None:
-        """The next instance with room, or None. It counts one request more there until
-        `release`.
+        """The next instance with room, or None. The request counts as in flight at the instance
+        until `release`.
 
         exclude: instances that this request has tried. Groups share by weight (smooth weighted
-        round robin: each usable group gains its weight per step, the highest is chosen and pays the
-        sum). If only groups of weight 0 are usable they share equally. A request class with shares
-        of its own uses those; it uses other groups only while none of its own serves.
+        round robin: each step adds the weights of the usable groups to their scores; the group with
+        the highest score is chosen and loses the sum of the weights). If all usable groups have
+        weight 0, they share equally. A request class with shares of its own uses their groups; it
+        uses other groups only while none of these serves.
         """
         gone = self._ejections.out | exclude
         if self._paths:
@@ -136,20 +139,21 @@ class Router:
     def kind_of(
         self, input_tokens: float, output_tokens: float, media: frozenset[str] = frozenset()
     ) -> str:
-        """The class of a request, by its media in a model of components, else by its lengths; "" if
+        """The class of a request: by its media in a model of components, else by its lengths; "" if
         the model has no classes."""
         if self.routes is not None and self.routes.kinds:
             return kind_with(self.routes.kinds, media) or ""
         return self._ways.class_of(input_tokens, output_tokens)
 
     def accepts_media(self, media: frozenset[str]) -> bool:
-        """Whether a planned class covers requests with `media`. Without component graph the engines
-        decide."""
+        """Whether a planned class covers requests with `media`. Always true in a model without
+        components, because its engines decide."""
         kinds = self.routes.kinds if self.routes is not None else ()
         return not kinds or kind_with(kinds, media) is not None
 
     def _lanes_for(self, kind: str, gone: Collection[Endpoint]) -> tuple[Lane, ...]:
-        """The lanes that class `kind` may use: those with a share of it, else all."""
+        """The lanes that class `kind` may use: the lanes in which it has a share, else all
+        lanes."""
         shares = self._ways.shares.get(kind)
         if shares is None:
             return self._lanes
@@ -164,7 +168,7 @@ class Router:
     def pick_hop(
         self, way: ComponentPath, hop: int, exclude: frozenset[Endpoint] = frozenset()
     ) -> Endpoint | None:
-        """The instance for a hop of `way`, None if its stage has none. One request more is in
+        """The instance for a hop of `way`; None if its stage has none. The request counts as in
         flight there until `release`."""
         found = self._paths.endpoint(way, hop, self._ejections.out | exclude)
         if found is not None:
@@ -188,11 +192,11 @@ class Router:
     def _choose(
         self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
     ) -> tuple[Endpoint, bool]:
-        """The instance of `lane`, and whether it only prefills."""
+        """The instance of `lane` for the next request, and whether it only prefills."""
         first, decode = lane.first, lane.decode
         if decode is None:
             return self._next_instance(first, out, want), False
-        if not want.single:  # its KV cannot be handed over
+        if not want.single:  # the KV of the request cannot be handed over
             found = decode.least_loaded(gone, self._occupancy.load) or first.least_loaded(
                 gone, self._occupancy.load
             )
@@ -231,18 +235,18 @@ class Router:
         return opportunistic and lane.decode is not None and self._occupancy.idle(lane.decode, gone)
 
     def release(self, endpoint: Endpoint) -> None:
-        """A request that was sent to `endpoint` has ended, however."""
+        """Count one request less at `endpoint`: a request has ended there, successfully or not."""
         self._occupancy.remove(endpoint)
 
     def report_load(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
-        """Take the load that `endpoint` reports over all gateways. It counts until the next report
-        or `forget_load`."""
+        """Store the load that `endpoint` reports over all gateways. The report is valid until the
+        next one or `forget_load`."""
         endpoint = without_slots(endpoint)
         if self._occupancy.all_reported((endpoint,)) or endpoint in self.endpoints():
             self._occupancy.report(endpoint, requests, held_kv)
 
     def forget_load(self, endpoint: Endpoint) -> None:
-        """Drop the last report of `endpoint`: it is out of date."""
+        """Drop the last report of `endpoint`, because it is out of date."""
         self._occupancy.forget(without_slots(endpoint))
 
     def in_flight(self, endpoint: Endpoint) -> int:
@@ -250,7 +254,7 @@ class Router:
         return self._occupancy.in_flight(endpoint)
 
     def has_room(self, kind: str = "") -> bool:
-        """Whether `pick` would find an instance for a new request of class `kind`."""
+        """Whether `pick` would return an instance for a new request of class `kind`."""
         gone = self._ejections.out
         if self._paths:
             return self._paths.is_open(gone, kind)
@@ -258,21 +262,21 @@ class Router:
         return any(self._has_room(lane, gone, out) for lane in self._lanes_for(kind, gone))
 
     def is_open(self, exclude: frozenset[Endpoint] = frozenset(), kind: str = "") -> bool:
-        """Whether an instance outside `exclude` serves, full or not. `kind` matters in a model of
-        components only."""
+        """Whether an instance outside `exclude` serves, full or not. `kind` has an effect only in a
+        model of components."""
         out = self._ejections.out | exclude
         return self._paths.is_open(out, kind) or any(lane.usable(out) for lane in self._lanes)
 
     def pick_decode(
         self, group: str, exclude: frozenset[Endpoint] = frozenset()
     ) -> Endpoint | None:
-        """The decode instance of `group` for a request that was just prefilled there, None if it
-        has none.
+        """The decode instance of `group` for a request that was just prefilled there; None if there
+        is none.
 
-        The present routes decide: a drain relies on this, because a decode instance that left the
+        The present routes decide. Drains rely on this, because a decode instance that has left the
         routes must get no more requests. The instance may be full: the KV waits for it, and the
-        prefill instances' slots bound the number. It counts one request more there until
-        `release`.
+        slots of the prefill instances limit the number of waiting requests. The request counts as
+        in flight at the instance until `release`.
         """
         out = self._ejections.out | exclude
         for lane in self._lanes:
@@ -287,7 +291,7 @@ class Router:
         return None
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
-        """Send nothing to `endpoint` until `readmit`; False if it was ejected already."""
+        """Send nothing to `endpoint` until `readmit`; False if it is ejected already."""
         endpoint = without_slots(endpoint)
         return endpoint in self.endpoints() and self._ejections.eject(endpoint, now_ms)
 
@@ -296,11 +300,11 @@ class Router:
         return self._ejections.due(now_ms)
 
     def readmit(self, endpoint: Endpoint) -> bool:
-        """After a successful probe: use `endpoint` again. False if it was not ejected."""
+        """Use `endpoint` again after a successful probe. False if it was not ejected."""
         return self._ejections.readmit(without_slots(endpoint))
 
     def endpoints(self) -> frozenset[Endpoint]:
-        """Every endpoint in the routes, ejected ones included."""
+        """Every endpoint in the routes, including ejected ones."""
         rings = [ring for lane in self._lanes for ring in (lane.first, lane.decode) if ring]
         alone = frozenset(endpoint for ring in rings for endpoint in ring.endpoints)
         return alone | self._paths.endpoints()

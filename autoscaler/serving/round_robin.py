@@ -12,11 +12,11 @@ from hashlib import blake2b
 
 from topics.records import Endpoint, RouteGroup
 
-_MOST_ABOVE = 1.25  # of the mean load, for the sake of a prefix cache
+_MOST_ABOVE = 1.25  # highest load over the mean load at which prefix routing uses an instance
 
 
 def without_slots(endpoint: Endpoint) -> Endpoint:
-    """The endpoint as a key: instance and address. A change of its slots keeps the same key."""
+    """The endpoint as a key: name and address. The key stays equal if the slots change."""
     return Endpoint(endpoint.instance, endpoint.address) if endpoint.slots else endpoint
 
 
@@ -40,8 +40,8 @@ class Ring:
     def least_loaded(
         self, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
     ) -> Endpoint | None:
-        """The least loaded endpoint outside `out`, in rotation among equals; None if there is
-        none."""
+        """The least loaded endpoint outside `out`; None if there is none. Equally loaded endpoints
+        take turns."""
         count, best, lowest = len(self.endpoints), None, float("inf")
         for step in range(count):
             at = (self.at + step) % count
@@ -56,8 +56,11 @@ class Ring:
     def by_prefix(
         self, prefix: int, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
     ) -> Endpoint | None:
-        """The instance whose cache holds `prefix`, among those not loaded far above the mean.
-        Rendezvous hashing: few prefixes move when instances come and go."""
+        """The instance that caches `prefix`, among the instances that are not loaded far above the
+        mean.
+
+        Rendezvous hashing: few prefixes change their instance when instances come and go.
+        """
         usable = [endpoint for endpoint in self.endpoints if endpoint not in out]
         if not usable:
             return None
@@ -68,7 +71,7 @@ class Ring:
         )
 
     def any_outside(self, out: Collection[Endpoint]) -> bool:
-        """Whether an endpoint is outside `out`. Every request calls this for every lane."""
+        """Whether an endpoint is outside `out`. Runs for every request and lane."""
         if not out:
             return bool(self.endpoints)
         return any(endpoint not in out for endpoint in self.endpoints)
@@ -82,14 +85,14 @@ class Lane:
     weight: float
     first: Ring
     decode: Ring | None
-    current: float = 0.0  # of the smooth weighted round robin
+    current: float = 0.0  # score in the smooth weighted round robin
 
     def usable(self, out: Collection[Endpoint]) -> bool:
         """Whether a request can be served without the instances in `out`."""
         return self.first.any_outside(out) and self.can_decode(out)
 
     def can_decode(self, out: Collection[Endpoint]) -> bool:
-        """Whether a decode instance outside `out` exists, or none is needed."""
+        """Whether a decode instance outside `out` exists, or the lane needs none."""
         return self.decode is None or self.decode.any_outside(out)
 
 
@@ -98,8 +101,8 @@ def _ring(endpoints: Iterable[Endpoint]) -> Ring:
 
 
 def group_lanes(group: RouteGroup) -> Iterable[Lane]:
-    """The lanes of `group`. A group with both kinds of instances splits its weight by their
-    numbers."""
+    """The lanes of `group`. If a group has both kinds of instances, each lane has a part of its
+    weight in proportion to its number of instances."""
     both = len(group.aggregated) + len(group.prefill) + len(group.decode)
     if group.aggregated:
         share = group.weight * len(group.aggregated) / both

@@ -1,4 +1,5 @@
-"""How requests are spread over combos and instances, and the traits of a request that decide it."""
+"""How requests are spread over combos and instances, and the traits of a request that matter for
+it."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import NamedTuple
 class AcrossCombos(StrEnum):
     """How combos share the requests.
 
-    GOODPUT: in proportion to each combo's throughput within the SLO (Cauchy 3.4.1). TOKENS: the
-    same shares, counted in tokens, so that a few long prompts on one combo are compensated. EQUAL:
-    equal shares (basic round robin, for comparison).
+    GOODPUT: in proportion to each combo's throughput within the SLO (Cauchy 3.4.1). TOKENS: in
+    these proportions, but counted in tokens instead of requests, so that a few long prompts on one
+    combo are compensated. EQUAL: equal shares (basic round robin, for comparison).
     """
 
     GOODPUT = "goodput"
@@ -24,11 +25,11 @@ class WithinCombo(StrEnum):
     """Which instance of a combo takes a request.
 
     OPPORTUNISTIC (Cauchy 3.4.2): by default a prefill instance prefills and the least loaded decode
-    instance decodes. While one side is busy, an idle instance of the other side takes the whole
-    request. A decode instance is busy with as many requests as it can decode within the SLO, if the
-    routes say so. ROUND_ROBIN: always prefill and decode apart, in rotation. PREFIX: as
-    OPPORTUNISTIC, but prompts with the same beginning go to the same instance unless it is loaded
-    much above the others, so that its prefix cache serves them.
+    instance decodes. While one phase is busy, an idle instance of the other phase takes the whole
+    request. If the routes give slots, a decode instance is busy when it holds as many requests as
+    it can decode within the SLO. ROUND_ROBIN: prefill and decode are always separate, and instances
+    take turns. PREFIX: as OPPORTUNISTIC, but prompts with the same beginning go to one instance,
+    whose prefix cache serves them, unless it is loaded much above the others.
     """
 
     OPPORTUNISTIC = "opportunistic"
@@ -45,10 +46,12 @@ class RoutingPolicy:
 
 
 class RequestTraits(NamedTuple):
-    """The traits of a request that routing looks at. tokens: of prompt and answer, estimated.
-    single: one prompt and one answer; other requests cannot be handed over and stay on one
-    instance. prefix: a number shared by prompts with the same beginning. kind: its class in the
-    routes, "" = none."""
+    """The traits of a request that routing uses.
+
+    tokens: estimated sum of prompt and answer. single: whether the request has one prompt and one
+    answer; other requests cannot be handed over and stay on one instance. prefix: a number shared
+    by prompts with the same beginning. kind: the request's class in the routes, "" = none.
+    """
 
     tokens: int = 1
     single: bool = True

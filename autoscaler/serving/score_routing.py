@@ -1,4 +1,5 @@
-"""Scores of requests, and the model that answers a score: rules for gateways and simulators."""
+"""Scores of requests, and the model that answers a score. Gateways and simulators use these
+rules."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ _PREFIX_CHARS = 16_000
 
 
 def rule_score(rules: Iterable[PromptRule], text: str, tokens: int) -> float | None:
-    """The score of the first rule that the prompt matches, None if it matches none.
+    """The score of the first rule that the prompt matches; None if it matches no rule.
 
-    text: the known part of the prompt. tokens: of the whole prompt.
+    text: the known part of the prompt. tokens: length of the whole prompt.
     """
     for rule in rules:
         if rule.longer_than and tokens <= rule.longer_than:
@@ -44,11 +45,13 @@ def valid_score(source: ScoreSource, value: object) -> float | None:
     """`value` as a score; None if it is not a finite number within the source's range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if source.low <= value <= source.high else None  # NaN fails both
+    return (
+        float(value) if source.low <= value <= source.high else None
+    )  # NaN fails both comparisons
 
 
 def header_score(source: ScoreSource, text: str) -> float | None:
-    """The score that a client's header states."""
+    """The score in a client's header."""
     try:
         return valid_score(source, float(text)) if len(text) <= 40 else None
     except ValueError:
@@ -68,8 +71,8 @@ def model_of(split: ScoreSplit, number: int) -> str:
 
 
 def fallback_models(split: ScoreSplit, model: str) -> tuple[str, ...]:
-    """Models that may answer instead of `model` while it has no room, nearest first. Of two equally
-    near ones, the model for harder requests comes first."""
+    """Models that may answer while `model` has no room, nearest first. If two models are equally
+    near, the model for harder requests comes first."""
     if not split.fallback:
         return ()
     at = split.models.index(model)

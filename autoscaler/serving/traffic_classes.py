@@ -1,7 +1,8 @@
 """Request classes with traffic shares of their own: the class of a request, and its next group.
 
-Smooth weighted round robin keeps the planned shares exactly: after any number of requests each
-group has its share, give or take one request. A full group is skipped and is owed those requests.
+Smooth weighted round robin keeps the planned shares: after any number of requests, each group
+differs from its share by at most one request. A full group is skipped and is owed the skipped
+requests.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ MOST_OWED = 64.0
 
 @dataclass(slots=True)
 class ClassShares:
-    """The classes of one model. shares: class -> group -> share of its requests (above 0, sum 1). A
-    class without shares is routed as all requests are."""
+    """The classes of one model.
+
+    shares: class -> group -> share of the class's requests (above 0, sum 1). Requests of a class
+    without shares are routed as in a model without classes.
+    """
 
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     _names: tuple[str, ...] = ()
@@ -27,7 +31,7 @@ class ClassShares:
     _owed: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def with_routes(self, routes: Routes) -> ClassShares:
-        """The classes of `routes`. Groups that stay keep the requests that they are owed."""
+        """The classes of `routes`. A group that stays keeps the requests that it is owed."""
         shares = {}
         for kind in routes.types:
             total = sum(kind.shares)
@@ -49,8 +53,8 @@ class ClassShares:
         names: tuple[str, ...] = (),
         lengths: tuple[tuple[float, float], ...] = (),
     ) -> ClassShares:
-        """Classes with these shares, over groups or other named targets. Targets that stay keep the
-        requests that they are owed."""
+        """Classes with `shares` among groups or other named targets. A target that stays keeps the
+        requests that it is owed."""
         owed = {
             kind: {way: known for way, known in self._owed.get(kind, {}).items() if way in of}
             for kind, of in shares.items()
@@ -66,8 +70,8 @@ class ClassShares:
     def next_group(self, kind: str, serving: Collection[str], free: Collection[str]) -> str:
         """The group for the next request of class `kind`.
 
-        serving: groups that serve now; free: those of them with room. At least one of either has a
-        share of the class.
+        serving: groups that serve now. free: serving groups with room. At least one group of
+        `serving` or `free` has a share of the class.
         """
         owed, best, most, total = self._owed[kind], "", -float("inf"), 0.0
         for group, share in self.shares[kind].items():

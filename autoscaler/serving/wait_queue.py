@@ -1,12 +1,12 @@
 """Requests of one model that wait for an instance with room.
 
-Callers pass the time (`now_ms`, domain ms) and carry out the results. Requests that can still meet
-the TTFT limit are served first come, first served; late ones come after them. Otherwise a queue
-from one minute of overload would make all later requests miss their SLO. Each request class has a
-queue of its own, so a class without room does not block the others.
+Callers pass the time (`now_ms`, domain ms) and act on the results. Requests that can still meet the
+TTFT limit are served first come, first served; late ones come after them. Otherwise a queue from
+one minute of overload would make all later requests miss their SLO. Each request class has a queue
+of its own, so that a class without room does not block the others.
 
-Requests wait here and not in an engine's queue, because a queued request cannot leave its engine:
-instances that start later could not take it.
+Requests wait here and not in an engine's queue, because a request in an engine's queue cannot leave
+it, even if an instance that starts later has room.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ LATE = 0.75
 
 
 def wait_limits_ms(hold_ms: float, queue_ms: float, start_s: float) -> tuple[float, float]:
-    """The longest waits while nothing serves, and of all, where an instance takes `start_s` to
-    start: who waits for a cold start may wait for all of it, and for as long again."""
+    """The longest wait while no instance serves, and the longest wait in any case, in ms.
+
+    start_s: start time of an instance. A request may wait for twice this time, so that it survives
+    a cold start.
+    """
     hold_ms = max(hold_ms, 2000.0 * start_s)
     return hold_ms, max(queue_ms, hold_ms)
 
@@ -41,9 +44,10 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """One waiting request. order: of arrival; a retry keeps its order.
+    """One waiting request. order: number by arrival; a retry keeps its number.
 
-    tried: instances that it was sent to. joined_ms: begin of this wait. want: its traits.
+    tried: instances to which the request was sent. joined_ms: begin of this wait. want: traits of
+    the request.
     """
 
     order: int
@@ -57,8 +61,11 @@ _Entry = tuple[int, int, Ticket]
 
 @dataclass(slots=True)
 class _ClassQueue:
-    """The queue of one class, as heaps by order; entries of requests that left stay for a while.
-    late: entries behind all others."""
+    """The queue of one class, as heaps by order. Entries of requests that left may remain for a
+    while.
+
+    late: entries that come after all others.
+    """
 
     entries: list[_Entry] = field(default_factory=list)
     late: list[_Entry] = field(default_factory=list)
@@ -75,7 +82,9 @@ class WaitQueue:
     router: Router
     hold_ms: float
     queue_ms: float
-    _waiting: dict[Ticket, bool] = field(default_factory=dict)  # by time joined: is it late?
+    _waiting: dict[Ticket, bool] = field(
+        default_factory=dict
+    )  # whether each is late, in order of joining
     _lines: dict[str, _ClassQueue] = field(default_factory=dict)  # by kind
     _on_time: deque[_Entry] = field(default_factory=deque)  # by time joined
     _joined: int = 0
@@ -91,7 +100,7 @@ class WaitQueue:
     def join(
         self, order: int, tried: frozenset[Endpoint], now_ms: int, want: RequestTraits = ANY
     ) -> Ticket:
-        """Begin to wait, behind those of lower `order`."""
+        """Begin to wait, after the requests of lower `order`."""
         ticket = Ticket(order, tried, now_ms, want)
         self._joined += 1
         self._waiting[ticket] = False
@@ -104,7 +113,7 @@ class WaitQueue:
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Cancel the wait. Does nothing if the request does not wait."""
+        """Cancel the wait. Does nothing if the request is not waiting."""
         self._waiting.pop(ticket, None)
         kept = sum(len(line.entries) + len(line.late) for line in self._lines.values())
         if kept > 2 * len(self._waiting) + 64:
@@ -115,10 +124,10 @@ class WaitQueue:
             self._on_time = deque(entry for entry in self._on_time if entry[2] in self._waiting)
 
     def dispatch(self, now_ms: int) -> list[tuple[Ticket, Pick]]:
-        """Take out every request that has an instance now, each with its destination.
+        """Take out every request for which an instance has room now, each with its destination.
 
-        A retry waits for an instance that it has not tried, as long as one serves. Requests behind
-        it may use the room that it skips.
+        A retry waits for an instance that it has not tried, as long as such an instance serves.
+        Requests behind the retry may use the room that it skips.
         """
         self._move_late_back(now_ms)
         found: list[tuple[Ticket, Pick]] = []
@@ -140,18 +149,18 @@ class WaitQueue:
         return found
 
     def _next(self, late: bool) -> list[_Entry] | None:
-        """The heap with the first request for which there may be room, None if there is none."""
+        """The heap with the first request for which there may be room; None if there is none."""
         best: list[_Entry] | None = None
         for kind, line in self._lines.items():
             entries = line.late if late else line.entries
             while entries and self._waiting.get(entries[0][2]) is not late:
-                heapq.heappop(entries)  # it left, or is among the late ones now
+                heapq.heappop(entries)  # the request has left, or is in the other heap
             if entries and (best is None or entries[0] < best[0]) and self.router.has_room(kind):
                 best = entries
         return best
 
     def _move_late_back(self, now_ms: int) -> None:
-        """Move requests that can no longer meet the TTFT limit behind all others."""
+        """Move requests that can no longer meet the TTFT limit to the end of the queue."""
         limit_ms = self.router.routes.ttft_limit_ms if self.router.routes else 0.0
         while self._on_time:
             entry = self._on_time[0]
