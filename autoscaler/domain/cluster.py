@@ -1,4 +1,4 @@
-"""The declared cluster: pools, services and policy, checked.
+"""The declared cluster: pools, services and policy, with checks.
 
 The values come from `shoal.yaml` (`streams.files.shoal_yaml`) or from the `services` topic.
 """
@@ -20,7 +20,7 @@ from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 
 
 class Market(StrEnum):
-    """How nodes of a pool are paid for. Owned nodes have no marginal cost and are never
+    """How the nodes of a pool are paid for. Owned nodes have no marginal cost and are never
     released."""
 
     OWNED = "owned"
@@ -29,7 +29,7 @@ class Market(StrEnum):
 
 
 class Mode(StrEnum):
-    """Freedom of Shoal for a model: only recommend, wait for an approval, or act."""
+    """Permission of Shoal for a model: only recommend, act after an approval, or act."""
 
     RECOMMEND = "recommend"
     APPROVE = "approve"
@@ -37,8 +37,8 @@ class Mode(StrEnum):
 
 
 class Objective(StrEnum):
-    """Goal of plans: the least cost for a demand, or the most work for a budget, either as a
-    sustained rate or as a batch that ends early."""
+    """Goal of plans: the least cost for a demand, or the most work for a budget. The work is either
+    a sustained rate or a batch that must end early."""
 
     COST = "cost"
     THROUGHPUT = "throughput"
@@ -50,11 +50,11 @@ class Pool:
     """Nodes of one kind in one region and market.
 
     name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: maximum number of
-    nodes. price_usd_per_h: per node (0 for owned). `id` = "region/name/market". max_of_both:
+    nodes. price_usd_per_h: price of a node (0 for owned). `id` = "region/name/market". max_of_both:
     maximum number of nodes over all markets of the pools with this region and name (0 = only
     max_nodes limits). between_gb_s: bandwidth between nodes in 1e9 bytes/s per direction (0 = not
-    declared); inside a node, the GPU's interconnect counts. provision_s: from renting a node until
-    it can start an engine.
+    declared); inside a node, the GPU's interconnect applies. provision_s: seconds from renting a
+    node until it can start an engine.
     """
 
     region: str
@@ -86,27 +86,27 @@ class Pool:
 class Service:
     """One served model, as its owner declares it.
 
-    architecture: with the quantization of its engine applied. percentile: share of requests, in (0,
-    1], that must attain the SLO. utilization: target share of capacity, in (0, 1]. spot_share:
-    maximum share on spot, of the needed capacity or, if the plan cannot meet the need, of the
-    planned capacity. max_len_tokens: longest request (input and output) that an instance must be
-    able to hold, vLLM's --max-model-len. min_instances, max_instances: floor and ceiling of the
-    number of combos (max 0 = none). survive: "none", "one-node" or "all-spot".
+    architecture: includes the quantization of the engine. percentile: share of requests, in (0, 1],
+    that must attain the SLO. utilization: target share of capacity, in (0, 1]. spot_share: maximum
+    share on spot nodes, of the needed capacity or, if the plan cannot meet the need, of the planned
+    capacity. max_len_tokens: longest request (input and output) that an instance must be able to
+    hold, vLLM's --max-model-len. min_instances, max_instances: minimum and maximum number of combos
+    (max 0 = no maximum). survive: "none", "one-node" or "all-spot".
 
-    scale_in_after_s: how long an excess must last. max_disruption: share of capacity that may be
-    leaving at the same time. traffic_share: its weight in a replayed trace. lengths, req_per_s: of
-    the declared workload, the prior until windows have data (0 = no rate declared). scale_targets:
-    pool name -> external scale target ("counts only"); empty = Shoal's executors act. floors:
-    scheduled floors in addition to min_instances. freezes: windows in which no instance is removed,
-    moved or exchanged. zero_after_s: how long no request must have arrived before the last combo
-    leaves (0: as long as an excess must last); used only if min_instances is 0.
+    scale_in_after_s: how long an excess must last before a scale-in. max_disruption: share of
+    capacity that may leave at the same time. traffic_share: weight of the service in a replayed
+    trace. lengths, req_per_s: the declared workload, which is used until windows have data (0 = no
+    rate declared). scale_targets: pool name -> external scale target ("counts only"); empty =
+    Shoal's executors act. floors: scheduled minimum numbers in addition to min_instances. freezes:
+    windows in which no instance is removed, moved or exchanged. zero_after_s: time without requests
+    after which the last combo leaves (0 = scale_in_after_s); used only if min_instances is 0.
 
-    pipelines: nodes that its engine may join in one instance: "none", "same-slice", "same-size"
-    (equally many GPUs each) or "any". disaggregate: whether prefill and decode may run in separate
-    instances. cautious: plan with the lower end of a prediction's interval if the interval is wide.
-    types: kinds of requests in the declared workload; empty = one kind. graph: of a model of
-    components; its combos are cells. unmanaged: the combo that corresponds to one server of the
-    model that others start ("" = none declared).
+    pipelines: which nodes one instance may span: "none", "same-slice", "same-size" (equal number of
+    GPUs per node) or "any". disaggregate: whether prefill and decode may run in separate instances.
+    cautious: whether to plan with the lower end of a prediction's interval if the interval is wide.
+    types: kinds of requests in the declared workload; empty = one kind. graph: set for a model of
+    components, whose combos are cells. unmanaged: the combo that corresponds to one server of the
+    model that Shoal does not manage ("" = none declared).
     """
 
     model: str
@@ -168,19 +168,21 @@ class Service:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
 
     def max_leaving_req_per_s(self, rates_req_per_s: Iterable[float]) -> float:
-        """Requests/s that may leave at the same time: the disruption budget, or the largest
-        instance with at most half of the total, whichever is more. rates_req_per_s: of all
-        instances."""
+        """Requests/s of capacity that may leave at the same time.
+
+        The disruption budget, or the capacity of the largest instance with at most half of the
+        total, whichever is more. rates_req_per_s: capacity of each instance.
+        """
         rates = tuple(rates_req_per_s)
         total = sum(rates)
         single = max((rate for rate in rates if 2.0 * rate <= total), default=0.0)
         return max(self.max_disruption * total, single)
 
     def start_penalty(self, policy: Policy, start_s: float) -> float:
-        """K_start of a combo that takes `start_s`, as a share of its price.
+        """K_start of a combo that takes `start_s` to start, as a share of the combo's price.
 
-        While it starts, it is paid for in addition to the capacity that it replaces, and a started
-        combo stays for at least `scale_in_after_s`. 0 if the policy's k_start is 0.
+        A starting combo is paid for in addition to the capacity that it replaces, and it then stays
+        for at least `scale_in_after_s`. 0 if the policy's k_start is 0.
         """
         if policy.k_start <= 0.0:
             return 0.0
@@ -188,7 +190,8 @@ class Service:
 
     @property
     def hugging_face_name(self) -> str:
-        """The Hugging Face name, if clients and alerts may use it instead of the model's own name.
+        """The Hugging Face name of the model, if clients and alerts may use it in addition to the
+        declared name.
 
         "" if the names are equal, or if the architecture was read from a file (its name is a path).
         """
@@ -209,20 +212,20 @@ FORECASTS = ("auto", "none", "last", "seasonal", "smoothing")
 class Policy:
     """Parameters of the control loop.
 
-    surge_window_s, local_window_s, global_window_s: the three sliding windows of demand.
-    replan_every_s: period of full plans. ratio: a price or an offer of nodes that changes by more
-    than this share triggers a plan. min_samples: arrivals needed for a decision. significance:
-    false-alarm probability of one test of the rate. cooldown_s: minimum time from an addition to a
-    removal. reversals_per_h: maximum changes of one model from adding to removing or back, as a
-    mean over two hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; a
-    drain_timeout_s of 0 follows from each model's workload (`planning.time_limits`).
+    surge_window_s, local_window_s, global_window_s: lengths of the three sliding windows of demand.
+    replan_every_s: period of full plans. ratio: relative change of a price or of an offer of nodes
+    that triggers a plan. min_samples: arrivals needed for a decision. significance: false-alarm
+    probability of one test of the rate. cooldown_s: minimum time from an addition to a removal.
+    reversals_per_h: maximum number of changes of one model from adding to removing or back, as a
+    mean over two hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; if
+    drain_timeout_s is 0, it is computed from each model's workload (`planning.time_limits`).
     approve_within_s: how long a proposal waits for approval. node_silent_s: silence after which a
     node counts as lost and leaves capacity, routes and the bill.
 
     k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral
     sec. 4.3), see `Service.start_penalty`. budget_usd_per_h: maximum cost of nodes (0 = no limit).
-    objective: other than cost, the quantity to maximise within the budget. forecast: method of
-    looking ahead over the start time of instances (`estimate.forecast`), or "none".
+    objective: the least cost, or the quantity to maximise within the budget. forecast: method to
+    predict demand over the start time of instances (`estimate.forecast`), or "none".
     """
 
     surge_window_s: int = 10
@@ -270,7 +273,7 @@ class Policy:
 
     @property
     def switches_roles(self) -> bool:
-        """Whether combos may switch roles in place: not if a switch costs more than a start on
+        """Whether combos may switch roles in place: false if a switch costs more than a start on
         running nodes."""
         return self.k_switch <= self.k_load
 
@@ -282,7 +285,7 @@ class Policy:
 
 
 def pools_by_shared_limit(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[Pool, ...]]:
-    """The pools that share one limit on nodes (`max_of_both`), by region and name."""
+    """The pools that share a limit on nodes (`max_of_both`), by region and name."""
     found: dict[tuple[str, str], tuple[Pool, ...]] = {}
     for pool in pools:
         if pool.max_of_both:
@@ -293,10 +296,10 @@ def pools_by_shared_limit(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The whole declaration. `content_hash` names its version.
+    """The whole declaration. `content_hash` identifies its version.
 
-    routes: services that route to several of the others. measurements: the user's own, of models on
-    GPUs.
+    routes: services that route requests to several of the other services. measurements: the user's
+    own measurements of models on GPUs.
     """
 
     pools: tuple[Pool, ...]
@@ -327,7 +330,8 @@ class Cluster:
         return alone + sum(pools[0].max_of_both for pools in shared)
 
     def pools_by_shared_limit(self) -> dict[tuple[str, str], tuple[Pool, ...]]:
-        """Pools that share one limit, see the function `pools_by_shared_limit`."""
+        """The pools of the cluster that share a limit on nodes (`max_of_both`), by region and
+        name."""
         return pools_by_shared_limit(self.pools)
 
     def service(self, model: str) -> Service:

@@ -1,6 +1,6 @@
 """Combos: matched prefill and decode instances (or one aggregated instance), scaled as one unit.
 
-Source: Cauchy sec. 3.3 ("GPU combos"); an aggregated instance is a combo of its own.
+Source: Cauchy sec. 3.3 ("GPU combos"). A single aggregated instance is also a combo.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from topics.checks import MOST_REQ_PER_S, MOST_USD_PER_H
 
 @dataclass(frozen=True, slots=True)
 class ComboMember:
-    """`count` equal slices of a combo: `gpus` GPUs each, on one node of pool `pool`.
+    """`count` equal slices of a combo. Each slice is `gpus` GPUs of one node of pool `pool`.
 
-    stage 0: each slice is an instance of its own. stage 1, 2, ...: each slice holds `layers` layers
-    of a pipeline, whose other stages are further members of the same phase. req_per_s: capacity of
-    one slice at the planned lengths, within the SLO; for a pipeline, of all stages together.
-    deployment: the deployment that each slice runs, in a cell of a model of components.
+    stage: 0 if each slice is an instance of its own. With stage 1, 2, ... each slice holds `layers`
+    layers of a pipeline, whose other stages are further members of the same phase. req_per_s:
+    capacity of one slice at the planned lengths, within the SLO; in a pipeline, the capacity of all
+    stages together. deployment: in a cell of a model of components, the deployment of each slice.
     """
 
     phase: Phase
@@ -43,7 +43,8 @@ class ComboMember:
 
 @dataclass(frozen=True, slots=True)
 class CellHop:
-    """One step of a path through a cell: this deployment on this pool runs these components."""
+    """One step of a path through a cell: the deployment, its pool, and the components that it runs
+    for a request."""
 
     deployment: str
     pool: str
@@ -52,7 +53,7 @@ class CellHop:
 
 @dataclass(frozen=True, slots=True)
 class CellPath:
-    """A path of requests of one type through a cell, and the planned requests/s on it."""
+    """A path of requests of one type through a cell, and the requests/s planned for it."""
 
     type: str
     req_per_s: float
@@ -65,14 +66,14 @@ class Combo:
 
     id: stable descriptive name, e.g. "mini:a1@eu-west/l4/spot" or
     "chat:p4@us-east/h100/owned+2d4@us-east/h100/owned", or with a pipeline of 40 and 24 layers
-    "code:p1.40@eu/l40s/spot>p1.24@eu/l4/spot+d4@eu/l40s/spot"; it contains the model and does not
-    depend on demand. req_per_s: goodput of the whole (its slower phase), before utilization.
-    usd_per_h: price of its GPUs (its share of the nodes' prices; owned GPUs are 0). ttft_ms,
-    tpot_ms: predicted. start_s: predicted time from launch to ready. uncertain: its throughput
-    rests on an estimate that was not measured. meets_slo: False for a best-effort combo, listed
-    only if no combo can meet the SLO at these lengths. output_tokens: mean output of the requests
-    planned for it, 0 if they are like all of the model's. paths: for a cell, the combo of a model
-    of components (Cornserve sec. 4.3): the paths of requests through it.
+    "code:p1.40@eu/l40s/spot>p1.24@eu/l4/spot+d4@eu/l40s/spot". The id contains the model and does
+    not depend on demand. req_per_s: goodput of the whole combo (of its slower phase), before
+    utilization. usd_per_h: price of its GPUs (their share of the nodes' prices; 0 for owned GPUs).
+    ttft_ms, tpot_ms: predicted latencies. start_s: predicted time from launch to ready. uncertain:
+    whether the throughput is an estimate without measurements. meets_slo: False for a best-effort
+    combo, which is listed only if no combo can meet the SLO at these lengths. output_tokens: mean
+    output of the requests planned for the combo; 0 = the mean of the model. paths: for a cell, the
+    combo of a model of components (Cornserve sec. 4.3), the paths of requests through it.
     """
 
     id: str
@@ -97,19 +98,20 @@ class Combo:
         finite(f"combo {self.id}: start_s", self.start_s, 0.0, 86400.0)
 
     def scaled_to(self, req_per_s: float) -> Combo:
-        """The same combo with capacity `req_per_s`, its members in proportion."""
+        """The combo with capacity `req_per_s`. The capacities of its members change in
+        proportion."""
         times = req_per_s / self.req_per_s
         members = tuple(replace(m, req_per_s=m.req_per_s * times) for m in self.members)
         return replace(self, members=members, req_per_s=req_per_s)
 
     @property
     def can_switch_roles(self) -> bool:
-        """Whether its members differ only in pool, GPUs and role, so that they can switch roles: it
-        has no pipeline stages and no components."""
+        """Whether the combo's members differ only in pool, GPUs and role, so that they can switch
+        roles. False for pipelines and models of components."""
         return not any(member.stage or member.deployment for member in self.members)
 
     def gpus_by_pool(self) -> dict[str, int]:
-        """GPUs that one such combo uses in each pool."""
+        """GPUs that one combo uses in each pool."""
         taken: dict[str, int] = {}
         for member in self.members:
             taken[member.pool] = taken.get(member.pool, 0) + member.gpus * member.count

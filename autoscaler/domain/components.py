@@ -1,4 +1,4 @@
-"""Models of components: encoders, an LLM, talkers, generators, and requests that need some of them.
+"""Models of components (encoders, an LLM, talkers, generators); each request needs some of them.
 
 Computes processing times and paths. Source: Cornserve sec. 4 and App. B, C.
 """
@@ -17,9 +17,9 @@ _LEAST_SHARE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RequestType:
-    """Requests that need the same components. share: of all requests, in (0, 1].
+    """Requests that need the same components. share: their share of all requests, in (0, 1].
 
-    media: how a gateway recognises them, see `topics.routing.RequestKind`.
+    media: the media by which a gateway recognises them, see `topics.routing.RequestKind`.
     """
 
     name: str
@@ -35,11 +35,12 @@ class RequestType:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One way to run components in one instance: one alone, or several that share its GPUs.
+    """One way to run components in an instance: one component alone, or several that share its
+    GPUs.
 
-    gpus: of one node, per instance. req_per_s: per GPU type, the capacity of one instance for the
-    declared mix of requests (requests that do not need it count as served): the profiled rate b of
-    App. C. start_s: from launch to ready.
+    gpus: GPUs per instance, on one node. req_per_s: per GPU type, the capacity of one instance for
+    the declared mix of requests: the profiled rate b of App. C. Requests that do not need the
+    instance count as served. start_s: from launch to ready.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One step of a path: the components (`role`) that this deployment runs for a request."""
+    """One step of a path: the components (`role`) that `deployment` runs for a request."""
 
     deployment: Deployment
     role: frozenset[str]
@@ -73,11 +74,12 @@ Path = tuple[Hop, ...]
 
 @dataclass(frozen=True, slots=True)
 class ComponentGraph:
-    """A model as components. after: per component, the components whose output it needs.
+    """A model as components.
 
-    deployments: the options; every component that a type uses is in one of them. spot_share:
-    maximum share of its requests that may depend on spot nodes. demanded: current shares of the
-    types, in their order; empty = as declared, the mix at which rates were measured.
+    after: per component, the components whose output it needs. deployments: the options; every
+    component that a type uses is in one of them. spot_share: maximum share of the model's requests
+    that may depend on spot nodes. demanded: current shares of the types, in their order; empty =
+    the declared shares, with which rates were measured.
     """
 
     model: str
@@ -115,8 +117,10 @@ class ComponentGraph:
         finite(f"{who}: spot", self.spot_share, 0.0, 1.0)
 
     def with_shares(self, shares: Mapping[str, float]) -> ComponentGraph:
-        """The same graph with other shares of its types, by name. A type without requests keeps a
-        small share, so that every plan can serve it."""
+        """A copy of the graph with other `shares` of its types, by name.
+
+        A type without requests keeps a small share, so that every plan can serve it.
+        """
         found = [max(_LEAST_SHARE, shares.get(kind.name, 0.0)) for kind in self.types]
         return replace(self, demanded=tuple(share / sum(found) for share in found))
 
@@ -126,11 +130,11 @@ class ComponentGraph:
         return tuple(share * self.req_per_s for share in shares)
 
     def paths(self, kind: RequestType) -> tuple[Path, ...]:
-        """All paths for requests of `kind`: each component once, none before the components it
+        """All paths for requests of `kind`: each component runs once, after the components that it
         needs.
 
-        An instance that a request visits runs all of the remaining components that it has. Paths
-        that differ only in the order of independent visits count as one.
+        An instance runs all of the request's remaining components that it contains. Paths that
+        differ only in the order of independent visits count as one.
         """
         found: dict[frozenset[tuple[str, frozenset[str]]], Path] = {}
         self._extend((), kind.uses, found)
@@ -152,12 +156,13 @@ class ComponentGraph:
                 self._extend((*path, Hop(option, role)), left - role, found)
 
     def seconds(self, gpu: str) -> Mapping[tuple[str, frozenset[str]], float]:
-        """Seconds that a request occupies one instance on `gpu`, by (deployment, role).
+        """Seconds for which a request occupies one instance on `gpu`, by (deployment, role).
 
-        Algorithm 3 (App. C): one profiled mix gives each component's time, from the deployment of
-        this component alone. A factor per shared deployment makes its mean time the measured one.
-        If a component was not measured alone on this GPU, its time is taken from the smallest
-        shared deployment with it, as if all of that deployment's components took equally long.
+        Algorithm 3 (App. C): the deployment that runs a component alone gives the component's time,
+        from one profiled mix. A factor per shared deployment makes the mean of its times equal to
+        the measured one. If a component was not measured alone on this GPU, its time is taken from
+        the smallest shared deployment that contains it, as if all components of that deployment
+        took equally long.
         """
         uses = {c: sum(kind.share for kind in self.types if c in kind.uses) for c in self.after}
         measured = [option for option in self.deployments if gpu in option.req_per_s]

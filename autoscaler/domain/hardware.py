@@ -1,4 +1,4 @@
-"""GPU types, as in their data sheets, in decimal units. Prices belong to pools."""
+"""GPU types with the figures of their data sheets, in decimal units. Prices belong to pools."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from autoscaler.domain.validation import finite
 class GpuSpec:
     """One GPU type.
 
-    name: as in `data/gpus.json`, e.g. "H100-SXM". flops in 1e12 per second (dense, no sparsity),
-    bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction), memory in 1e9
-    bytes. `fp8_tflops` and `fp4_tflops` are 0 if the GPU has no such units.
+    name: as in `data/gpus.json`, e.g. "H100-SXM". The units are: FLOPs in 1e12 per second (dense,
+    no sparsity), bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction),
+    memory in 1e9 bytes. `fp8_tflops` and `fp4_tflops` are 0 if the GPU has no units for these
+    formats.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A user's own benchmark of a model on a GPU. `performance` fits and uses it."""
+"""A user's own benchmark of a model on a GPU. The package `performance` fits and uses it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Architecture = tuple[int, int, int, int]
 class Measurement:
     """A user's benchmark of one model on `tp` GPUs of type `gpu`.
 
-    prefill, decode: measured / estimated time of prompts and of decode iterations. error: mean
-    absolute error after that correction, a fraction. day: YYYY-MM-DD. first_token_ms: time outside
-    of iterations before a first token; None if the points cannot separate it from the prompts'
-    time.
+    prefill, decode: ratio of measured to estimated time, of prompts and of decode iterations.
+    error: mean absolute error after correction by these ratios, as a fraction. day: YYYY-MM-DD.
+    first_token_ms: time outside of iterations before a first token; None if the points cannot
+    separate it from the prompts' time.
     """
 
     architecture: Architecture

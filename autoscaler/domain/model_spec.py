@@ -17,20 +17,21 @@ class ModelSpec:
 
     `layers`, `hidden`, `heads`, `kv_heads`, `head_dim`, `intermediate`, `vocab` are counts. Mixture
     of experts: `experts` (0 = dense), `experts_per_token`, `moe_intermediate`. `sliding_window` in
-    tokens (0 = full attention); `sliding_share` is the fraction of layers that use it.
+    tokens (0 = full attention); `sliding_share`: fraction of layers with a sliding window.
     `weight_bytes`: memory of one copy of the weights. `params` and `active_params` are counts.
-    `kv_bytes_per_token`: for all layers, in the KV cache's dtype. `weight_dtype` is one of "bf16",
-    "fp8", "int8", "mxfp4", "fp4", "int4".
+    `kv_bytes_per_token`: sum over all layers, in the KV cache's dtype. `weight_dtype` is one of
+    "bf16", "fp8", "int8", "mxfp4", "fp4", "int4".
 
-    For a quantised checkpoint: `dense_bytes` and `expert_bytes` of one weight that every token
-    passes, and of one in a routed expert (0: as the dtype implies). `expert_params`: weights of one
-    routed expert, as a mean over all layers (0: those of a gated MLP). `state_bytes`: memory per
-    sequence that does not depend on its length (state-space layers and similar). `tower_bytes`:
-    weights outside of the language model, such as a vision tower. `splits`: the widths that tensor
-    parallelism divides. `undivided`: why it cannot divide any, "" if it can. `integer_activations`:
-    products are computed in INT8. `memory_share`: the part of each GPU's memory that the engine may
-    use for weights, KV cache and activations. `kv_bits`: size of one number in the KV cache.
-    `kv_cache_bytes`: limit of the KV cache per GPU, 0 = all memory that is left.
+    For a quantised checkpoint: `dense_bytes`: bytes per weight that every token uses;
+    `expert_bytes`: bytes per weight of a routed expert (0 in both: as the dtype implies).
+    `expert_params`: weights of one routed expert, as a mean over all layers (0: the weights of a
+    gated MLP). `state_bytes`: memory per sequence that does not depend on its length (state-space
+    layers and similar). `tower_bytes`: weights outside of the language model, such as a vision
+    tower. `splits`: the widths that tensor parallelism divides. `undivided`: why tensor parallelism
+    cannot divide the model; "" if it can. `integer_activations`: whether products are computed in
+    INT8. `memory_share`: share of each GPU's memory that the engine may use for weights, KV cache
+    and activations. `kv_bits`: bits of one number in the KV cache. `kv_cache_bytes`: limit of the
+    KV cache per GPU, 0 = all remaining memory.
     """
 
     name: str
@@ -84,7 +85,7 @@ class ModelSpec:
         return self.experts > 0
 
     def split_refusal(self, gpus: int) -> str:
-        """Why no engine can split the model over `gpus` GPUs by tensor parallelism; "" if one
+        """Why no engine can split the model over `gpus` GPUs by tensor parallelism; "" if an engine
         can."""
         if gpus == 1:
             return ""

@@ -1,4 +1,4 @@
-"""Node names of static pools: the n-th node of a pool has the same name everywhere.
+"""Node names of static pools: the name of the n-th node of a pool is fixed.
 
 A node provider that creates nodes gives them names of its own.
 """
@@ -35,7 +35,7 @@ class NodeNames:
         return int(index) < most and (index == "0" or index[0] != "0")
 
 
-@lru_cache(maxsize=4096)  # keyed without the price, which changes often
+@lru_cache(maxsize=4096)  # the key leaves out the price, which changes often
 def _names(region: str, pool: str, market: Market, count: int) -> tuple[str, ...]:
     return tuple(_name(region, pool, market, index) for index in range(count))
 

@@ -1,7 +1,7 @@
 """A service that routes to several models by the difficulty score of each request.
 
 Holds the score classes, the share of requests in each class, and the quality of each model's
-answers there.
+answers in each class.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ANYWHERE = ScoreSource()
 
 @dataclass(frozen=True, slots=True)
 class ScoreMix:
-    """Distribution of requests over classes.
+    """Distribution of requests over score classes.
 
-    shares: of all requests, per class. unscored: share of requests without a score. They add up to
-    1. requests: number of observed requests, 0 for the declared sample.
+    shares: share of all requests, per class. unscored: share of requests without a score. All
+    shares add up to 1. requests: number of observed requests, 0 for the declared sample.
     """
 
     shares: tuple[float, ...]
@@ -38,13 +38,14 @@ class ScoreMix:
 
 @dataclass(frozen=True, slots=True)
 class QualityRoute:
-    """Models by rising difficulty of the requests that they answer, with a sample of requests.
+    """Models in order of the difficulty of the requests that they answer, with a sample of
+    requests.
 
-    edges: scores between classes, rising. shares: of the sampled requests, per class. quality: per
-    class, each model's mean quality of answers, in the user's unit. at_least: the mean that answers
-    must reach, in that unit. req_per_s: of this service, in addition to the direct requests of its
-    models. sampled: requests in the sample. unscored, fallback, source: as in `ScoreSplit`.
-    traffic_share: its weight in a replayed trace.
+    edges: scores between classes, rising. shares: share of the sampled requests, per class.
+    quality: per class, each model's mean quality of answers, in the user's unit. at_least: required
+    mean quality of answers, in that unit. req_per_s: rate of this service, in addition to the
+    direct requests of its models. sampled: requests in the sample. unscored, fallback, source: as
+    in `ScoreSplit`. traffic_share: weight of the service in a replayed trace.
     """
 
     name: str
@@ -88,9 +89,9 @@ class QualityRoute:
     ) -> QualityRoute:
         """Build the route from sampled requests: scores (n,) and quality (n, models).
 
-        Classes are `steps` parts of the sample, as equal as possible; requests of one score stay in
-        one class. Scores are accepted up to one sample range beyond the sample's ends. InvalidValue
-        for a wrong shape or values that are not finite.
+        The sample is divided into `steps` classes, as equal as possible; requests with equal scores
+        are in one class. Accepted scores reach beyond the sample's ends by the width of its range.
+        InvalidValue for a wrong shape or values that are not finite.
         """
         who = f"model {name}"
         whole(f"{who}: quality.steps", steps, 1, MOST_EDGES)
@@ -102,7 +103,7 @@ class QualityRoute:
                 raise InvalidValue(f"{who}: {what}", "not finite", "finite numbers up to 1e8")
         ordered = np.sort(found)
         at = {round(len(found) * k / steps) for k in range(1, steps)} - {0, len(found)}
-        # The lowest score needs no edge, because no score lies below it.
+        # The lowest score is no edge, because no score lies below it.
         edges = np.array(sorted({float(ordered[i]) for i in at} - {float(ordered[0])}))
         classes = np.searchsorted(edges, found, side="right")
         counts = np.bincount(classes, minlength=len(edges) + 1)
@@ -128,8 +129,8 @@ class QualityRoute:
 
     @property
     def unscored_model(self) -> str:
-        """The model that answers requests without a score: the last one, unless another is
-        declared."""
+        """The model that answers requests without a score: the declared one, else the last
+        model."""
         return self.unscored or self.models[-1]
 
     @property
@@ -138,7 +139,8 @@ class QualityRoute:
         return ScoreMix(self.shares)
 
     def mix(self, counts: Mapping[int, int]) -> ScoreMix:
-        """The mix for counts by class. Classes beyond the last one count as the last."""
+        """The mix of observed requests, from their counts by class. Classes beyond the last one
+        count as the last."""
         found = [0] * len(self.shares)
         unscored = 0
         for number, count in counts.items():
@@ -152,7 +154,7 @@ class QualityRoute:
         return ScoreMix(tuple(n / total for n in found), unscored / total, total)
 
     def fractions(self, cuts: Cuts, mix: ScoreMix) -> tuple[float, ...]:
-        """Each model's share of the requests."""
+        """Each model's share of the requests of `mix`."""
         upto = [0.0, *accumulate(mix.shares)]
         ends = (0, *cuts, len(self.shares))
         most = len(self.shares)
@@ -176,8 +178,8 @@ class QualityRoute:
         return found + mix.unscored * usual
 
     def thresholds(self, cuts: Cuts) -> tuple[float, ...]:
-        """`cuts` as scores: a request goes to the first model whose threshold is above its
-        score."""
+        """`cuts` converted to scores. A request goes to the first model whose threshold is above
+        the request's score."""
         ends = (float("-inf"), *self.edges, float("inf"))
         return tuple(ends[cut] for cut in cuts)
 

@@ -1,6 +1,6 @@
 """The reason of a decision or note, as a value that programs compare.
 
-`autoscaler.explain.text` makes the sentence for people.
+`autoscaler.explain.text` converts it to a sentence for people.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from topics.reason_codes import ReasonCode
 class Reason:
     """A code and the parameters of its sentence.
 
-    subject: the model, pool, node or service concerned; "*" for the fleet, "" for none. names:
-    further ids. quantities: figures in the order and units of the code's sentence. quoted: text of
-    an operator, an engine or an error, shown unchanged. because: the underlying reasons.
+    subject: the model, pool, node or service; "*" for the fleet, "" for none. names: further ids.
+    quantities: figures in the order and units of the code's sentence. quoted: text of an operator,
+    an engine or an error, shown unchanged. because: the underlying reasons.
     """
 
     code: ReasonCode
@@ -29,12 +29,12 @@ class Reason:
 
     @property
     def kind(self) -> Reason:
-        """The reason without figures and quoted text; equal for repetitions of the same reason."""
+        """The reason without figures and quoted text. Repetitions of a reason have equal kinds."""
         because = tuple(one.kind for one in self.because)
         return replace(self, quantities=(), quoted="", because=because)
 
     def codes(self) -> Iterator[ReasonCode]:
-        """Its own code, then the codes of the underlying reasons."""
+        """The code of this reason, then the codes of the underlying reasons."""
         yield self.code
         for one in self.because:
             yield from one.codes()
@@ -46,5 +46,5 @@ def codes_of(reasons: Iterable[Reason]) -> tuple[ReasonCode, ...]:
 
 
 def about(reasons: Iterable[Reason], subject: str) -> tuple[Reason, ...]:
-    """The reasons with this subject."""
+    """The reasons with subject `subject`."""
     return tuple(reason for reason in reasons if reason.subject == subject)

@@ -1,4 +1,4 @@
-"""Node slices: 1, 2, 4 or 8 GPUs of one node, the unit that an instance's stage runs on."""
+"""Node slices: 1, 2, 4 or 8 GPUs of one node. Each stage of an instance runs on one slice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Widths that tensor parallelism divides, and the allowed parts.
 
 Each GPU gets an equal part of every matrix. Quantised weights have scales per block or group, so a
-part must be a whole number of them; a server with another part refuses to start.
+part must contain whole blocks or groups. An engine refuses to start with any other part.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from autoscaler.domain.validation import whole
 class Split:
     """One width of a model's matrices.
 
-    name: the configuration's key for it. width: in entries. multiple: each GPU's part is a multiple
-    of this. most_parts: with more GPUs than this, the parts are copied (KV heads); 0: never.
-    expert: belongs to routed experts, which expert parallelism keeps whole. why: the key that
-    requires the multiple.
+    name: the width's key in the configuration. width: number of entries. multiple: each GPU's part
+    is a multiple of this. most_parts: with more GPUs than this, the parts are copied (KV heads); 0:
+    never. expert: whether the width belongs to routed experts, which expert parallelism does not
+    divide. why: the key that requires the multiple.
     """
 
     name: str

@@ -8,7 +8,8 @@ from topics.printable import printable
 
 
 class InvalidValue(ValueError):
-    """A value is not allowed. `field` names it; `allowed` describes the allowed values."""
+    """The error for a value that is not allowed. `field` names the field; `allowed` describes the
+    allowed values."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(printable(f"{field}: {value!r} is not allowed; allowed: {allowed}"))
@@ -17,12 +18,13 @@ class InvalidValue(ValueError):
         self.allowed = allowed
 
     def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
-        """Pickle support: worker processes raise it."""
+        """Pickle support, because worker processes raise this error."""
         return type(self), (self.field, self.value, self.allowed)
 
 
 def finite(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
-    """`value` as a float if it is a finite number in [low, high], else InvalidValue."""
+    """Return `value` as a float if it is a finite number in [low, high], else raise
+    InvalidValue."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
     try:

@@ -33,8 +33,8 @@ Spread = tuple[float, ...]
 class Lengths:
     """Request lengths: mean input and output tokens (R_in, R_out), and their spreads.
 
-    inputs, outputs: spreads around the means. together: correlation of the normal scores of input
-    and output lengths; 0: independent.
+    inputs, outputs: spreads around the means. together: correlation between the normal scores of
+    input and output lengths; 0: independent.
     """
 
     input_tokens: float
@@ -58,7 +58,8 @@ class Lengths:
 
     @classmethod
     def expected(cls, input_tokens: float, output_tokens: float, cv: float = 1.0) -> Lengths:
-        """Lengths for given means: lognormal, with standard deviation cv x mean."""
+        """Lengths for given means, with lognormal distributions whose standard deviation is cv x
+        mean."""
         return cls(
             input_tokens,
             output_tokens,
@@ -83,7 +84,7 @@ def lognormal(mean: float, cv: float) -> Spread:
 class WorkloadType:
     """One kind of request of a model: its share of all requests, in (0, 1], and its lengths.
 
-    Requests of a type are alike, so its lengths have no spread. Source: Demystifying sec. 3 (nine
+    The requests of a type have equal lengths, without a spread. Source: Demystifying sec. 3 (nine
     types by input and output length).
     """
 
@@ -109,10 +110,10 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Arrivals of a model at all of its instances together.
+    """The arrival process of a model, over all of its instances together.
 
-    req_per_s: raw capacity that serves them; 0 = unknown. cv: coefficient of variation of the gaps
-    between them (1: Poisson).
+    req_per_s: raw capacity of the instances that serve the arrivals; 0 = unknown. cv: coefficient
+    of variation of the gaps between arrivals (1: Poisson).
     """
 
     req_per_s: float = 0.0
@@ -123,11 +124,11 @@ class Arrivals:
         finite("arrivals.cv", self.cv, 0.01, 100.0)
 
     def instance_cv(self, req_per_s: float) -> float:
-        """The CV of the gaps at one instance that serves `req_per_s` of the total.
+        """The CV of the gaps at one instance with `req_per_s` of the total rate.
 
-        Weighted round robin gives the instance every n-th request, n = total / its own rate; n gaps
-        in a row vary by cv / sqrt(n). So two instances have smoother arrivals than one and share a
-        burst.
+        Weighted round robin sends the instance every n-th request, with n = total rate / rate of
+        the instance. The sum of n gaps varies by cv / sqrt(n). Therefore the arrivals at each of
+        two instances are smoother than those at one, and the two share a burst.
         """
         if self.req_per_s <= 0.0:
             return self.cv
