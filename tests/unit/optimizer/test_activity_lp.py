@@ -1,4 +1,5 @@
-"""The most work for a budget: the paper's worked example, brute force, the paper's search."""
+"""The most work for a budget: the worked example of the paper, brute force, and the search of the
+paper."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ from streams.cli.plan_budget import how_far
 
 
 def one_each(rates: np.ndarray, **rest: object) -> MixProblem:
-    """Activities on one configuration each."""
+    """A problem in which each activity uses one configuration."""
     busy, type_of, _ = alone(rates)
     return MixProblem(busy=busy, type_of=type_of, **rest)  # type: ignore[arg-type]
 
 
 def proportional_fractions(problem: MixProblem, copies: np.ndarray) -> np.ndarray:
-    """Each type spread over the copies by their rates for it (Demystifying sec. 4.2, 1 and 2)."""
+    """Fractions that spread each type over the copies in proportion to their rates for the type
+    (Demystifying sec. 4.2, cases 1 and 2)."""
     weight = (copies @ (problem.busy > 0.0)) / problem.busy.max(axis=0)
     total = np.bincount(problem.type_of, weights=weight)
     return np.asarray(weight / total[problem.type_of])
@@ -60,7 +62,7 @@ EXAMPLE = one_each(
     ("copies", "makespan_s"), [([1, 1, 1, 0], 44.05), ([1, 2, 0, 0], 35.24), ([1, 0, 0, 1], 30.94)]
 )
 def test_cases_1_and_2_of_the_worked_example(copies: list[int], makespan_s: float) -> None:
-    """Requests in proportion to speed: the paper's 44.05, 35.24 and 30.94 s."""
+    """Requests are spread in proportion to speed: the paper states 44.05, 35.24 and 30.94 s."""
     counts = np.array(copies)
     mix = work_of(EXAMPLE, counts, proportional_fractions(EXAMPLE, counts))
     assert mix is not None
@@ -68,7 +70,8 @@ def test_cases_1_and_2_of_the_worked_example(copies: list[int], makespan_s: floa
 
 
 def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
-    """The paper rounds its fractions to 15% and 85% and gets 28.67 s; 5/34 is exact: 28.4314 s."""
+    """The paper rounds its fractions to 15% and 85% and states 28.67 s; the exact fraction 5/34
+    gives 28.4314 s."""
     mix = most_work(EXAMPLE)
     assert isinstance(mix, Mix)
     assert mix.solved
@@ -84,7 +87,8 @@ def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -> None:
-    """All counts of copies tried, the best assignment to each by a linear program."""
+    """The brute force tries all counts of copies and finds the best assignment for each with a
+    linear program."""
     problem = _random(seed)
     best = 0.0
     for counts in product(range(5), repeat=3):
@@ -119,7 +123,7 @@ def test_a_search_that_time_ends_does_not_say_that_there_is_no_plan() -> None:
 
 
 def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that ends before its first relaxation has a plan and no bound."""
+    """If the search ends before its first relaxation, it has a plan but no bound."""
     run = activity_lp._Form._run
 
     def unbounded(*asked: object) -> object:
@@ -137,7 +141,7 @@ def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
-    """The same GPU at two prices: money is not spent for nothing."""
+    """The same GPU is offered at two prices: the plan takes the lower price."""
     problem = one_each(
         rates=np.array([[1.0, 1.0], [1.0, 1.0]]),
         work=np.array([80.0, 20.0]),
@@ -153,7 +157,7 @@ def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
 
 
 def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None:
-    """Asked for what 8 USD/h reach, the cheapest plan costs 8 USD/h."""
+    """The cheapest plan for the rate that 8 USD/h achieve costs 8 USD/h."""
     best = most_work(EXAMPLE)
     assert isinstance(best, Mix)
     free = replace(EXAMPLE, budget_usd_per_h=np.inf)
@@ -165,7 +169,7 @@ def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None
 
 
 def test_round_robin_does_less_than_assignment_by_type() -> None:
-    """The value of the assignment on the worked example."""
+    """Round robin does less work than the optimal assignment in the worked example."""
     copies = np.array([1, 0, 0, 1])
     best, even = work_of(EXAMPLE, copies), work_of(EXAMPLE, copies, even_fractions(EXAMPLE, copies))
     assert best is not None
@@ -174,14 +178,15 @@ def test_round_robin_does_less_than_assignment_by_type() -> None:
 
 
 def test_a_type_that_nothing_serves_has_no_plan() -> None:
-    """It is named, and no plan pretends to serve it."""
+    """The error names the type, and no plan claims to serve it."""
     problem = restricted(EXAMPLE, np.flatnonzero(EXAMPLE.type_of == 0))
     assert problem.unserved.tolist() == [1]
     assert most_work(problem) is Unfound.IMPOSSIBLE
 
 
 def test_a_share_caps_what_some_configurations_serve() -> None:
-    """At most 30% of all work on t1: the rest goes elsewhere, within the budget."""
+    """At most 30% of all work may run on t1: other configurations do the rest, within the
+    budget."""
     mask = (EXAMPLE.busy[:1] > 0.0).astype(float)
     problem = replace(
         EXAMPLE, capped=mask, capped_types=np.ones((1, 2)), capped_share=np.array([0.3])

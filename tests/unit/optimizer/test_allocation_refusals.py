@@ -1,4 +1,4 @@
-"""Numbers that cannot be are refused by name before any solve."""
+"""Impossible numbers are refused by name before any solve."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def problem() -> AllocationProblem:
     "name", ["price_usd_per_h", "available_nodes", "demand_req_per_s", "throughput_0", "K"]
 )
 def test_an_instance_refuses_a_bad_number_by_its_name(name: str, bad: float) -> None:
-    """NaN, infinite and negative prices, availability, demand, throughput and penalty."""
+    """Prices, availability, demand, throughput and penalties may not be NaN, infinite or
+    negative."""
     good = instance()
     if name == "throughput_0":
         change = {"throughput_req_per_s": (np.array([1.0, bad]),)}
@@ -59,7 +60,7 @@ def test_an_instance_refuses_a_bad_number_by_its_name(name: str, bad: float) -> 
 
 
 def test_an_instance_refuses_missing_columns_and_groups() -> None:
-    """Node counts for fewer configurations than prices, or a group without throughputs."""
+    """There are fewer node counts than prices, or a group has no throughputs."""
     with pytest.raises(InvalidValue, match="nodes_0"):
         replace(instance(), nodes=(np.array([[1], [1]], dtype=np.uint8),))
     with pytest.raises(InvalidValue, match="nodes"):
@@ -69,7 +70,7 @@ def test_an_instance_refuses_missing_columns_and_groups() -> None:
 
 
 def test_zero_demand_and_zero_throughput_are_not_demand_and_throughput() -> None:
-    """Zero is refused where a share of it would be divided by nothing."""
+    """Zero is refused, because the solver would divide by it."""
     with pytest.raises(InvalidValue, match="demand_req_per_s"):
         replace(instance(), demand_req_per_s=np.array([0.0]))
     with pytest.raises(InvalidValue, match="throughput_0"):
@@ -95,7 +96,7 @@ def test_zero_demand_and_zero_throughput_are_not_demand_and_throughput() -> None
     ],
 )
 def test_a_problem_refuses_a_bad_number_by_its_name(name: str, bad: float) -> None:
-    """The general form, every array of numbers in it."""
+    """Every array of numbers in the general form of the problem is checked."""
     values = getattr(problem(), name).copy()
     values[0] = bad
     with pytest.raises(InvalidValue, match=rf"{name}\[0\]"):
@@ -103,7 +104,7 @@ def test_a_problem_refuses_a_bad_number_by_its_name(name: str, bad: float) -> No
 
 
 def test_a_problem_refuses_rows_that_do_not_exist() -> None:
-    """Offsets that do not end with the entries, and row numbers out of range."""
+    """The offsets do not end with the number of entries, or row numbers are out of range."""
     with pytest.raises(InvalidValue, match="serve_indptr"):
         replace(problem(), serve_indptr=np.array([0, 1, 3]))
     with pytest.raises(InvalidValue, match="use row"):

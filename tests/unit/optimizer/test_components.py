@@ -1,4 +1,4 @@
-"""Parts of a problem that have nothing to do with each other."""
+"""Independent parts of a problem: they share no row and no resource."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
 
-TWO = AllocationProblem(  # columns 0, 2 serve row 0 from resource 1; column 1 row 1 from resource 0
+TWO = AllocationProblem(  # columns 0 and 2: row 0, resource 1; column 1: row 1, resource 0
     cost_usd_per_h=np.array([1.0, 2.0, 3.0]),
     upper=np.full(3, np.inf),
     serve_indptr=np.array([0, 1, 2, 3]),
@@ -36,7 +36,7 @@ def test_what_shares_no_row_is_apart_and_what_does_is_together() -> None:
 
 
 def test_a_part_that_is_short_costs_the_others_nothing() -> None:
-    """Row 1 gets two of three, and row 0 all of its four for the three of one large one."""
+    """Row 1 gets two of the three units that it needs; row 0 still gets all of its demand."""
     got = solve(TWO, SolveOptions())
     assert got.status is Status.BEST_EFFORT
     assert got.counts.tolist() == [0, 2, 1]
@@ -51,7 +51,8 @@ def test_a_row_that_nothing_serves_is_no_ones_loss() -> None:
 
 
 def test_a_row_gets_what_the_shortest_of_its_class_cannot_use() -> None:
-    """Of two units, row 1 can have no more than half of its need, which its ceiling forbids."""
+    """A ceiling limits one row of the class to a third of its need; the other row gets its full
+    need."""
     problem = replace(SHARED, upper=np.array([np.inf, 1.0, 0.0]), capacity=np.array([5.0, 0.0]))
     got = solve(problem, SolveOptions())
     assert got.counts.tolist() == [4, 1, 0]

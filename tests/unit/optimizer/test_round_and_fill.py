@@ -1,4 +1,4 @@
-"""A plan without a search: it fits, and takes what there is."""
+"""A plan without a search: the plan fits and uses the available capacity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def test_the_row_that_lacks_most_comes_first_until_nothing_fits() -> None:
 
 
 def test_what_serves_most_of_what_is_missing_for_its_cost_is_taken() -> None:
-    """The large column is the cheapest per request/s, but far more than is missing at the end."""
+    """The large column is the cheapest per request/s, but it serves far more than the last missing
+    unit."""
     large, small = (4.0, 9.0, {0: 5.0}, {0: 1.0}), (1.0, 9.0, {0: 1.0}, {0: 1.0})
     problem = columns([large, small], [6.0], [9.0])
     assert filled(problem, np.zeros(2, dtype=np.int64), np.array([0]), np.ones(1)).tolist() == [
@@ -26,7 +27,8 @@ def test_what_serves_most_of_what_is_missing_for_its_cost_is_taken() -> None:
 
 
 def test_parts_are_rounded_so_that_what_runs_has_its_node_and_the_nodes_fit() -> None:
-    """2.5 nodes of 4 GPUs, room for two: fewer are run and no GPU is used that is not there."""
+    """The relaxation has 2.5 nodes of 4 GPUs and only two nodes exist: the rounded plan uses only
+    the GPUs of two nodes."""
     node, runs = (1.0, 9.0, {}, {0: -4.0, 1: 1.0}), (0.1, 99.0, {0: 1.0}, {0: 1.0})
     problem = columns([node, runs], [20.0], [0.0, 2.0])
     got = rounded(problem, np.array([2.5, 10.0]))

@@ -1,4 +1,4 @@
-"""Behaviour of the allocation solver beyond the optimum: classes, rows of other kinds, limits."""
+"""The allocation solver beyond the optimum: priority classes, rows of other kinds, and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.property.optimizer.test_allocation_bruteforce import columns
 
 
 def two_classes(capacity: float) -> AllocationProblem:
-    """Row 0 in class 0, row 1 in class 1; each instance takes one unit of the same capacity."""
+    """Row 0 in class 0 and row 1 in class 1; each instance takes one unit of a common capacity."""
     return AllocationProblem(
         cost_usd_per_h=np.array([1.0, 1.0]),
         upper=np.full(2, np.inf),
@@ -40,7 +40,8 @@ def two_classes(capacity: float) -> AllocationProblem:
 
 
 def test_the_more_important_class_is_served_first() -> None:
-    """Six units for eight wanted: class 0 gets all of its four, class 1 the two that are left."""
+    """There are six units and the demand is eight: class 0 gets all of its four, class 1 the
+    remaining two."""
     got = solve(two_classes(6.0), SolveOptions())
     assert got.status is Status.BEST_EFFORT
     assert got.counts.tolist() == [4, 2]
@@ -49,8 +50,8 @@ def test_the_more_important_class_is_served_first() -> None:
 
 
 def test_a_row_that_follows_one_that_goes_short_asks_for_its_share_of_what_that_gets() -> None:
-    """Six units for ten wanted, half of it dear: three of the dear ones, where all six would fit.
-    Of two rows the one that goes short first asks for less."""
+    """Row 1 requires half of the capacity of row 0 in expensive units. Row 0 gets six of ten units,
+    so row 1 requires three expensive units, not five."""
     dear, cheap = (3.0, np.inf, {0: 1.0, 1: 1.0}, {0: 1.0}), (1.0, np.inf, {0: 1.0}, {0: 1.0})
     alone = columns([dear, cheap], [10.0, 5.0], [6.0], [0, 1])
     assert solve(alone, SolveOptions()).counts.tolist() == [5, 1]
@@ -61,7 +62,7 @@ def test_a_row_that_follows_one_that_goes_short_asks_for_its_share_of_what_that_
     assert got.served_fraction == pytest.approx([0.6, 1.0])
     assert (
         solve(replace(problem, follows=(Follows(1, 0, 0.5, -3.5),)), SolveOptions()).counts[0] == 0
-    )  # as much of it is there already
+    )  # 3.5 units already exist
     enough = replace(problem, capacity=np.array([10.0]))
     assert solve(enough, SolveOptions()).counts.tolist() == [5, 5]
     with pytest.raises(InvalidValue, match="earlier class"):
@@ -69,14 +70,15 @@ def test_a_row_that_follows_one_that_goes_short_asks_for_its_share_of_what_that_
 
 
 def test_enough_capacity_leaves_no_row_short_and_none_binding() -> None:
-    """Ten units for eight wanted."""
+    """There are ten units, and the demand is eight."""
     got = solve(two_classes(10.0), SolveOptions())
     assert got.status is Status.OPTIMAL
     assert got.counts.tolist() == [4, 4]
 
 
 def test_a_budget_and_a_floor_are_rows_like_any_other() -> None:
-    """A budget row (its use is the price) makes the cheap pair win; a floor row asks for two."""
+    """The budget is a resource whose use is the price, so the cheap column is chosen; a floor row
+    requires two instances."""
     problem = AllocationProblem(
         cost_usd_per_h=np.array([3.0, 1.0]),
         upper=np.full(2, 5.0),
@@ -109,7 +111,7 @@ def made(seed: int, scarcity: float) -> TemplateProblem:
 
 
 def test_a_plan_that_fits_and_its_bound_come_when_time_runs_out() -> None:
-    """A clock that advances by one at each look."""
+    """The clock advances by one second at each reading."""
     problem, _ = columns_of(made(2, 0.4))
     looks = itertools.count(1.0)
     options = SolveOptions(gap=1e-9, time_limit_s=14.5, elapsed_s=lambda: next(looks))
@@ -126,7 +128,7 @@ def test_without_time_what_runs_stays_and_without_that_a_filled_plan_comes() -> 
     over = SolveOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
     filled = solve(problem, over)
     assert filled.status is Status.BEST_EFFORT
-    assert filled.counts.tolist() == [4, 2]  # the first class, then the rest
+    assert filled.counts.tolist() == [4, 2]  # the first class first, then the other one
     assert filled.limits_hit == ("wall_clock",)
     runs = solve(problem, SolveOptions()).counts
     got = solve(problem, over, runs)
@@ -135,8 +137,8 @@ def test_without_time_what_runs_stays_and_without_that_a_filled_plan_comes() -> 
 
 
 def test_a_small_part_beside_a_large_one_gets_as_much_time_as_it_needs() -> None:
-    """Its share of the 2,000 columns is a second, and each look at the clock takes that long. What
-    serves most of it for its cost leaves no room for the rest."""
+    """Its share of the 2,000 columns corresponds to one second, and each reading of the clock takes
+    one second. The column that serves most for its cost leaves no room for the remaining demand."""
     rng = random.Random(1)
     small = [(1.0, 5.0, {0: 5.0}, {0: 4.0}), (1.0, 5.0, {0: 3.0}, {0: 3.0})]
     large = [
@@ -163,7 +165,8 @@ def test_a_row_that_nothing_can_serve_takes_no_time_and_hits_no_limit() -> None:
 def test_a_class_that_can_be_served_is_served_whatever_the_plan_begins_with(
     start: list[int] | None,
 ) -> None:
-    """9.995 of 10 is within the precision of a fraction, and there is room for the rest."""
+    """9.995 of 10 counts as fully served within the precision of a fraction, but there is room for
+    the missing 0.005."""
     kept, little, other = (
         (1.0, 1.0, {0: 9.995}, {0: 1.0}),
         (1.0, 5.0, {0: 0.1}, {0: 1.0}),
@@ -176,7 +179,8 @@ def test_a_class_that_can_be_served_is_served_whatever_the_plan_begins_with(
 
 
 def test_a_search_says_whether_time_or_work_ended_it() -> None:
-    """Half of each of four sums of 30 numbers: far more than 0.2 s of work."""
+    """The problem is to halve four sums of 30 numbers at once, which takes far longer than 0.2
+    s."""
     rng = random.Random(5)
     sums = [[float(rng.randint(1, 99)) for _ in range(30)] for _ in range(4)]
     half = [float(sum(row) // 2) for row in sums]
@@ -190,7 +194,7 @@ def test_a_search_says_whether_time_or_work_ended_it() -> None:
 def test_the_relaxation_is_solved_where_the_search_ends_without_a_proof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A search that proves its plan has a bound that is no lower."""
+    """A search that proves its plan optimal does not need the relaxation."""
     solved = []
 
     def counted(*args: object) -> object:
@@ -213,7 +217,8 @@ def test_the_relaxation_is_solved_where_the_search_ends_without_a_proof(
 def test_where_columns_are_left_out_those_stay_that_serve_the_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The node costs most, and without it nothing runs; of its GPUs the dear column makes most."""
+    """The node costs most, but no other column works without it; the expensive column serves most
+    per GPU of the node."""
     monkeypatch.setattr(best_effort, "MIP_COLUMNS", 2)
     cheap = [(0.1, 9.0, {0: 1.0}, {0: 1.0})] * 5
     node, dear = (10.0, 1.0, {}, {0: -8.0}), (5.0, 9.0, {0: 3.0}, {0: 1.0})
@@ -224,7 +229,8 @@ def test_where_columns_are_left_out_those_stay_that_serve_the_most(
 
 
 def test_what_a_tight_budget_serves_is_proven_with_little_work() -> None:
-    """Twelve rows share the money for 60%: unlike sizes, so that it matters what is rounded."""
+    """Twelve rows share a budget for 60% of the demand; column sizes differ, so that rounding
+    matters."""
     rng = random.Random(3)
     sizes = [(row, size, rng.uniform(0.8, 1.2)) for row in range(12) for size in (1, 2, 4, 8)]
     offers = [(size * dear, 99.0, {row: size * 0.9}, {0: size * dear}) for row, size, dear in sizes]
@@ -235,7 +241,8 @@ def test_what_a_tight_budget_serves_is_proven_with_little_work() -> None:
 
 
 def tight_budget(rows: int, each: int) -> AllocationProblem:
-    """Many rows of columns of four sizes, and money for about 60% of the demand."""
+    """A problem of `rows` rows, each with `each` columns of four sizes, and a budget for about 60%
+    of the demand."""
     rng = np.random.default_rng(1)
     size = rng.choice([1.0, 2.0, 4.0, 8.0], rows * each)
     price, rate = size * rng.uniform(0.7, 1.3, rows * each), size * rng.uniform(0.7, 1.1, len(size))
@@ -257,7 +264,7 @@ def tight_budget(rows: int, each: int) -> AllocationProblem:
 
 
 def test_a_hundred_rows_get_a_plan_where_no_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look is struck by its limit; each may take longer than the last."""
+    """Every search reaches its time limit; each search may take longer than the previous one."""
     given: list[float] = []
 
     def struck(_: AllocationProblem, __: Floats, limits: Limits, share: float) -> ExactResult:
@@ -298,7 +305,8 @@ def test_a_fraction_whose_look_was_too_short_is_tried_again(
 
 
 def test_what_a_class_has_is_not_given_up_for_another() -> None:
-    """A rounded plan for all rows would serve class 1 too, with less of the smallest of class 0."""
+    """A rounded plan for all rows would serve class 1 too, but would take capacity from the
+    smallest row of class 0."""
     problem = tight_budget(12, 10)
     got = best_effort.most_served(
         replace(problem, priority=np.array([0] * 10 + [1, 2])), SolveOptions()
@@ -309,7 +317,7 @@ def test_what_a_class_has_is_not_given_up_for_another() -> None:
 def test_a_search_whose_time_is_up_takes_one_step_for_each_class_that_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Halving, and each row alone, took a thousand steps and twice the time of an urgent plan."""
+    """The number of fill steps stays at most twice the number of classes."""
     calls = itertools.count()
 
     def counted(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats) -> Ints:

@@ -1,4 +1,4 @@
-"""Plans of whole-node templates: proofs, limits, determinism, and a running fleet."""
+"""Plans of whole-node templates: proofs, limits, determinism, and running fleets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(seed: int, scarcity: float | None, most: int = 120) -> TemplateProblem:
 
 
 def independent_bound(problem: TemplateProblem, mu: Floats, units: int = 600) -> float:
-    """The Lagrangian bound at `mu`, by a plain dynamic program on a coarse grid, rounded up."""
+    """The Lagrangian bound at `mu`, from a simple dynamic program on a coarse grid, rounded up."""
     total = -float((mu * problem.available_nodes).sum())
     for k, demand in enumerate(problem.demand_req_per_s):
         nodes = problem.nodes[k].astype(float)
@@ -57,7 +57,8 @@ def independent_bound(problem: TemplateProblem, mu: Floats, units: int = 600) ->
 
 
 def assert_sound(problem: TemplateProblem, plan: TemplatePlan) -> None:
-    """The plan serves and fits, and costs as much as it says, by an account of its own."""
+    """Assert that the plan serves the demand, fits, and has the cost that it states, calculated
+    independently."""
     cost, served, over = account(problem, plan.rows)
     assert not over
     assert cost == pytest.approx(plan.result.cost_usd_per_h)
@@ -72,7 +73,8 @@ def assert_sound(problem: TemplateProblem, plan: TemplatePlan) -> None:
 def test_bound_and_cost_agree_with_a_plain_mip_and_with_the_multipliers(
     seed: int, scarcity: float | None
 ) -> None:
-    """No bound lies above a plan of another search; the proof of the multipliers holds as well."""
+    """No bound exceeds the cost of a plan from another search, and the multipliers confirm the
+    proof."""
     problem = made(seed, scarcity)
     plan = solve_templates(problem, SolveOptions(gap=0.01))
     assert_sound(problem, plan)
@@ -90,7 +92,8 @@ def test_bound_and_cost_agree_with_a_plain_mip_and_with_the_multipliers(
 
 
 def test_ample_capacity_is_solved_to_optimality() -> None:
-    """Nothing is scarce: groups do not meet, and the cheapest cover of each is exact."""
+    """No resource is scarce: groups do not compete, and the cheapest cover of each group is
+    exact."""
     plan = solve_templates(made(5, None), SolveOptions(gap=0.0))
     assert plan.result.status is Status.OPTIMAL
     assert not plan.node_price_usd_per_h.any()
@@ -105,7 +108,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_every_step_of_the_search_is_reported() -> None:
-    """The bound rises, the cost falls, and no step builds more columns than there are."""
+    """The bound rises, the cost falls, and no step builds more columns than exist."""
     steps: list[Step] = []
     problem = made(1, 0.9)
     plan = solve_templates(problem, SolveOptions(gap=1e-5, on_step=steps.append))
@@ -126,7 +129,7 @@ def test_a_demand_beyond_all_nodes_cannot_be_served() -> None:
 def test_with_too_many_columns_the_lowest_priced_ones_are_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A best effort over some of the columns; its bounds hold for all of them."""
+    """The plan is a best effort over some of the columns; its bounds hold for all columns."""
     problem = made(3, 0.4)
     all_ = solve_templates(problem, SolveOptions(gap=0.01))
     monkeypatch.setattr(templates, "_MOST_COLUMNS", 300)
@@ -139,7 +142,7 @@ def test_with_too_many_columns_the_lowest_priced_ones_are_searched(
 
 
 def looks() -> Callable[[], float]:
-    """A clock that advances by one at each look."""
+    """A clock that advances by one second at each reading."""
     now = [0.0]
 
     def elapsed_s() -> float:
@@ -154,7 +157,8 @@ def looks() -> Callable[[], float]:
 def test_an_answer_with_its_bound_comes_whenever_time_runs_out(
     seed: int, scarcity: float, looks_left: float
 ) -> None:
-    """The plan fits and serves as much as it says, and a cut search says that it was cut."""
+    """The plan fits and serves the fraction that it states, and an interrupted search reports its
+    interruption."""
     problem = made(seed, scarcity)
     options = SolveOptions(gap=1e-9, time_limit_s=looks_left, elapsed_s=looks())
     plan = solve_templates(problem, options)
@@ -165,7 +169,7 @@ def test_an_answer_with_its_bound_comes_whenever_time_runs_out(
 
 
 def test_more_demand_with_a_running_fleet_keeps_most_of_it() -> None:
-    """The start penalty is paid for new instances only, and the bound is that of the change."""
+    """The start penalty applies to new instances only, and the bound includes the penalties."""
     problem = made(11, 1.6, most=150)
     before = solve_templates(problem, SolveOptions(gap=0.001)).rows
     more = replace(problem, demand_req_per_s=1.02 * problem.demand_req_per_s)

@@ -1,4 +1,4 @@
-"""Sizes from a Hugging Face config.json: what publishers state comes out of the keys."""
+"""Sizes from a Hugging Face config.json: they equal the sizes that publishers state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_the_same_sizes_come_from_a_config_as_stand_written_out_in_the_catalogue
 
 
 def test_a_mixture_of_experts_with_latent_attention() -> None:
-    """DeepSeek-V3: 671B, 37B active, 576 numbers of latent cache per layer and token."""
+    """DeepSeek-V3 has 671B parameters, 37B of them active, and 576 latent cache numbers per layer
+    and token."""
     config = {
         "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
         "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
@@ -61,7 +62,7 @@ def test_a_mixture_of_experts_with_latent_attention() -> None:
 
 
 def test_a_sliding_window_in_most_layers() -> None:
-    """Gemma 3: five of six layers see 1,024 tokens."""
+    """In Gemma 3 five of six layers see 1,024 tokens."""
     found = from_config(
         "x",
         {**DENSE, "model_type": "gemma3_text", "num_hidden_layers": 48, "sliding_window": 1024},

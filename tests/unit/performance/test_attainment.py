@@ -28,7 +28,7 @@ L4, L40S = NodeSlice(catalog.gpu("L4"), 1), NodeSlice(catalog.gpu("L40S"), 1)
 MINI_SLO, CODE_SLO = Slo(1000.0, 50.0), Slo(2000.0, 80.0)
 CHAT = Lengths.expected(1155.0, 211.0)
 SHORT = Lengths.expected(400.0, 120.0, cv=0.7)
-LONG = Lengths.expected(2000.0, 211.0, cv=1.6)  # 95% are below 7,300 tokens
+LONG = Lengths.expected(2000.0, 211.0, cv=1.6)  # 95% of prompts are below 7,300 tokens
 
 
 def capacity(
@@ -46,14 +46,15 @@ def predicted_share(times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: flo
 
 
 def alone(model: ModelSpec, node: NodeSlice, slo: Slo, lengths: Lengths) -> float:
-    """Share of requests that attain where each is alone on the instance."""
+    """The share of requests that attain the SLO if each is alone on the instance."""
     return predicted_share(step_times(model, node, Phase.AGGREGATED, PROFILE), slo, lengths, 0.0)
 
 
 def served_share(
     times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: float, seed: int
 ) -> float:
-    """Share that attains in the Batcher, of independent requests of lognormal lengths."""
+    """The share of requests that attain the SLO in the Batcher; requests are independent, with
+    lognormal lengths."""
     random, count = np.random.default_rng(seed), 2500
     arrivals = np.cumsum(random.exponential(1e3 / req_per_s, count))
     sigma = np.sqrt(np.log(2.0))
@@ -86,7 +87,7 @@ def served_share(
 def test_at_the_planned_load_the_percentile_attains(
     model: ModelSpec, node: NodeSlice, slo: Slo, percentile: float
 ) -> None:
-    """The Batcher attains the declared percentile at the planned load."""
+    """In the Batcher the declared percentile of requests attains the SLO at the planned load."""
     found = capacity(model, node, slo, CHAT, percentile)
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
     planned = 0.8 * found.req_per_s
@@ -101,7 +102,7 @@ def test_at_the_planned_load_the_percentile_attains(
 def test_the_default_utilization_leaves_to_the_percentile_what_to_size_for(
     percentile: float,
 ) -> None:
-    """The declared percentile changes the capacity also of engines that attain nearly up to
+    """The declared percentile also changes the capacity of engines that attain the SLO nearly up to
     saturation."""
     llama = catalog.quantized(catalog.model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
     node, slo = NodeSlice(catalog.gpu("H100"), 4), Slo(2000.0, 60.0)
@@ -130,13 +131,14 @@ def test_the_percentile_sets_the_capacity() -> None:
 
 
 def test_long_prompts_are_out_of_reach_of_a_small_gpu_and_the_rate_says_so() -> None:
-    """One prompt in ten alone takes longer than the TTFT on an L4; on an L40S one in sixty."""
+    """Even alone, one prompt in ten takes longer than the TTFT limit on an L4, and one in sixty on
+    an L40S."""
     small, large = capacity(MINI, L4, MINI_SLO, LONG), capacity(MINI, L40S, MINI_SLO, LONG)
     assert (small.req_per_s, small.bound_by) == (0.0, "ttft")
     assert 0.85 < alone(MINI, L4, MINI_SLO, LONG) < 0.95
     assert large.req_per_s > 0.5
     assert alone(MINI, L40S, MINI_SLO, LONG) > 0.97
-    # Mean lengths would have it served.
+    # With mean lengths alone the estimate would be above 0.
     assert capacity(MINI, L4, MINI_SLO, Lengths(2000.0, 211.0)).req_per_s > 0.0
 
 
@@ -181,7 +183,8 @@ def test_a_tpot_that_no_batch_keeps_is_called_tpot() -> None:
 
 
 def test_requests_beyond_the_memory_are_called_memory() -> None:
-    """The L40S holds three requests of 8,000 tokens: 28,000 tokens fit next to the weights."""
+    """The L40S has room for 28,000 tokens of KV cache next to the weights: three requests of 8,000
+    tokens."""
     found = capacity(CODE, L40S, Slo(6e4, 1e3), Lengths(8_000.0, 211.0))
     assert found.req_per_s > 0.0
     assert found.bound_by == "memory"
@@ -202,7 +205,8 @@ def test_each_half_of_a_pair_is_bound_by_its_own_limit(phase: Phase, half: str) 
 
 @pytest.mark.parametrize("lengths", [Lengths(1155.0, 211.0), Lengths.expected(400.0, 120.0, 0.7)])
 def test_the_percentile_holds_where_a_hundred_decode_together(lengths: Lengths) -> None:
-    """They miss together, so a short sample holds too few independent batches."""
+    """A hundred requests in one batch miss together, so a short sample has too few independent
+    batches."""
     llama, h100 = catalog.model("meta-llama/Llama-3.1-8B"), NodeSlice(catalog.gpu("H100"), 1)
     slo = Slo(500.0, 20.0)
     found = capacity(llama, h100, slo, lengths, 0.99, Phase.DECODE)

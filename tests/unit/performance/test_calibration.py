@@ -1,4 +1,4 @@
-"""Fitting: known factors are found again, bad points do not bend it, tables interpolate."""
+"""Fits: they recover known factors and resist bad points, and tables interpolate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRUTH = replace(
 
 
 def _steps(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
-    """Timed passes as they would be measured if `truth` were exact."""
+    """Timed passes as a measurement would give them if `truth` were exact."""
     points = []
     for tp, length, batch, first in product((1, 2), (128, 1024, 8192), (1, 8, 64), (True, False)):
         blank = MeasuredPoint(
@@ -131,7 +131,8 @@ def test_a_measured_batch_is_preferred_and_neighbours_follow_it() -> None:
 
 
 def test_leaving_one_out_never_sees_the_model_on_that_gpu() -> None:
-    """The 8B points on an H100 are made wrong: left out, the estimate cannot follow them."""
+    """The points of the 8B model on an H100 are wrong on purpose: an estimate that leaves them out
+    does not follow them."""
     honest = _steps(LLAMA_70B, H100, TRUTH) + _steps(LLAMA, A100, TRUTH)
     wrong = [
         replace(p, ttft_ms=p.ttft_ms and 2 * p.ttft_ms, tpot_ms=p.tpot_ms and 2 * p.tpot_ms)

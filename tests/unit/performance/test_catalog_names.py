@@ -1,4 +1,4 @@
-"""Names people use, and the entry of the catalogue that each of them means."""
+"""Common names of models and GPUs, and the catalogue entry of each name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of a benchmark against a simulation of it, iteration by iteration."""
+"""Estimates of a benchmark, compared with a simulation of each of its iterations."""
 
 from __future__ import annotations
 
@@ -114,14 +114,15 @@ def test_work_beyond_the_data_sheet_is_told_from_a_slow_measurement() -> None:
 
 
 def test_a_batch_that_was_not_all_computed_is_beyond_the_peak() -> None:
-    """64 prompts of 512 tokens are 2 x 7e9 x 32768 FLOPs: half a second at peak, not 0.1 s."""
+    """64 prompts of 512 tokens are 2 x 7e9 x 32768 FLOPs: they take 0.5 s at peak, so a measured
+    0.1 s is impossible."""
     batch = _point(512, 128, 64, kind=PointKind.BATCH, ttft_ms=100.0, tpot_ms=20.0)
     assert peak_share(batch) > 1.0
     assert peak_share(replace(batch, ttft_ms=1000.0)) < 1.0
 
 
 def test_an_ideal_gpu_takes_all_of_its_peak() -> None:
-    """Peak share 1 is the roofline without any loss, at its own best batch."""
+    """A peak share of 1 is the roofline without any loss, at the best batch size."""
     lossless = Efficiency(
         gemm=1.0, gemm_low=1.0, expert_gemm=1.0, attention=1.0, weights=1.0, kv=1.0, experts=1.0,
         link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,

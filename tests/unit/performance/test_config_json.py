@@ -1,4 +1,4 @@
-"""A config.json may hold anything: it is read, or refused with the key."""
+"""Any content of a config.json is either read or refused with the name of the key."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read(config: object) -> ModelSpec | None:
 def test_any_values_and_any_keys_missing_are_read_or_refused(
     odd: dict[str, object], missing: set[str]
 ) -> None:
-    """Never another exception."""
+    """No other exception is raised."""
     read({key: value for key, value in {**PLAIN, **odd}.items() if key not in missing})
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_object_is_refused(text: str) -> None:
 
 
 def test_a_shoal_file_names_the_config_that_cannot_be_read(tmp_path: Path) -> None:
-    """One line, with file, line and key."""
+    """The error is one line with file, line and key."""
     odd = {**PLAIN, "quantization_config": {"quant_method": ["fp8"]}, "num_experts_per_tok": {}}
     (tmp_path / "config.json").write_text(json.dumps(odd))
     (tmp_path / "shoal.yaml").write_text(

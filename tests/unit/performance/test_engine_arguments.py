@@ -1,4 +1,4 @@
-"""Arguments of vLLM that decide memory: counted, or refused by name."""
+"""vLLM arguments that affect memory: each is either modelled or refused by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_what_is_not_counted_is_refused_by_name(args: tuple[str, ...], named: st
 
 
 def test_a_limit_of_the_kv_cache_and_32_bits_count() -> None:
-    """16 bits become 32 for weights and cache, and the cache takes no more than its limit."""
+    """Weights and cache take 32 bits per value instead of 16, and the cache stays within its
+    limit."""
     wide = loaded("--dtype=float32", "--kv-cache-memory-bytes", "1G")
     assert wide.weight_bytes == 2 * LLAMA.weight_bytes
     assert wide.kv_bytes_per_token == 2 * LLAMA.kv_bytes_per_token

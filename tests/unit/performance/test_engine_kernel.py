@@ -1,4 +1,4 @@
-"""The compiled engine against the Batcher, which is what counts."""
+"""The compiled engine, compared with the Batcher as the reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = {
     Phase.PREFILL: engine_kernel.PREFILL,
     Phase.DECODE: engine_kernel.DECODE,
 }
-# model, GPU, phase, req/s, share of the KV cache that is there
+# model, GPU, phase, req/s, available share of the KV cache
 CASES = [
     ("openai/gpt-oss-20b", "L4", Phase.AGGREGATED, 1.5, 1.0),
     ("openai/gpt-oss-20b", "L4", Phase.AGGREGATED, 2.5, 0.2),
@@ -58,7 +58,8 @@ def by_batcher(
     times: StepTimes, phase: Phase, limits: Limits, arrivals: Floats, inputs: Ints, outputs: Ints,
     hold_ms: Floats,
 ) -> tuple[Floats, Floats, int]:  # fmt: skip
-    """First and last token of each request, and preemptions; leases end after hold_ms."""
+    """First and last token time of each request, and preemptions, from the Batcher; KV leases end
+    after `hold_ms`."""
     batcher, seen = Batcher(times, limits), _Recorder(len(arrivals))
     releases: list[tuple[float, int]] = []
     todo = [(float(at), i) for i, at in enumerate(arrivals)]
@@ -86,7 +87,8 @@ def by_batcher(
 def test_the_compiled_engine_serves_as_the_batcher_does(
     name: str, gpu: str, phase: Phase, rate: float, memory: float
 ) -> None:
-    """Jumps over iterations are cut elsewhere, so a request may differ; the distribution not."""
+    """Both engines skip iterations at different points, so single requests may differ, but the
+    distributions agree."""
     times = step_times(
         catalog.model(name), NodeSlice(catalog.gpu(gpu), 1), phase, default_profile()
     )
@@ -146,13 +148,14 @@ def test_the_grid_says_what_the_step_times_say() -> None:
                     )  # fmt: skip
                     wanted = times.mixed_ms(tokens, cached, batch, context)
                     assert mixed == pytest.approx(wanted, rel=0.01)
-        for tokens in (1, 300, 2048):  # known without powers
+        for tokens in (1, 300, 2048):  # exact without powers
             alone = pass_kernel.attention_ms(grid.scalars, tokens, 1.0, 0.0)
             assert grid.dense[1, tokens] == alone
 
 
 def test_the_polynomial_of_one_token_attention_says_what_the_powers_say() -> None:
-    """To one part in a billion, with and without sliding windows, wherever it is used."""
+    """The polynomial agrees to one part in a billion, with and without sliding windows, for all its
+    uses."""
     fitted = 0
     for name, gpu, gpus in (("openai/gpt-oss-20b", "L4", 1), ("meta-llama/Llama-2-70b", "A100", 4)):
         node = NodeSlice(catalog.gpu(gpu), gpus)

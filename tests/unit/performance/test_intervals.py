@@ -1,4 +1,4 @@
-"""Intervals hold for points of models that did not make them."""
+"""Intervals cover the points of models that did not contribute to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def point(model: str, ttft_ms: float, tpot_ms: float, load: float = 8.0) -> Meas
 
 
 def pairs(models: int, each: int, seed: int = 1) -> list[EstimatedPoint]:
-    """Estimates of 100 and 10 ms; what was measured spreads by 20% around them."""
+    """Estimates of 100 and 10 ms, with measurements that scatter by 20% around them."""
     chance = random.Random(seed)
     return [
         (
@@ -67,14 +67,16 @@ def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
 
 
 def test_a_server_that_admits_fewer_than_are_under_way_is_told_by_its_first_tokens() -> None:
-    """512 under way, 128 slots: the others wait for whole answers, not for prompts."""
+    """512 requests are in flight on 128 slots: the other requests wait for whole answers, not for
+    prompts."""
     usual = estimate_point(point("m", 1.0, 1.0, load=64.0), default_profile())
     assert not waits_for_slots(point("m", usual.ttft_ms, usual.tpot_ms, load=64.0))
     assert waits_for_slots(point("m", 30_000.0, 10.0, load=512.0))
 
 
 def test_models_that_differ_widen_the_interval_until_they_would_have_been_held() -> None:
-    """Eight models, each off by its own factor: quantiles of seven rarely hold the eighth."""
+    """Each of eight models is off by its own factor: quantiles over seven of them rarely cover the
+    eighth."""
     shifted = []
     for number, factor in enumerate((0.6, 0.75, 0.85, 0.95, 1.05, 1.2, 1.4, 1.8)):
         for own, guess in pairs(1, 40, seed=number):

@@ -1,4 +1,5 @@
-"""Hybrid models, sparse configurations and Mistral's own form: layers counted by their kind."""
+"""Hybrid models, sparse configurations and the Mistral file format: each kind of layer is counted
+separately."""
 
 from __future__ import annotations
 
@@ -149,7 +150,7 @@ def test_each_sequence_has_a_state_in_layers_without_a_growing_cache(
 
 
 def test_the_state_of_sequences_bounds_how_many_an_instance_holds() -> None:
-    """144 MB for each sequence of a 9B model."""
+    """Each sequence of a 9B model has a state of 144 MB."""
     small = from_config("x", {**NEMOTRON, "max_position_embeddings": 131072})
     node = NodeSlice(catalog.gpu("L40S"), 1)
     times = step_times(small, node, Phase.AGGREGATED, default_profile())

@@ -1,4 +1,5 @@
-"""Requests longer than a server's context do not exist; the means are of those that do."""
+"""No request exceeds the context of its server, and the declared means apply to requests within the
+context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Slices of GPUs: NVIDIA's names of profiles, and the share of the GPU that each is."""
+"""MIG slices of GPUs: the profile names of NVIDIA, and the share of the GPU that each profile
+has."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_profiles_have_the_names_of_nvidias_guide(gpu: str, names: str) -> None:
     "name", ["H100/3g.40gb", "h100/3g.40gb", "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", "H100/3g.40gb+me"]
 )
 def test_a_slice_has_its_share_of_compute_memory_and_bandwidth(name: str) -> None:
-    """3 of 7 compute slices and 4 of 8 memory slices."""
+    """The profile has 3 of 7 compute slices and 4 of 8 memory slices."""
     whole, found = catalog.gpu("H100"), catalog.gpu(name)
     assert found.name == "H100-SXM/3g.40gb"
     assert found.bf16_tflops == pytest.approx(whole.bf16_tflops * 3 / 7)

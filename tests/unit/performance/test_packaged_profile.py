@@ -1,7 +1,8 @@
-"""The packaged profile against samples of measurements, to notice changes that make it worse.
+"""The packaged profile, compared with samples of measurements, so that a change that makes it worse
+fails.
 
-The samples belong to the points that it was fitted to; `shoal profile evaluate --leave-one-out`
-gives the errors for held-out models, and the documentation states them.
+The samples belong to the points to which the profile was fitted. `shoal profile evaluate
+--leave-one-out` gives the errors for held-out models, and the documentation states them.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ def test_half_of_the_measured_batches_predict_the_others() -> None:
 
 
 def test_what_is_uncertain_is_said() -> None:
-    """GPUs never measured and large mixtures of experts; not a dense model on a measured GPU."""
+    """GPUs without measurements and large mixtures of experts are uncertain; a dense model on a
+    measured GPU is not."""
     profile = default_profile()
     dense, large = catalog.model("Qwen/Qwen3-32B"), catalog.model("deepseek-ai/DeepSeek-R1")
     h100, l4 = catalog.gpu("H100"), catalog.gpu("L4")
     assert not profile.uncertain(dense, h100)
     assert profile.uncertain(dense, l4)
     assert profile.uncertain(large, h100)
-    # The L4 has the chip family of the L40S, so it runs with its factors rather than a default.
+    # The L4 has the chip family of the L40S, so the factors of the L40S apply, not a default.
     assert profile.kernels(l4) == profile.kernels(catalog.gpu("L40S"))

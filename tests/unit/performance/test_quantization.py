@@ -1,4 +1,5 @@
-"""Bytes of quantised checkpoints: every method that vLLM loads, and refusals of the rest."""
+"""Bytes of quantised checkpoints: every method that vLLM loads is supported, and all others are
+refused."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 1536, "num_experts": 128, "num_experts_per_tok": 8,
     "vocab_size": 151936, "tie_word_embeddings": False,
 }  # fmt: skip
-# 80 layers of 855,638,016 matrix weights; input and output embeddings stay in BF16.
+# 80 layers of 855,638,016 matrix weights each; input and output embeddings stay in BF16.
 LAYERS = 80 * 855_638_016
 BESIDE = 2 * 2 * 128256 * 8192
 

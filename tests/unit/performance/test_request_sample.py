@@ -1,4 +1,4 @@
-"""The sample of requests that attainment is reckoned on."""
+"""The sample of requests from which attainment is calculated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roofline's terms move the way the hardware does."""
+"""The terms of the roofline change with the hardware as expected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ H100, L4 = catalog.gpu("H100"), catalog.gpu("L4")
 
 
 def test_dense_layer_weights_follow_from_the_architecture() -> None:
-    """Attention with grouped KV heads plus a gated MLP, as in Cauchy eq. 6."""
+    """A layer is attention with grouped KV heads plus a gated MLP, as in Cauchy eq. 6."""
     attention = 2 * 4096 * 4096 + 2 * 4096 * 8 * 128
     assert layer_shape(LLAMA).dense_params == pytest.approx(attention + 3 * 4096 * 14336, rel=1e-3)
 
@@ -71,13 +71,13 @@ def test_fewer_bits_take_less_memory_and_the_embeddings_stay() -> None:
 
 
 def test_prefill_is_never_faster_than_the_gpu_can_compute() -> None:
-    """Cauchy eq. 4 at full peak is a lower bound."""
+    """The time of Cauchy eq. 4 at full peak is a lower bound."""
     floor_ms = 2 * (LLAMA.params - 2 * 4096 * 128256) * 4096 / (H100.bf16_tflops * 1e12) * 1e3
     assert floor_ms < roofline(LLAMA, H100, 1).prefill_ms(4096) < 10 * floor_ms
 
 
 def test_decode_is_never_faster_than_reading_the_weights() -> None:
-    """Cauchy eq. 10 at full bandwidth is a lower bound."""
+    """The time of Cauchy eq. 10 at full bandwidth is a lower bound."""
     floor_ms = (LLAMA.weight_bytes - 2 * 4096 * 128256) / (H100.mem_bw_gb_s * 1e9) * 1e3
     assert floor_ms < roofline(LLAMA, H100, 1).decode_ms(1, 128) < 4 * floor_ms
 
@@ -89,7 +89,7 @@ def test_a_longer_context_and_a_larger_batch_cost_more() -> None:
 
 
 def test_a_sliding_window_saves_half_of_a_long_context() -> None:
-    """GPT-OSS: every other layer sees 128 tokens only."""
+    """In GPT-OSS every other layer sees only 128 tokens."""
     bound = roofline(GPT, H100, 1)
     grows = bound.decode_ms(64, 16384) - bound.decode_ms(64, 8192)
     full = 64 * 8192 * GPT.kv_bytes_per_token / (H100.mem_bw_gb_s * 1e6)
@@ -117,7 +117,7 @@ def test_kv_transfer_is_bytes_over_bandwidth() -> None:
 
 
 def test_a_pass_over_all_layers_is_the_sum_of_its_stages() -> None:
-    """Each stage has an iteration of its own, so its fixed time comes once per stage."""
+    """Each stage has its own iteration, so the fixed time counts once per stage."""
     halves = roofline(LLAMA, H100, 2).prefill_ms(2048, layers=16)
     both = roofline(LLAMA, H100, 2).prefill_ms(2048) + DEFAULT_EFFICIENCY.step_ms
     assert 2 * halves == pytest.approx(both)
@@ -135,13 +135,14 @@ def test_the_stage_table_never_rises_with_layers_nor_with_stages(phase, model) -
 
 
 def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
-    """One stage, all layers: the best batch by brute force over the same sizes."""
+    """One stage with all layers: a brute force over the same batch sizes finds the same best
+    batch."""
     lengths, slo = Lengths(1000, 200), 40.0
     table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, lengths, 1, plain_profile())
     best = 0.0
     for batch in range(1, 513):
         step = roofline(LLAMA, H100, 1).decode_ms(batch, 1100)
-        # The table counts the handing-over latency in pipelines only.
+        # The table counts the hand-over latency in pipelines only.
         if step <= slo and batch * 1100 <= kv_capacity_tokens(LLAMA, H100, 1):
             best = max(best, batch / step * 1e3 / 200)
     assert table[0, 0, -1] == pytest.approx(best, rel=0.05)
@@ -180,7 +181,7 @@ def test_step_times_survive_pickling() -> None:
 
 
 def test_engines_need_no_numpy() -> None:
-    """Simulated engines start fast: the step times must not pull numpy in."""
+    """Simulated engines start fast, because the step times do not import numpy."""
     code = (
         "import sys; from autoscaler.performance import catalog, packaged_profile, step_times;"
         "import autoscaler.serving.engine_setup;"

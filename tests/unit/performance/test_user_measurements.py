@@ -42,8 +42,9 @@ def point(load: float, tokens: float = 1024.0) -> MeasuredPoint:
 def measured_at(
     prefill: float, decode: float, first_token_ms: float | None = None
 ) -> list[MeasuredPoint]:
-    """Points of an engine whose prompts and iterations take these factors longer. first_token_ms:
-    that its host takes, None = as packaged."""
+    """Points of an engine whose prompts and iterations take longer by the factors `prefill` and
+    `decode`. first_token_ms: time of the host before a first token; None = as in the packaged
+    profile."""
     found = []
     for load in (1.0, 4.0, 16.0):
         for tokens in (256.0, 1024.0):
@@ -78,7 +79,7 @@ def test_prompts_of_one_length_say_nothing_of_the_host() -> None:
 
 
 def test_a_measured_table_is_corrected_once() -> None:
-    """The packaged table of the tiny model on a core: factors of 1 leave it as it is."""
+    """Factors of 1 leave the packaged table of the tiny model on a CPU core unchanged."""
     spec, core = catalog.model("shoal/tiny-llama"), catalog.gpu("CPU-core")
     points = [
         replace(point(load, tokens), spec=spec, gpu=core, system="CPU-core")
@@ -119,7 +120,7 @@ def test_passes_of_an_instance_take_the_measured_time() -> None:
 
 
 def test_the_error_is_that_of_points_left_out() -> None:
-    """One point of seven is off by half: it is not explained away."""
+    """One point of seven is off by half, and the stated error includes it."""
     points = measured_at(1.0, 1.0)
     spoilt = [*points, replace(points[0], load=8.0, tpot_ms=1.5 * float(points[0].tpot_ms or 0))]
     assert fit_measurement(spoilt, PROFILE, "2026-11-20").error > 0.02

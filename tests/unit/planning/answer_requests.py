@@ -1,4 +1,4 @@
-"""Requests of the control loop for tests, on pools of one region."""
+"""Plan requests of the control loop for tests, on pools of one region."""
 
 from __future__ import annotations
 

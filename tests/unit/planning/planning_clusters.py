@@ -40,7 +40,7 @@ def service(name: str, source: str, slo: Slo, spot_share: float = 0.0, **more: o
 
 
 def combo(name: str, req_per_s: float, usd_per_h: float, pool_id: str, gpus: int = 1) -> Combo:
-    """An aggregated combo on one slice; `name` is "model:anything"."""
+    """An aggregated combo on one slice; `name` is "model:suffix" with any suffix."""
     member = ComboMember(Phase.AGGREGATED, pool_id, gpus, 1, req_per_s)
     owner, _, _ = name.partition(":")
     region = pool_id.split("/")[0]

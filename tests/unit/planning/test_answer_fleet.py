@@ -62,7 +62,7 @@ def test_all_nodes_lost_is_an_answer(urgency: Urgency, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_lost_nodes_are_replaced_where_others_can_be_had(strategy: str) -> None:
-    """Three of four nodes are left, one more can be rented: the urgent plan replaces the lost
+    """Three of four nodes remain and one more can be rented: the urgent plan replaces the lost
     node."""
     cluster = one_model((L4,))
     each = at(cluster, "m:a1@r/l4/on-demand").req_per_s * 0.8
@@ -140,8 +140,8 @@ def test_planning_again_changes_nothing_where_the_fleet_still_covers(
 
 
 def test_a_saving_smaller_than_the_penalty_of_the_replacement_is_left_alone() -> None:
-    """Spot at 2% below the price of the running nodes does not pay for new starts; at a third below
-    it does."""
+    """Spot nodes at 2% below the price of the running nodes do not justify new starts; at a third
+    below the price they do."""
     cheaper = replace(L4_SPOT, price_usd_per_h=0.98 * 0.85)
     cluster = one_model((L4, cheaper), spot_share=1.0)
     fleet = {"m:a1@r/l4/on-demand": 4}
@@ -176,7 +176,8 @@ def test_a_solver_that_fails_is_an_answer() -> None:
 
 
 def test_what_must_find_room_beside_all_that_runs_waits_for_nobody_to_leave() -> None:
-    """Owned GPUs that n no longer needs are free for m, but only after n has left."""
+    """Model m may use the owned GPUs that model n no longer needs, but only after the instances of
+    n have stopped."""
     owned = pool("r", "h100", "H100", 4, 1, Market.OWNED, 0.0)
     cluster = Cluster((L4, owned), (mini("m"), mini("n")))
     fleet = {"m:a1@r/l4/on-demand": 2, "n:a1@r/h100/owned": 4}
@@ -199,14 +200,14 @@ TOO_DEEP = f"m:{_TWO.format('p1.', 65)}+{_TWO.format('d1.', 65)}"
         (DISAGGREGATED, "none"),  # its engine ran pipelines before
         (TOO_DEEP, "any"),  # its stages hold more layers than the model has
         ("m:a8@r/l40s/on-demand", "none"),  # nodes of the pool had eight GPUs
-        ("m:1a4@r/l40s/on-demand", "none"),  # not written as its name is
-        ("m:c4.llm@r/l40s/on-demand", "none"),  # the model was one of components
+        ("m:1a4@r/l40s/on-demand", "none"),  # the name has another form
+        ("m:c4.llm@r/l40s/on-demand", "none"),  # the model had components
     ],
 )
 def test_a_combo_that_is_not_declared_any_more_does_not_stop_planning(
     urgency: Urgency, running: str, pipelines: str
 ) -> None:
-    """A full plan replaces it; an urgent one keeps it and plans additions."""
+    """A full plan replaces such a combo; an urgent plan keeps it and plans additions."""
     l40s = pool("r", "l40s", "L40S", 4, 8, Market.ON_DEMAND, 7.2)
     model = service("m", "Qwen/Qwen3-32B", Slo(8000.0, 130.0), pipelines=pipelines)
     cluster = Cluster((l40s,), (model, mini("n")))

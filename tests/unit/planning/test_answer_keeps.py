@@ -1,5 +1,4 @@
-"""Instances that may not leave yet are part of the request; replaced instances are part of the
-answer."""
+"""The request names instances that may not stop yet; the answer names replaced instances."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ SMALL, LARGE = f"m:{COMBO}", "m:a1@r/h100/on-demand"
 
 
 def test_a_full_plan_removes_no_more_than_the_request_allows() -> None:
-    """Nine run although one would be enough."""
+    """Nine instances run although one would be enough."""
     cluster = one_model((L4,))
     got = ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}, scale_in_locked=("m",))
     assert dict(got.counts) == {SMALL: 9}
@@ -50,7 +49,8 @@ def test_a_model_without_demand_keeps_what_may_not_leave() -> None:
 
 @pytest.mark.parametrize("priority", [5, 0])
 def test_what_may_not_leave_takes_nothing_from_what_another_needs(priority: int) -> None:
-    """The price rose: the budget holds eleven of fourteen nodes. `hi` needs two of its ten."""
+    """The price rose, so the budget pays for eleven of fourteen nodes. Model `hi` needs two of its
+    ten nodes."""
     pool = replace(L4, max_nodes=20, price_usd_per_h=1.0)
     models = (mini("hi", priority=priority), mini("lo"))
     cluster = Cluster((pool,), models, Policy(budget_usd_per_h=11.0))
@@ -78,7 +78,8 @@ def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> Non
 
 
 def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
-    """As long as both models keep their capacity, the best answers cost as little as the others."""
+    """As long as both models keep their capacity, thresholds for the best answers cost no more than
+    others."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
@@ -95,8 +96,8 @@ def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
 
 
 def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
-    """A search that uses its whole time limit leaves the same time to the next one, and to the plan
-    of the instances that may not leave yet."""
+    """A search that uses all of its time leaves an equal time to the next search, and to the plan
+    that keeps the instances that may not stop yet."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
@@ -121,8 +122,8 @@ def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
 
 
 def test_urgent_additions_that_would_replace_what_runs_are_named_with_it() -> None:
-    """Many small nodes cost more than one large node, which is rented at once; the small ones stay
-    in the answer as the replaced instances."""
+    """Many small nodes cost more than one large node. The large node is rented at once, and the
+    answer lists the small ones as replaced instances."""
     cluster = one_model((replace(L4, max_nodes=60), H100))
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": wanted}, {SMALL: 20})
@@ -141,7 +142,8 @@ def test_a_ceiling_that_leaves_no_room_beside_what_runs_means_additions_alone() 
 
 
 def test_where_a_loss_is_to_be_survived_additions_come_alone() -> None:
-    """Proving a whole fleet that survives one takes longer than a surge allows."""
+    """The proof for a whole fleet that survives the loss of a node takes longer than a surge
+    allows."""
     cluster = one_model((replace(L4, max_nodes=60), H100), survive="one-node")
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     assert ask(cluster, URGENT, {"m": wanted}, {SMALL: 20}).replaced == ()
@@ -149,7 +151,7 @@ def test_where_a_loss_is_to_be_survived_additions_come_alone() -> None:
 
 @dataclass
 class _Stopped:
-    """Reaches its limit in each search for a whole fleet."""
+    """A strategy that reaches its limit in each search for a whole fleet."""
 
     name: str = "shoal"
     asked: list[PlanningProblem] = field(default_factory=list)
@@ -174,7 +176,7 @@ def test_a_replacement_that_is_not_proven_soon_is_not_waited_for() -> None:
 
 
 def test_models_that_serve_enough_give_nothing_up_for_a_replacement() -> None:
-    """The other model's instances would fit on the large node too."""
+    """The instances of the other model would fit on the large node too."""
     pools = (replace(L4, max_nodes=60), H100)
     cluster = Cluster(pools, (mini("m"), mini("n")))
     other = "n:a1@r/l4/on-demand"

@@ -1,4 +1,5 @@
-"""Limits of every answer: spot shares, floors, ceilings, priorities, survival."""
+"""Constraints of every answer: spot shares, floors, ceilings, priorities, and survival of a
+loss."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def test_the_spot_share_yields_where_nothing_else_is_to_be_had_and_that_is_said(
 def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
     urgency: Urgency, running: int
 ) -> None:
-    """Six nodes for a need of ten: three of them may be spot, not one."""
+    """There are six nodes for a need of ten: three of them may be spot, not one."""
     l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
     cluster = one_model((l4, l4_spot), spot_share=0.5)
     fleet = {"m:a1@r/l4/on-demand": running} if running else {}
@@ -87,8 +88,8 @@ def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
 
 @pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
 def test_the_limit_of_spot_binds_only_where_something_off_spot_is_paid_for(market: Market) -> None:
-    """One node of four H100 holds the whole demand. An owned one is free: no spot would replace
-    it."""
+    """One node of four H100 serves the whole demand. If the node is owned, it is free and no spot
+    node replaces it."""
     cluster = one_model((replace(H100, market=market), L4_SPOT), spot_share=0.5)
     wanted = 0.7 * at(cluster, f"m:a1@r/h100/{market}").req_per_s
     got = ask(cluster, FULL, {"m": wanted}, {})
@@ -123,7 +124,7 @@ def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
     cluster = Cluster((replace(L4, max_nodes=4),), (mini("low"), mini("high", priority=10)))
     each = at(cluster, "low:a1@r/l4/on-demand").req_per_s * 0.8
     fleet = {"low:a1@r/l4/on-demand": 4}
-    for step in (1, 2, 3):  # one of four may leave at a time, and there is no room for a fifth
+    for step in (1, 2, 3):  # one of four instances may stop at a time, and no fifth has room
         got = ask(cluster, FULL, {"low": 3.5 * each, "high": 2.5 * each}, fleet)
         fleet = dict(got.counts)
         assert fleet == {"low:a1@r/l4/on-demand": 4 - step, "high:a1@r/l4/on-demand": step}
@@ -135,7 +136,8 @@ def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
 
 
 def test_what_one_of_high_priority_cannot_use_goes_to_its_equals_before_others() -> None:
-    """a is alone on its pool and short; b, its equal, is served in full before low gets any."""
+    """Model `a` has only its own pool and lacks capacity; model `b` of equal priority is fully
+    served before model `low` gets any."""
     other = pool("s", "l4", "L4", 1, 1, Market.ON_DEMAND, 0.85)
     services = (
         mini("low", regions=("r",)),

@@ -1,4 +1,4 @@
-"""SLOs that are out of reach, at the declared lengths or at those measured."""
+"""SLOs that are out of reach, at the declared request lengths or at the measured ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from topics.reason_codes import ReasonCode
 
 
 def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_is_said() -> None:
-    """The declared lengths can be served in time on an L4, prompts of 12,000 tokens cannot."""
+    """An L4 serves the declared lengths within the SLO, but not prompts of 12,000 tokens."""
     cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 80.0)),))
     got = ask(cluster, FULL, {"m": 0.2}, lengths=Lengths(12_000.0, 211.0))
     assert got.outcome is Outcome.BEST_EFFORT
@@ -64,7 +64,8 @@ def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor
 
 
 def test_a_tail_of_requests_that_no_hardware_serves_in_time_leaves_the_others_served() -> None:
-    """Declared so from the start: most prompts attain on an L4, one in five does not."""
+    """The declared lengths contain such requests from the start: on an L4 most prompts attain the
+    SLO, one in five does not."""
     long = Lengths.expected(2500.0, 200.0, cv=1.5)
     some = replace(one_model((L4,), min_instances=1), services=(late_service(long, 1500.0),))
     plan = ask(some, URGENT, {"m": 1.0}, lengths=long)

@@ -57,7 +57,7 @@ def test_urgent_adds_nothing_where_what_runs_is_enough() -> None:
 
 @dataclass
 class Noting:
-    """Shoal's strategy; records the candidates that it gets."""
+    """The strategy of Shoal that also records its candidates."""
 
     offered: dict[str, int] = field(default_factory=dict)
     name: str = "noting"
@@ -71,7 +71,7 @@ class Noting:
 def test_urgent_puts_candidates_together_only_for_models_that_are_short(
     lost: int, chooses: bool
 ) -> None:
-    """Nine L4 are enough for m; one is left after the loss of 11 of the 12 nodes."""
+    """Model m needs nine L4; after the loss of 11 of 12 nodes it has one."""
     request = PlanRequest(
         number=1,
         urgency=URGENT,
@@ -96,7 +96,8 @@ def test_what_runs_is_enough_only_if_its_spot_share_is_kept() -> None:
 
 
 def test_what_runs_is_enough_only_if_it_can_serve_one_request_after_another() -> None:
-    """An L4 attains this SLO only almost idle: a first request every 39 s, which may take 4."""
+    """An L4 attains this SLO only if almost idle: it may get a first request every 39 s, and a
+    request takes up to 4 s."""
     fleet, lengths = {"m:a1@r/l4/on-demand": 1}, Lengths(4000.0, 20.0)
     tight = replace(mini("m", min_instances=1), slo=Slo(2000.0, 100.0))
     got = ask(Cluster((L4, H100), (tight,)), URGENT, {"m": 0.01}, fleet, lengths=lengths)
@@ -126,7 +127,8 @@ def test_an_urgent_addition_that_breaks_the_budget_is_not_made() -> None:
 
 
 def test_the_budget_counts_what_other_models_run() -> None:
-    """Two nodes of n are paid for; of 4 USD/h there is room for two of m, not for four."""
+    """Model n uses two nodes; the budget of 4 USD/h leaves room for two nodes of m, not for
+    four."""
     cluster = Cluster((L4,), (mini("m"), mini("n")), Policy(budget_usd_per_h=4 * 0.85 + 0.1))
     for urgency in (URGENT, FULL):
         got = ask(

@@ -1,4 +1,4 @@
-"""The most work for a budget, as a strategy on the ordinary problem."""
+"""The strategy that does the most work for a budget, on the common planning problem."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_the_policy_chooses_the_strategy() -> None:
 
 
 def test_capacity_follows_the_work_that_is_done_and_stays_within_the_budget() -> None:
-    """Each copy has its part of the plan's value, so the loop's sums are those of the planner."""
+    """Each copy has its part of the plan's value, so the sums of the control loop equal those of
+    the planner."""
     made = solve(cluster(6.0), {"m": 2.0})
     assert made.work is not None
     assert made.cost_usd_per_h <= 6.0
@@ -109,8 +110,8 @@ def test_additions_leave_everything_that_runs() -> None:
 
 
 def test_a_fleet_above_the_budget_is_no_reason_to_fail() -> None:
-    """A price rose, or the budget was lowered: no additions, and the running instances are
-    divided."""
+    """A price rose, or the budget was lowered: the plan adds no instances and divides the running
+    ones among the requests."""
     fleet = {"m:a1@r/l40s/on-demand": 3}
     made = solve(cluster(2.0), {"m": 2.0}, fleet, additions_only=True)
     assert made.counts() == fleet
@@ -125,7 +126,8 @@ def test_the_least_model_goes_without_where_the_budget_does_not_reach_for_all() 
 
 
 def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
-    """70B takes a node of H100 for 20 USD/h, each 8B one L40S for 1.80."""
+    """The 70B model needs a node of H100 for 20 USD/h; each 8B model needs one L40S for 1.80
+    USD/h."""
     big = service("big", architecture=catalog.model("meta-llama/Llama-3.3-70B-Instruct"))
     where = cluster(4.0, service("first", priority=2), replace(big, priority=1), service("small"))
     fast = Pool("r", "h100", catalog.gpu("H100"), 4, 2, Market.ON_DEMAND, 20.0)
@@ -139,7 +141,8 @@ def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
 
 
 def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -> None:
-    """Every instance takes an L40S for 1.80 USD/h: the budget pays for two, and then for three."""
+    """Every instance takes an L40S for 1.80 USD/h: the budget pays first for two, then for
+    three."""
     one = solve(cluster(4.0, service("m", min_instances=3)), {"m": 2.0})
     planned = Reason(ReasonCode.INSTANCES_PLANNED, quantities=(2,))
     assert one.violations == (Reason(ReasonCode.PROMISED_FLOOR, "m", (), (3,), because=(planned,)),)
@@ -176,8 +179,8 @@ def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
 
 
 def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None:
-    """The running fleet stays, and the plan states that time ended the search; without a fleet
-    there is no plan."""
+    """The running fleet stays, and the plan states that time ended the search. Without a running
+    fleet there is no plan."""
     two = cluster(9.0, service("big", priority=1), service("small"))
     demands = {m: Demand(m, 2.0, two.service(m).lengths) for m in ("big", "small")}
     over = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
@@ -195,8 +198,8 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
 def test_nothing_goes_below_its_floor_because_time_ran_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The budget was lowered below the price of the running fleet; a search for all floors takes
-    too long."""
+    """The budget was lowered below the price of the running fleet, and the search for all floors
+    reaches its time limit."""
 
     def late(problem: MixProblem, *rest: float) -> Mix | Unfound:
         return Unfound.LIMIT if problem.copies_min.any() else most_work(problem, *rest)
@@ -206,13 +209,15 @@ def test_nothing_goes_below_its_floor_because_time_ran_out(
     where = cluster(6.0, *services)
     rates = {"m": 1.0, "n": 1.0}
     fleet = {"m:a1@r/l40s/on-demand": 1, "n:a1@r/l40s/on-demand": 3}
-    assert solve(where, rates, fleet).status is PlanStatus.FAILED  # it would have two of n
+    assert (
+        solve(where, rates, fleet).status is PlanStatus.FAILED
+    )  # with more time the plan has two of n
     made = solve(where, rates, dict(fleet, **{"n:a1@r/l40s/on-demand": 1}))
     assert made.work is not None and made.status is PlanStatus.LIMIT
 
 
 def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of six models has its own search, within the same limit."""
+    """Each of six models has its own search, and all searches have one common time limit."""
     asked: list[float] = []
 
     def impossible(problem: MixProblem, seconds: float, *rest: float) -> Unfound:
@@ -230,7 +235,7 @@ def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
     endless = WorkloadType("book", 0.1, Lengths(8000, 100))
-    slo = Slo(50.0, 60.0)  # no GPU here reads 8,000 tokens in 50 ms
+    slo = Slo(50.0, 60.0)  # no declared GPU processes 8,000 tokens in 50 ms
     types = (replace(TYPES[1], share=0.9), endless)
     made = solve(cluster(6.0, service("m", types=types, slo=slo)), {"m": 2.0})
     assert made.work is None or ("m", "book") in made.work.unserved
@@ -238,7 +243,7 @@ def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
 
 
 def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> None:
-    """Stages of one L40S hold layers of 70B and short requests, but no long one."""
+    """Stages of one L40S hold layers of the 70B model and short requests, but no long request."""
     types = (
         WorkloadType("short", 0.9, Lengths(1155, 211)),
         WorkloadType("long", 0.1, Lengths(6000, 1500)),
@@ -271,4 +276,4 @@ def test_an_answer_carries_the_shares_and_goes_over_the_wire() -> None:
     found = answer_request(request, where, default_profile(), strategy_for(where.policy))
     assert found.outcome is not Outcome.NONE
     assert {kind for _, kind, _, _ in found.shares} == {"long", "chat"}
-    assert encode(found)  # plain numbers only: a decision log and a pipe take nothing else
+    assert encode(found)  # plain numbers only: the decision log and the pipe accept no other types

@@ -1,4 +1,4 @@
-"""Candidate combos: they fit, they meet the SLO, and their names describe them."""
+"""Candidate combos fit and meet the SLO, and their names describe them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() 
 
 
 def test_a_demand_that_moves_builds_no_combo_anew() -> None:
-    """As long as the arrivals at each instance stay the same."""
+    """Combos are reused as long as the arrivals at each instance stay the same."""
     cluster = small_cluster()
     mini = cluster.service("mini")
     built = [
@@ -99,7 +99,8 @@ def test_a_model_that_may_not_be_disaggregated_gets_no_pairs() -> None:
 
 
 def test_prefill_and_decode_stand_apart_only_where_the_network_carries_the_cache() -> None:
-    """An L40S node of four makes KV cache of an 8B model at more than 1 Gbit/s, not 400."""
+    """An L40S node of four GPUs produces KV cache of an 8B model at more than 1 Gbit/s, but less
+    than 400 Gbit/s."""
 
     def pairs(gbit_per_s: float) -> list[str]:
         cluster = small_cluster()

@@ -1,4 +1,4 @@
-"""Cells as combos: found, named, valued at another mix, planned, explained, and put on the wire."""
+"""Cells as combos: names, rates at another mix, plans, explanations, and the wire form."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def _plan_request(
 
 
 def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster: Cluster) -> None:
-    """The second plan starts from the first: they differ by the difference between two mixes."""
+    """The second plan starts from the first, and changes only what the change of the mix
+    requires."""
     shoal = strategy("shoal")
     declared = {kind.name: kind.share for kind in _graph(cluster).types}
     first = answer_request(_plan_request(12.0, declared, ()), cluster, default_profile(), shoal)
@@ -172,7 +173,7 @@ def test_a_cell_is_routed_when_every_stage_has_an_instance(cluster: Cluster) -> 
 
 
 def test_a_cell_that_is_partly_ready_gets_its_part_and_keeps_its_paths(cluster: Cluster) -> None:
-    """After a restart the cell has no value yet: then the published routes stay."""
+    """After a restart the cell has no rate yet: until then the published routes stay."""
     cell, group = _placed_cell(cluster)
     many = max(cell.members, key=lambda m: m.count)
     gone = next(p for p in group.placed if p.deployment == many.deployment)

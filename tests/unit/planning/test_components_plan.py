@@ -1,4 +1,5 @@
-"""Plans of component graphs, compared with the paper's program, stated independently in PuLP."""
+"""Plans of component graphs, compared with the program of the paper, written independently in
+PuLP."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def graph(seed: int, rate: float = 3.0, **rest: object) -> ComponentGraph:
 
 
 def papers_program(g: ComponentGraph, gpus: int | None, rate: float | None) -> float:
-    """App. B: least GPUs for a rate, or the largest rate for a number of GPUs."""
+    """The program of App. B: the fewest GPUs for a rate, or the largest rate for a number of
+    GPUs."""
     problem = pulp.LpProblem("b", pulp.LpMinimize if gpus is None else pulp.LpMaximize)
     copies = {
         o.name: problem.add_variable(f"r_{i}", 0, None, cat="Integer")
@@ -75,7 +77,7 @@ def papers_program(g: ComponentGraph, gpus: int | None, rate: float | None) -> f
 
 @pytest.mark.parametrize("seed", range(12))
 def test_both_variants_are_those_of_the_paper(seed: int) -> None:
-    """One kind of GPU at 1 USD/h: least GPUs for a rate, most rate for six GPUs."""
+    """One kind of GPU at 1 USD/h: the fewest GPUs for a rate, and the largest rate for six GPUs."""
     g = graph(seed)
     least = cheapest_for_rate(component_problem((g,), (pool("a100"),)), gap=1e-9)
     assert least.usd_per_h == pytest.approx(papers_program(g, None, g.req_per_s))
@@ -85,7 +87,7 @@ def test_both_variants_are_those_of_the_paper(seed: int) -> None:
 
 
 def test_paths_stay_in_one_region_and_their_shares_sum_to_one() -> None:
-    """Two regions, either too small alone: no request crosses between them."""
+    """Each of two regions is too small alone, and no request crosses between them."""
     g = graph(3)
     pools = (pool("a100", "us", max_nodes=3), pool("a100", "eu", max_nodes=9))
     plan = most_for_budget(component_problem((g,), pools, 12.0))
@@ -112,7 +114,8 @@ def test_spot_carries_no_more_than_its_share() -> None:
 
 
 def test_what_no_pool_can_serve_is_named() -> None:
-    """No A100 is declared; too few are; the budget pays for none."""
+    """The reason is one of three: no A100 is declared, too few are declared, or the budget pays for
+    none."""
     g = graph(1)
     with pytest.raises(InvalidValue, match="components deployed on declared GPUs"):
         component_problem((g,), (pool("l40s"),))

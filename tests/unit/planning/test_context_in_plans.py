@@ -13,7 +13,8 @@ from autoscaler.planning.instances import evaluate_instance
 
 
 def test_long_answers_are_planned_no_longer_than_max_len() -> None:
-    """8,000 tokens on average below 16,384: less spread means more capacity than without a cut."""
+    """Answers have 8,000 tokens on average and at most 16,384: the cut reduces the spread, so
+    capacity is higher."""
     service = Service(
         model="m",
         architecture=catalog.model("meta-llama/Llama-3.1-8B-Instruct"),

@@ -1,4 +1,5 @@
-"""A floor counts instances that can serve, not the cheapest ones that load the model."""
+"""A floor counts instances that can serve, not the cheapest instances that can only load the
+model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV moves over the network that pools declare: the transfer time costs capacity."""
+"""KV cache moves over the declared network of the pools: the transfer time reduces capacity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def on(gb_s: float) -> Cluster:
 
 
 def test_a_slow_network_puts_the_first_token_of_a_decode_instance_out_of_reach() -> None:
-    """1,155 tokens of an 8B model are 151 MB: 1.2 s at 1 Gbit/s, of a TTFT of 1 s."""
+    """1,155 tokens of an 8B model are 151 MB: the transfer takes 1.2 s at 1 Gbit/s, and the TTFT
+    limit is 1 s."""
     spec, node = catalog.model("meta-llama/Llama-3.1-8B"), NodeSlice(catalog.gpu("L40S"), 1)
     lengths, slo = Lengths(1155.0, 211.0), Slo(1000.0, 60.0)
     rates = [
@@ -41,7 +42,7 @@ def test_a_slow_network_puts_the_first_token_of_a_decode_instance_out_of_reach()
 
 
 def test_a_pair_is_worth_less_on_a_slower_network_and_named_pairs_are_found_again() -> None:
-    """At 2.1e9 bytes/s the cache takes 72 ms of the 75 ms that decode has of the TTFT."""
+    """At 2.1e9 bytes/s the transfer takes 72 ms of the 75 ms of the TTFT that decode may use."""
     rates = []
     for gb_s in (50.0, 2.1):
         cluster = on(gb_s)

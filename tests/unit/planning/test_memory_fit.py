@@ -1,5 +1,5 @@
-"""Shoal finds a model that no declared GPU can hold from its declaration, with consistent
-figures."""
+"""From a declaration Shoal detects a model that no declared GPU can hold, and its figures are
+consistent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_weights_alone_too_large(tmp_path: Path) -> None:
 
 
 def test_the_longest_request_too_large_and_what_would_fit(tmp_path: Path) -> None:
-    """The max_len that the text names does fit, and one token more does not."""
+    """The `max_len` that the message proposes fits, and one token more does not."""
     pool = "{gpu: L4, per_node: 8, max: 9, price: 1}"
     found = the_one(misfits(cluster(tmp_path, pool, 100_000)))
     assert found.weights_gb < found.usable_gb < found.weights_gb + found.kv_gb
@@ -69,7 +69,7 @@ def test_the_longest_request_too_large_and_what_would_fit(tmp_path: Path) -> Non
 
 
 def test_the_figures_are_those_that_plans_use(tmp_path: Path) -> None:
-    """KV cache per token and room follow the formula of the performance model."""
+    """KV cache per token and free memory follow the formula of the performance model."""
     found = the_one(misfits(cluster(tmp_path, "{gpu: L4, per_node: 8, max: 9, price: 1}", 131_072)))
     assert found.slice is not None
     spec = cluster(tmp_path, "{gpu: L4, per_node: 8, max: 9, price: 1}").service("big").architecture
@@ -79,7 +79,7 @@ def test_the_figures_are_those_that_plans_use(tmp_path: Path) -> None:
 
 
 def test_no_pool_is_open(tmp_path: Path) -> None:
-    """Spot nodes only, and no service may use spot."""
+    """All nodes are spot nodes, and no service may use spot."""
     found = misfits(cluster(tmp_path, "{gpu: H100, per_node: 8, max: 9, spot_price: 1}"))
     assert [misfit.model for misfit in found] == ["mini", "big"]
     assert all(misfit.reason().code is ReasonCode.NO_POOL for misfit in found)

@@ -1,4 +1,5 @@
-"""Pipelines of the template library as columns: found, named, priced and planned like the rest."""
+"""Pipelines of the template library as columns: they have names, prices and plans like other
+combos."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ H100 = pool("r", "h100", "H100", 4, 2, Market.ON_DEMAND, 16.0)
 
 
 def declared(pipelines: str, *pools: object) -> Cluster:
-    """Qwen3-32B in bf16: 65 GB of weights, too much for one L40S."""
+    """Qwen3-32B in bf16 has 65 GB of weights, too much for one L40S."""
     model = service("m", "Qwen/Qwen3-32B", Slo(8000.0, 130.0), pipelines=pipelines)
     return Cluster(pools or (L40S,), (model,))  # type: ignore[arg-type]
 
@@ -96,7 +97,7 @@ def test_rates_of_pipelines_are_the_librarys() -> None:
     assert best > 0.0
     for combo in candidates(cluster):
         prefill = [m for m in combo.members if m.phase is Phase.PREFILL]
-        if not prefill:  # aggregated ones are not the library's
+        if not prefill:  # the library has no aggregated pipelines
             continue
         assert min(m.count * m.req_per_s for m in prefill) / sum(m.count for m in prefill) <= best
 
@@ -106,8 +107,8 @@ def test_a_single_node_engine_gets_no_pipelines() -> None:
 
 
 def test_a_pipeline_is_lost_with_any_of_its_nodes() -> None:
-    """After one node more fails than a plan has spare, capacity must still hold: whole pipelines
-    count as lost, not single stages."""
+    """Capacity must survive the loss of one more node than the plan has spares: a loss counts the
+    whole pipeline, not only one stage."""
     cluster = declared("same-slice", replace(L40S, max_nodes=40))
     safe = replace(
         cluster, services=(replace(cluster.services[0], survive="one-node", utilization=0.95),)
@@ -147,7 +148,8 @@ def test_people_read_stages_with_an_arrow() -> None:
 
 
 def test_a_model_that_is_not_split_into_phases_is_served_by_aggregated_pipelines() -> None:
-    """At least two equal nodes, layers spread evenly; their predicted capacity counts once."""
+    """A pipeline has at least two equal nodes and evenly spread layers; its predicted capacity
+    counts once."""
     cluster = declared("same-slice")
     whole = replace(cluster.services[0], disaggregate=False, cautious=True)
     cluster = replace(cluster, services=(whole,))

@@ -1,7 +1,7 @@
-"""Plans of `shoal` against a brute force over all transitions of small fleets.
+"""Plans of the strategy `shoal`, compared with a brute force over all transitions of small fleets.
 
-The brute force uses no arrays: it walks every way to keep, switch, load and start, rents the fewest
-nodes, and prices them from the rules of the domain.
+The brute force uses no arrays: it tries every combination of kept, switched, loaded and started
+instances, rents the fewest nodes, and calculates the prices from the rules of the domain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICY = Policy(k_start=0.3, k_load=0.1, k_switch=0.02)
 
 @dataclass(frozen=True)
 class Step:
-    """One way to have a combo: kept, loaded or started, or switched from `source`."""
+    """One way to get an instance of a combo: keep, load or start it, or switch it from `source`."""
 
     combo: Combo
     kind: str
@@ -73,8 +73,8 @@ def steps(problem: PlanningProblem, models: tuple[str, ...]) -> list[Step]:
 
 
 def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, float], bool]]:
-    """(cost + penalties, capacity per model, whether all promises are kept) of every allocation
-    that has room and money."""
+    """The cost including penalties, the capacity per model, and whether all constraints hold, for
+    every allocation within the available nodes and the budget."""
     models = problem.planned_models()
     options = steps(problem, models)
     fixed = [(problem.running[i], n) for i, n in problem.fixed_fleet().items()]
@@ -136,8 +136,8 @@ def _nodes_suffice(
     fixed: list[tuple[Combo, int]],
     chosen: list[tuple[Step, int]],
 ) -> bool:
-    """Whether pools have the nodes, and the instances that do not wait for a start fit on the
-    present ones."""
+    """Whether the pools have enough nodes, and the present nodes have room for the instances that
+    do not wait for a node start."""
     for name, count in nodes.items():
         declared = problem.cluster.pool(name)
         if count > problem.nodes_now(declared) + problem.rentable_nodes(declared):
@@ -196,7 +196,7 @@ def declared(name: str, **more: object) -> Service:
 def problems(
     draw: st.DrawFn, most_models: int = 2, least_demand: int = 0, pools: tuple[Pool, ...] = POOLS
 ) -> PlanningProblem:
-    """One or two models, up to two combos each, on three pools with a running fleet."""
+    """One or two models with up to two combos each, on three pools with a running fleet."""
     names = ["m", "n"][: draw(st.integers(1, most_models))]
     services, candidates, demands = [], {}, {}
     fleet: dict[str, int] = {}
@@ -254,7 +254,8 @@ def problems(
 )
 @given(problems())
 def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> None:
-    """The plan's objective is the brute force's, its bounds hold, its status is right."""
+    """The objective of the plan equals that of the brute force; its bounds and its status are
+    correct."""
     needed = {m: problem.needed_req_per_s(m) for m in problem.planned_models()}
     best, most = math.inf, 0.0
     for cost, capacity, promised in allocations(problem):
@@ -270,7 +271,7 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
         assert plan.served_fraction_bound >= most - 1e-6
         return
     assert plan.status in (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
-    # Owned GPUs have a tiny cost in the objective, to order equal bills.
+    # Owned GPUs have a tiny cost in the objective, which orders plans of equal price.
     assert plan.objective_usd_per_h == pytest.approx(best, abs=2e-3)
     assert plan.lower_bound_usd_per_h <= best + 2e-3
     assert plan.gap <= 1e-3
@@ -286,8 +287,8 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
 def test_nothing_is_cheaper_that_serves_as_much_where_not_all_can_be(
     problem: PlanningProblem,
 ) -> None:
-    """Among the allocations that serve most, the plan is the cheapest that keeps its promises, if
-    any does."""
+    """Among the allocations that serve most, the plan is the cheapest that keeps the constraints,
+    if any allocation keeps them."""
     needed = problem.needed_req_per_s("m")
     found = [(capacity["m"], cost, kept) for cost, capacity, kept in allocations(problem)]
     most = max((rate for rate, _, _ in found), default=0.0)

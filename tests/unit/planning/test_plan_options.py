@@ -1,4 +1,4 @@
-"""The limits of a plan, on a clock of the caller."""
+"""The limits of a plan, on a clock that the caller supplies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Splits of requests over models by score: their quality, their front, the cheapest sufficient
-one."""
+"""Splits of requests over models by score: quality, Pareto front, and the cheapest sufficient
+split."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def route(
 
 
 def test_a_split_is_what_its_thresholds_do_to_the_sample() -> None:
-    """The test calculates shares and quality again by sending each request by its score."""
+    """The test calculates shares and quality independently: it routes each request by its score."""
     for models in (2, 3):
         scores, quality = sample(4, models)
         for split in splits(route(4, models)):
@@ -51,14 +51,14 @@ def test_a_split_is_what_its_thresholds_do_to_the_sample() -> None:
 
 
 def test_everything_to_one_model_is_among_the_splits() -> None:
-    """The ends of the front are the models alone."""
+    """Both ends of the front send all requests to one model."""
     fractions = {split.fractions for split in splits(route(1))}
     assert {(1.0, 0.0), (0.0, 1.0)} <= fractions
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_front_is_exact_on_the_grid(seed: int) -> None:
-    """No pair of thresholds is cheaper at the same quality or better at the same cost."""
+    """No pair of thresholds is cheaper at equal quality or better at equal cost."""
     r = route(seed, 3)
     scores, answers = sample(seed, 3)
     usd = (1.0, 2.5, 6.0)
@@ -80,7 +80,7 @@ def test_the_front_is_exact_on_the_grid(seed: int) -> None:
 
 
 def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
-    """A cheaper split that falls short of its load does not count."""
+    """A cheaper split with too little capacity for its load does not count."""
     r = route(2, at_least=0.0)
     cheap = {s.fractions: s for s in splits(r)}[(1.0, 0.0)]
     options = list(price_splits(splits(r), lambda s: ("fleet", 1.0 + s.fractions[1], s == cheap)))
@@ -90,7 +90,8 @@ def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
 
 
 def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
-    """No model reaches 2 if answers are scored from 0 to 1; the message names the best quality."""
+    """No model reaches a quality of 2 if scores range from 0 to 1; the message names the best
+    quality."""
     r = route(3, at_least=2.0)
     options = list(price_splits(splits(r), lambda s: ("fleet", 1.0, False)))
     with pytest.raises(InvalidValue, match="at most 0"):
@@ -121,7 +122,7 @@ def test_what_makes_no_route_is_refused(change: dict[str, Any], said: str) -> No
 
 
 def linear() -> QualityRoute:
-    """Two models; the small one is right on easy requests only."""
+    """A sample for two models; the small model is right on easy requests only."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - s), 90.0] for s in scores]
     return QualityRoute.from_sample("auto", ("small", "large"), scores, quality, 80.0, 10.0, 20)
@@ -132,7 +133,7 @@ def price_of(split: Split, left: int) -> tuple[str, float, bool]:
 
 
 def test_requests_without_a_score_count_for_the_model_that_gets_them() -> None:
-    """Their share is part of its load, and an average answer of it part of the quality."""
+    """Their share is part of the model's load, and the model's average quality applies to them."""
     r = linear()
     mix = r.mix({-1: 50, 0: 50})
     assert r.fractions((20,), mix) == pytest.approx((0.5, 0.5))
@@ -140,7 +141,8 @@ def test_requests_without_a_score_count_for_the_model_that_gets_them() -> None:
 
 
 def test_thresholds_follow_the_scores_that_come() -> None:
-    """Harder requests than the sample's: other thresholds hold the quality, at a larger fleet."""
+    """Requests are harder than those of the sample: other thresholds keep the quality, with a
+    larger fleet."""
     r = linear()
     usual, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     hard = r.mix({k: 1 + 9 * (k >= 10) for k in range(20)})
@@ -152,7 +154,7 @@ def test_thresholds_follow_the_scores_that_come() -> None:
 
 
 def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
-    """A few hundred requests that are slightly harder by chance change no threshold."""
+    """A few hundred requests that are slightly harder by chance do not change the thresholds."""
     r = linear()
     first, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     counts = dict.fromkeys(range(20), 10) | {10: 14}
@@ -160,13 +162,13 @@ def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
     assert again.cuts == first.cuts
     many = dict.fromkeys(range(20), 10_000) | {10: 14_000}
     moved, _ = choose_split(r, RouteTraffic("auto", 10.0, r.mix(many), first.cuts), price_of)
-    assert moved.cuts != first.cuts  # the same share of so many is no chance
+    assert moved.cuts != first.cuts  # an equal share of many more requests is significant
 
 
 def test_thresholds_that_rest_move_only_where_they_must() -> None:
-    """A lower bill does not change them; too bad answers or an unserved load do."""
+    """A lower cost does not change the thresholds; too low a quality or an unserved load does."""
     r = linear()
-    strict = (2,)  # nearly all to the large model: good, and dear
+    strict = (2,)  # nearly all to the large model: good, but expensive
     rested, _ = choose_split(
         r, RouteTraffic("auto", 10.0, r.sample, strict, recently_moved=True), price_of
     )
@@ -189,7 +191,7 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
 
 
 def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
-    """No split serves it: the answer has the best possible quality and the reason."""
+    """No split serves the load: the answer has the best possible quality and the reason."""
     r = linear()
     found, _ = choose_split(
         r, RouteTraffic("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True)

@@ -1,4 +1,5 @@
-"""Plans that the running fleet can reach: they have room and money next to its instances."""
+"""Plans that the running fleet can reach: they fit next to the running instances in room and
+budget."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def problem(
     budget: float = 0.0,
     leaving: dict[str, int] | None = None,
 ) -> PlanningProblem:
-    """chat at `req_per_s` of raw capacity on `fleet` (combo -> count), with `offered` combos."""
+    """A problem of `chat` at `req_per_s` of raw capacity; `fleet`: running count by combo;
+    `offered`: the combos."""
     pools = (BIG, LONE, FULL)
     chat = service("chat", utilization=1.0, min_instances=0, max_disruption=0.25)
     cluster = Cluster(pools, (chat,), Policy(budget_usd_per_h=budget))
@@ -51,26 +53,28 @@ def problem(
 
 
 def reached(asked: PlanningProblem) -> tuple[Plan, RollablePlan]:
-    """The best plan for an empty cluster, and the best reachable one."""
+    """The best plan for an empty cluster, and the best plan that the running fleet can reach."""
     best = ShoalStrategy().solve(asked)
     return best, best_rollable_plan(asked, ShoalStrategy())
 
 
 def test_an_exchange_beside_what_runs_is_the_best_plan() -> None:
     best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=22.0))
-    assert best.counts() == {ON_BIG.id: 4}  # 6 instead of 16 USD/h, 22 while both stand
+    assert best.counts() == {ON_BIG.id: 4}  # 6 instead of 16 USD/h; 22 while both run
     assert found == RollablePlan(best)
 
 
 def test_an_exchange_that_exceeds_the_budget_meanwhile_is_made_in_steps_or_not_at_all() -> None:
-    """It saves 10 of 16 USD/h, and 21.99 are not enough for both: no capacity leaves for it."""
+    """The exchange saves 10 of 16 USD/h, but a budget of 21.99 USD/h does not pay for both fleets
+    at once: no capacity is stopped for it."""
     best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=21.99))
     assert best.counts() == {ON_BIG.id: 4}
     assert found.plan.counts() == {ON_LONE.id: 4} and not found.needs_preemption
 
 
 def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
-    """The large instance serves everything, but only once others have left."""
+    """The large instance serves everything, but has room only after other instances have
+    stopped."""
     asked = problem(41.0, {SMALL: 4}, LARGE)
     for room in (RolloutMode.SURGE, RolloutMode.STEP):
         made = ShoalStrategy().solve(replace(asked, rollout_mode=room))
@@ -80,14 +84,16 @@ def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
 
 
 def test_nothing_leaves_a_full_pool_for_little_more() -> None:
-    """Four small ones hold 40 of 41 req/s; the large one would hold all, after an outage."""
+    """Four small instances serve 40 of 41 req/s; the large instance would serve all, but only after
+    an outage."""
     best, found = reached(problem(41.0, {SMALL: 4}, LARGE))
     assert best.counts() == {LARGE.id: 1}
     assert found.plan.counts() == {SMALL.id: 4} and not found.needs_preemption
 
 
 def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -> None:
-    """Two of 34 req/s would do for four of 10: which GPUs the first to leave frees is not known."""
+    """Two instances of 34 req/s could replace four of 10 req/s, but which GPUs become free first is
+    unknown."""
     asked = problem(60.0, {SMALL: 4}, WIDE)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
     for cluster in (asked.cluster, replace(asked.cluster, services=(bold,))):
@@ -96,8 +102,8 @@ def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -
 
 
 def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> None:
-    """Four of 10 req/s take 16 USD/h, the allowed maximum, but 6 buy four of 20: the half that may
-    leave at a time pays for it."""
+    """Four instances of 10 req/s cost 16 USD/h, the whole budget, but 6 USD/h pay for four
+    instances of 20 req/s. Half of the instances may stop at a time, which pays for the new ones."""
     better = combo("chat", [(AGGREGATED, 1, BIG, 1, 20.0)])
     asked = problem(80.0, {ON_LONE: 4}, better, budget=16.0)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
@@ -106,7 +112,8 @@ def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> Non
 
 
 def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
-    """One more fits on the node; with three leaving there it goes elsewhere, or nowhere."""
+    """One more instance fits on the node. If three instances are stopping there, the addition goes
+    to another node, or nowhere."""
     _, found = reached(problem(20.0, {SMALL: 1}, ON_LONE, budget=11.0))
     assert found.plan.counts() == {SMALL.id: 2}
     taken = {FULL.id: 3}
@@ -117,7 +124,8 @@ def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
 def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_take_no_time() -> (
     None
 ):
-    """A shared node for 6 USD/h would serve both models; chat's own for 4 has to leave first."""
+    """A shared node for 6 USD/h would serve both models, but the node of chat for 4 USD/h has to
+    stop first."""
     asked = problem(10.0, {ON_LONE: 1}, replace(ON_BIG, start_s=0.0), budget=6.0)
     code = combo("code", [(AGGREGATED, 1, BIG, 1, 10.0)], start_s=0.0)
     first = service("chat", utilization=1.0, min_instances=0, max_disruption=0.0, priority=1)
@@ -146,8 +154,8 @@ class RecordingStrategy:
 
 
 def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> None:
-    """One more instance is needed and has room; then only the running ones could be cheaper; then
-    no room."""
+    """Three cases: one more instance is needed and has room; only the running instances could
+    become cheaper; there is no room."""
     for req_per_s, fleet, rooms in (
         (20.0, {SMALL: 1}, [RolloutMode.SURGE]),
         (40.0, {ON_LONE: 4}, [RolloutMode.RECREATE]),

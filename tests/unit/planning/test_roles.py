@@ -1,4 +1,4 @@
-"""Running pairs at other ratios: the slices are the same, the roles are not."""
+"""Running pairs at other ratios: the slices stay, only the roles differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def roles(name: str, lengths: Lengths) -> str:
 
 
 def test_the_ratio_follows_lengths_on_the_same_slices() -> None:
-    """Long prompts need prefill, long answers need decode; the best ratio stays unchanged."""
+    """Long prompts need prefill instances and long answers decode instances; the best ratio stays
+    unchanged."""
     assert roles(MOST_DECODE, PROMPTS) == roles(MOST_PREFILL, PROMPTS) == MOST_PREFILL
     assert roles(MOST_PREFILL, ANSWERS) == roles(MOST_DECODE, ANSWERS) == MOST_DECODE
 
@@ -35,7 +36,8 @@ def test_a_single_instance_has_no_other_roles() -> None:
 
 
 def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -> None:
-    """All six nodes run pairs of three; the cheapest request is that of another size."""
+    """All six nodes run pairs of three instances; the cheapest ratio needs a pair of another
+    size."""
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS)
     assert [(s.source, s.target, s.count) for s in found.switches] == [
         (MOST_PREFILL, MOST_DECODE, 2)
@@ -46,7 +48,7 @@ def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -
 
 @pytest.mark.parametrize("may", [0, 1, 2, 3])
 def test_no_more_switches_are_planned_than_can_be_made_now(may: int) -> None:
-    """Without switches the running pairs stay: other ratios would have to wait for room in the full
+    """Without switches the running pairs stay, because other ratios have no room in the full
     pool."""
     limit = ((MOST_PREFILL, may),) if may else ()
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)

@@ -1,4 +1,4 @@
-"""Strategies: the preferences of each, the limits of all, and clear failures."""
+"""Strategies: their preferences, their common limits, and clear failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def counts(made: Plan) -> dict[str, int]:
 
 
 def two_combos(rate: float) -> PlanningProblem:
-    """Small: 1 req/s for 1 USD/h. Large: 3.2 req/s for 4 USD/h."""
+    """A small combo with 1 req/s for 1 USD/h, and a large one with 3.2 req/s for 4 USD/h."""
     small, large = combo("m:small", 1.0, 1.0, A), combo("m:large", 3.2, 4.0, B)
     return build(
         (declared("m"),), {"m": (small, large)}, {"m": rate}, {}, TWO_POOLS, Policy(k_start=0.0)
@@ -63,7 +63,8 @@ def two_combos(rate: float) -> PlanningProblem:
 
 
 def test_cost_alone_and_efficiency_alone_choose_differently() -> None:
-    """3 req/s raw: three small for 3 USD/h; by efficiency alone one large, at 4 USD/h."""
+    """For 3 req/s raw, cost chooses three small combos for 3 USD/h; efficiency chooses one large
+    combo for 4 USD/h."""
     problem = two_combos(2.4)
     assert counts(strategy("mc-lp").solve(problem)) == {"m:small": 3}
     assert counts(strategy("cauchy").solve(problem)) == {"m:small": 3}
@@ -86,7 +87,7 @@ def test_every_strategy_covers_the_demand_within_the_pools(name: str) -> None:
     for node in made.nodes:
         assert node.count <= cluster.pool(node.pool).max_nodes
     if name == "homo":
-        return  # greedy: the model that comes last may find its GPUs taken
+        return  # greedy: earlier models may have taken the GPUs of the last one
     assert made.shortfall_req_per_s == {}
     for model, demand in problem.demands.items():
         service = cluster.service(model)
@@ -104,7 +105,7 @@ def test_shoal_is_never_dearer_than_the_baselines() -> None:
         for name in ("cauchy", "mce-lp", "mc-lp"):
             theirs = strategy(name).solve(problem)
             if not theirs.shortfall_req_per_s:
-                # Owned GPUs and the gap asked for are what may lie between.
+                # Only the tiny cost of owned GPUs and the allowed gap may lie between.
                 assert ours.cost_usd_per_h <= theirs.cost_usd_per_h * (1 + 1e-3) + 0.01
                 assert ours.lower_bound_usd_per_h <= theirs.cost_usd_per_h + 0.01
 
@@ -132,8 +133,8 @@ def test_outside_the_scope_nothing_changes() -> None:
 
 
 def _slow_and_fast(policy: Policy) -> PlanningProblem:
-    """Two nodes run instances of 1 request/s each; another role on the same slices would serve
-    2."""
+    """Two nodes run instances of 1 request/s each; in another role the same slices would serve 2
+    requests/s."""
     slow, fast = combo("m:slow", 1.0, 1.0, A), combo("m:fast", 2.0, 1.0, A)
     return build(
         (declared("m"),),
@@ -146,7 +147,7 @@ def _slow_and_fast(policy: Policy) -> PlanningProblem:
 
 
 def test_roles_are_switched_in_place_where_that_serves() -> None:
-    """Two running combos on the same slices: switching costs 2%, starting 30%."""
+    """Two combos use the same slices: a switch costs 2%, a start 30%."""
     made = ShoalStrategy().solve(_slow_and_fast(Policy(k_start=0.3, k_load=0.2, k_switch=0.02)))
     assert made.counts() == {"m:fast": 2}
     assert made.switches == (Switch("m:slow", "m:fast", 2),)
@@ -157,8 +158,8 @@ def test_roles_are_switched_in_place_where_that_serves() -> None:
 def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
     k_switch: float, switched: int
 ) -> None:
-    """Not even on a full pool, where an addition has no room next to the running instances and no
-    other choice serves."""
+    """They do not switch even on a full pool, where an addition has no room next to the running
+    instances and no other choice serves the demand."""
     problem = _slow_and_fast(Policy(k_start=0.3, k_load=0.02, k_switch=k_switch))
     made = ShoalStrategy().solve(replace(problem, rollout_mode=RolloutMode.SURGE))
     assert sum(switch.count for switch in made.switches) == switched
@@ -166,7 +167,7 @@ def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
 
 
 def test_a_node_that_is_there_is_filled_before_a_new_one_starts() -> None:
-    """One of four GPUs is used; three more instances load there, no node is rented."""
+    """One of four GPUs is in use; three more instances load on the node, and no node is rented."""
     one = combo("m:a", 1.0, 1.0, A)
     problem = build(
         (declared("m"),),
@@ -183,7 +184,8 @@ def test_a_node_that_is_there_is_filled_before_a_new_one_starts() -> None:
 
 
 def survivors(made: Plan, pool_id: str, per_node: int) -> float:
-    """Capacity left after the worst node of `pool_id`, packed as tightly as can be."""
+    """The capacity that remains after the loss of the fullest node of `pool_id`, with instances
+    packed as tightly as possible."""
     lost = 0.0
     room = per_node
     for target in sorted(made.targets, key=lambda t: -t.combo.req_per_s):
@@ -251,7 +253,7 @@ def test_a_model_that_nothing_can_serve_takes_nothing_from_the_others() -> None:
 
 
 def test_what_one_short_model_cannot_use_goes_to_the_next() -> None:
-    """m is alone on b, of which there is too little; n gets all it needs of a."""
+    """Only m can use pool b, which is too small; n gets its full need from pool a."""
     pools = (TWO_POOLS[0], replace(TWO_POOLS[1], max_nodes=1))
     candidates = {"m": (combo("m:b", 1.0, 4.0, B),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m"), declared("n"))
@@ -270,7 +272,8 @@ def test_priority_is_served_first_when_not_all_can_be() -> None:
 
 
 def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -> None:
-    """m takes all five nodes; three for m and two for n would serve at least 40% of both."""
+    """Model m takes all five nodes; three nodes for m and two for n would serve at least 40% of
+    both."""
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m", priority=1), declared("n"))
@@ -280,7 +283,8 @@ def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -
 
 
 def test_what_stands_of_one_model_does_not_count_for_another() -> None:
-    """One node is free next to the four of m: with it n gets 20%, but m lacks one node."""
+    """One node is free next to the four nodes of m: with this node n gets 20%, but m lacks one
+    node."""
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     ours, others = combo("m:a", 1.0, 1.0, A), combo("n:a", 1.0, 1.0, A)
     services = (declared("m"), declared("n"))
@@ -294,7 +298,7 @@ def test_what_stands_of_one_model_does_not_count_for_another() -> None:
 def fails(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None
 ) -> AllocationResult:
-    """A solver that ends without a plan because the time is up."""
+    """A solver that ends without a plan because its time limit has passed."""
     del options, start
     nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(
@@ -311,7 +315,7 @@ def fails(
 
 
 def lies(problem: AllocationProblem, options: SolveOptions, start: Ints | None) -> AllocationResult:
-    """A solver whose answer needs a hundred nodes of everything."""
+    """A solver that answers with a hundred instances of everything, more than exist."""
     honest = fails(problem, options, start)
     return replace(honest, status=Status.OPTIMAL, counts=honest.counts + 100)
 
@@ -383,7 +387,7 @@ def test_ceilings_hold_and_the_rest_is_stated() -> None:
 
 
 def test_a_demand_that_whole_combos_meet_exactly_needs_no_further_one() -> None:
-    """0.8 x 5 = 4: rounding inside a solver must not cost a node."""
+    """0.8 x 5 = 4: rounding in the solver must not add a node."""
     one = combo("m:a", 1.0, 1.0, A)
     for rate in (0.8, 2.4, 4.0, 8.0):
         made = ShoalStrategy().solve(
@@ -419,7 +423,7 @@ def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> No
 
 
 def surviving(nodes: int, rate: float) -> PlanningProblem:
-    """A dozen combos, of which a node of eight GPUs carries a different rate each."""
+    """A dozen combos, each of which gives a node of eight GPUs another rate."""
     l40s = pool("us", "l40s", "L40S", 8, nodes, Market.ON_DEMAND, 7.2)
     model = replace(small_cluster().service("mini"), survive="one-node", spot_share=0.0)
     wanted = {"mini": Demand("mini", rate, CONVERSATION)}
@@ -429,8 +433,8 @@ def surviving(nodes: int, rate: float) -> PlanningProblem:
 def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If steps of one node's capacity are left out, a plan keeps a larger reserve than necessary:
-    it is not called optimal then, nor a promise impossible."""
+    """If steps of one node's capacity are left out, the plan has a larger reserve than necessary:
+    it is not called optimal then, and no constraint is called impossible."""
     costs = []
     for nodes, rate in ((2, 30.0), (3, 15.0), (6, 15.0), (6, 30.0), (6, 60.0)):
         problem = surviving(nodes, rate)
@@ -452,7 +456,8 @@ def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
 def test_additions_over_some_columns_are_not_called_optimal_over_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole combos cost more than the relaxation over all columns, the only proven bound."""
+    """Whole combos cost more than the relaxation over all columns, which is the only proven
+    bound."""
     cluster = small_cluster()
     problem = make_problem(cluster, demands(cluster, 6.0, 3.0, 60.0), PROFILE)
     urgent = replace(problem, additions_only=True, options=PlanOptions(gap=0.005))

@@ -1,4 +1,4 @@
-"""Required capacity after the loss of a node: exactness of its plan, and the proven bound."""
+"""Required capacity after the loss of a node: the exact plan and the proven bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW = "autoscaler.planning.survival._MIN_LEVELS"
 
 
 def surviving() -> PlanningProblem:
-    """Many steps of one node's capacity in one pool, and few in the other."""
+    """One pool has many steps of one node's capacity, the other few."""
     pools = (
         pool("us", "l40s", "L40S", 8, 4, Market.ON_DEMAND, 7.2),
         pool("us", "l4", "L4", 1, 20, Market.ON_DEMAND, 0.85),
@@ -44,7 +44,7 @@ def steps(arrays: Formulation) -> int:
 def test_every_step_is_taken_where_together_they_are_not_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pools may have different numbers of them."""
+    """The pools may have different numbers of steps."""
     problem = surviving()
     monkeypatch.setattr(FEW, 1)
     there = steps(formulate(problem, exact=True))
@@ -59,7 +59,7 @@ def test_every_step_is_taken_where_together_they_are_not_too_many(
 def test_a_bound_is_known_where_the_search_took_all_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also if the search found none, and the plan states the value of the gap."""
+    """The bound exists even if the search found no plan, and the plan states the gap."""
     monkeypatch.setattr(SWITCHES, 0)
     monkeypatch.setattr(FEW, 1)
     now_s = [0.0]
@@ -80,7 +80,7 @@ def test_a_bound_is_known_where_the_search_took_all_of_the_time(
 
 
 def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> None:
-    """One node, so that nothing is left after its loss."""
+    """There is one node, so no capacity remains after its loss."""
     problem = surviving()
     one = replace(problem.cluster.pools[0], max_nodes=1)
     cluster = replace(problem.cluster, pools=(one,))

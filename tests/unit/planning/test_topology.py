@@ -1,8 +1,9 @@
-"""The network-aware program of Cornserve's App. A on small cases, compared with Shoal's program.
+"""The network-aware program of Cornserve's App. A on small cases, compared with the program of
+Shoal.
 
-Shoal's program leaves the network out (sec. 4.3) and plans one fast domain at a time. Here the
-program with nodes and links is stated independently, with each path bound to its nodes (App. A does
-not bind flows and replicas), and compared with a brute force and with Shoal's program.
+Shoal's program omits the network (sec. 4.3) and plans one fast domain at a time. The test states
+the program with nodes and links independently and binds each path to its nodes (App. A does not
+bind flows and replicas). It compares this program with a brute force and with Shoal's program.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autoscaler.performance import catalog
 from autoscaler.planning.component_graph import component_problem, most_for_budget
 
 GPU = catalog.gpu("A100")
-EDGE_GB = 1.0  # what every hop but the first brings along
+EDGE_GB = 1.0  # data that every hop except the first transfers
 Placing = dict[tuple[str, int], int]
 
 
@@ -48,8 +49,8 @@ def _routed(
     link_gb_s: float,
     fixed: Placing | None = None,
 ) -> float:
-    """Most requests/s on `nodes` nodes of `gpus` GPUs, each pair joined by `link_gb_s`; fixed: the
-    places of replicas, None = free."""
+    """The most requests/s on `nodes` nodes of `gpus` GPUs, with a link of `link_gb_s` between each
+    pair; fixed: the places of replicas, None = free."""
     model = pulp.LpProblem("topology", pulp.LpMaximize)
     rate = pulp.LpVariable("R", 0)
     names = [option.name for option in graph.deployments]
@@ -128,7 +129,7 @@ def test_with_a_network_without_limits_both_say_the_same(image_share: float, llm
 def test_knowing_the_network_is_never_worse_than_placing_the_plain_plan_on_it(
     image_share: float, llm: float, link_gb_s: float
 ) -> None:
-    """And never better than no network at all: the plain plan bounds it from above."""
+    """The plan without a network is an upper bound."""
     graph = _graph(image_share, llm)
     plain, counts = _plain(graph, 4)
     aware = _routed(graph, 2, 2, link_gb_s)
@@ -139,7 +140,7 @@ def test_knowing_the_network_is_never_worse_than_placing_the_plain_plan_on_it(
 
 @pytest.mark.parametrize("link_gb_s", [0.0, 0.3, 2.0])
 def test_the_program_with_a_network_equals_brute_force(link_gb_s: float) -> None:
-    """Every placement of up to four replicas on two nodes of two GPUs."""
+    """The brute force tries every placement of up to four replicas on two nodes of two GPUs."""
     graph = _graph(0.6, 3.0)
     best = 0.0
     for split in itertools.product(range(3), repeat=6):

@@ -1,4 +1,4 @@
-"""The pieces of the decomposition, each against what it must be by hand."""
+"""The parts of the decomposition, each compared with results worked out by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autoscaler.optimizer.decomposition.knapsack import UNITS
 
 
 def group(rates: list[float], prices: list[float], demand: float) -> Group:
-    """Items that each use one unit of one resource, with prices of their own."""
+    """A group whose items each use one unit of one resource, with the given rates and prices."""
     n = len(rates)
     rate = np.array(rates)
     return Group(
@@ -37,12 +37,12 @@ def group(rates: list[float], prices: list[float], demand: float) -> Group:
 
 
 def scene(capacity: float) -> Scene:
-    """One free resource."""
+    """A scene with one resource that costs nothing."""
     return Scene(np.zeros((1, 1)), np.zeros((1, 1)), np.array([capacity]), marks_for(1, 0))
 
 
 def whole(cost: float, use: float) -> Covers:
-    """A pool of one cover."""
+    """A pool that holds a single cover."""
     one = np.ones(1)
     return Covers(
         np.array([cost]), np.array([[use]]), np.array([0, 1]), np.array([0]), one, one, 0.0, 0
@@ -50,14 +50,15 @@ def whole(cost: float, use: float) -> Covers:
 
 
 def test_a_cover_is_the_cheapest_way_to_meet_demand() -> None:
-    """Demand 10: two of 5 at 3 each beat one of 10 at 7 and three of 4 at 2.5 each."""
+    """The demand is 10. Two items of rate 5 at price 3 are cheaper than one of rate 10 at 7, and
+    than three of rate 4 at 2.5."""
     least, codes = group([5, 10, 4], [3, 7, 2.5], 10.0).cheapest(np.zeros((1, 1)))
     assert least[UNITS] == 6.0
     assert codes.tolist() == [0, 0]
 
 
 def test_a_rounded_cover_that_misses_demand_is_not_taken_for_real() -> None:
-    """Two of 4.9999 look like 10 on the grid; the exact search knows that they are not."""
+    """On the grid two items of 4.9999 reach a demand of 10; the exact search rejects them."""
     items = group([4.9999, 10.0], [3.0, 7.0], 10.0)
     least, _ = items.cheapest(np.zeros((1, 1)))
     assert least[UNITS] == 6.0
@@ -67,7 +68,8 @@ def test_a_rounded_cover_that_misses_demand_is_not_taken_for_real() -> None:
 
 
 def test_covers_respect_the_capacity_and_are_complete() -> None:
-    """Of all covers of 3 by 1s and 2s within the price, only those of at most two instances."""
+    """The demand is 3 and the items serve 1 or 2. The capacity allows two instances, so the search
+    returns every cover of at most two instances."""
     items = group([1.0, 2.0], [1.0, 2.0], 3.0)
     least, _ = items.cheapest(np.zeros((1, 1)))
     found = covers_within(items, scene(2.0), least, 5.0, 100, 10_000)
@@ -76,7 +78,7 @@ def test_covers_respect_the_capacity_and_are_complete() -> None:
 
 
 def test_a_part_may_be_taken_as_often_as_it_fits() -> None:
-    """One item of a quarter of the demand is taken four times where a whole cover is dearer."""
+    """An item that serves a quarter of the demand is chosen four times if the capacity allows."""
     items = group([2.5], [1.0], 10.0)
     least, _ = items.cheapest(np.zeros((1, 1)))
     parts = items_within(items, scene(9.0), least, 1.0)
@@ -89,7 +91,7 @@ def test_a_part_may_be_taken_as_often_as_it_fits() -> None:
 
 
 def test_exceeding_a_capacity_has_its_price() -> None:
-    """With a penalty the choice exists, and says by how much it exceeds."""
+    """With a penalty a choice above the capacity is allowed, and the result states the excess."""
     got = choose(
         [whole(2.0, 3.0)],
         np.array([1.0]),
@@ -127,9 +129,10 @@ def test_a_choice_that_is_at_hand_is_kept_where_no_time_is_left(given: bool) -> 
 
 
 def test_the_bound_of_two_groups_on_one_node_is_that_of_the_best_mix() -> None:
-    """Each wants the one cheap node (1 USD/h against 3): together they cost at least 4."""
+    """Both groups prefer the only cheap node (1 USD/h; the alternative costs 3): together they cost
+    at least 4 USD/h."""
     rows = [group([1.0, 1.0], [1.0, 3.0], 1.0) for _ in range(2)]
-    # The dear item uses nothing of the scarce resource.
+    # The expensive item does not use the scarce resource.
     rows = [
         Group(
             indptr=np.array([0, 1, 1]),

@@ -1,4 +1,4 @@
-"""Dominated columns: same row, same use, no cheaper, no faster."""
+"""Dominated columns: another column of the same row and the same use is as cheap and as fast."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_of_identical_columns_one_stays() -> None:
 
 
 def test_other_rows_and_other_uses_are_no_reason() -> None:
-    """The dear column of row 1 and the one that uses less of the resource both stay."""
+    """The expensive column of row 1 and the column that uses less of the resource both stay."""
     use = [{0: 2.0}, {0: 2.0}, {0: 1.0}]
     assert dominated_columns([0, 1, 0], use, [1.0, 9.0, 9.0], [5.0, 1.0, 1.0]) == [False] * 3
 
@@ -51,7 +51,7 @@ def test_columns_that_use_nothing_are_compared_too() -> None:
 
 
 def test_of_many_columns_with_small_whole_amounts_only_truly_dominated_ones_go() -> None:
-    """Thousands of columns that differ in one amount or resource, compared pair by pair."""
+    """Thousands of columns that differ in one amount or resource are compared pair by pair."""
     rng = np.random.default_rng(1)
     use = [
         {int(r): float(rng.integers(1, 4)) for r in rng.choice(6, rng.integers(1, 4), False)}

@@ -1,4 +1,4 @@
-"""The dual ascent when its time runs out, and with time enough."""
+"""The dual ascent, with a time limit that ends it and with sufficient time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def ascended(limits: SearchLimits | None) -> DualResult:
 
 
 def within(looks: float) -> SearchLimits:
-    """Limits of a clock that advances by one at each look."""
+    """Limits with a clock that advances by one second at each reading; `looks`: readings before the
+    limit."""
     clock = itertools.count(1.0)
     return SearchLimits(time_limit_s=looks, elapsed_s=lambda: next(clock))
 

@@ -1,4 +1,5 @@
-"""First plans by hand: a mix that is rounded, groups filled in turn, covers made for one group."""
+"""First plans worked out by hand: a rounded mix, groups filled in turn, and covers made for one
+group."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from autoscaler.optimizer.decomposition.work_limits import SearchLimits
 
 
 def group(rates: list[float], prices: list[float], resource: list[int], demand: float) -> Group:
-    """Items that each use one unit of one resource, with prices of their own."""
+    """A group whose items each use one unit of one resource, with the given rates and prices."""
     n = len(rates)
     rate = np.array(rates)
     return Group(
@@ -30,12 +31,12 @@ def group(rates: list[float], prices: list[float], resource: list[int], demand: 
 
 
 def problem(groups: list[Group], capacity: list[float]) -> Decomposed:
-    """One place; the resources themselves cost nothing."""
+    """A scene with one place, whose resources themselves cost nothing."""
     return Decomposed(tuple(groups), np.zeros((len(capacity), 1)), np.array(capacity))
 
 
 def covers(costs: list[float], use: list[list[float]], share: float = 1.0) -> Covers:
-    """A pool whose covers are one pair each, numbered from 0."""
+    """A pool in which each cover is one pair; the pairs are numbered from 0."""
     n = len(costs)
     return Covers(
         cost=np.array(costs),
@@ -54,9 +55,11 @@ PRICES = np.array([100.0, 100.0])
 
 
 def test_the_mix_is_rounded_to_the_covers_that_it_takes() -> None:
-    """One cheap node for two groups; it is worth more to the first, and the mix knows it.
+    """Two groups compete for one cheap node, and the mix gives the node to the first group, which
+    saves more with it.
 
-    Group by group the second would not leave it: both have as many covers, and it is the dearer.
+    A choice group by group would give the node to the second group: both have as many covers, and
+    the second is more expensive.
     """
     groups = [group([1.0], [1.0], [0], 1.0) for _ in range(2)]
     pools = [covers([1.0, 9.0], [[1, 0], [0, 1]]), covers([3.0, 4.0], [[1, 0], [0, 1]])]
@@ -68,7 +71,8 @@ def test_the_mix_is_rounded_to_the_covers_that_it_takes() -> None:
 
 
 def test_a_mix_of_halves_becomes_one_cover_each_and_what_exceeds_stays_visible() -> None:
-    """Three nodes, two groups of two nodes each: no whole choice fits; one exceeds by one."""
+    """Two groups need two nodes each and there are three: the rounded mix exceeds the capacity by
+    one node."""
     groups = [group([1.0], [1.0], [0], 1.0) for _ in range(2)]
     scene = problem(groups, [3.0, 0.0])
     got = rounded_mix(scene, [covers([1.0], [[2, 0]]), covers([1.0], [[2, 0]])], PRICES)
@@ -84,7 +88,7 @@ def test_no_mix_comes_from_parts_of_covers() -> None:
 
 
 def strained(capacity: list[float]) -> tuple[Group, Scene, Covers]:
-    """A group that wants five instances of two kinds, and its single pairs only."""
+    """A group that needs five instances of two kinds, and a pool of single pairs for it."""
     wants = group([1.0, 1.0], [1.0, 1.5], [0, 1], 5.0)
     money = np.zeros((2, 1))
     scene = Scene(money, money + 0.1, np.array(capacity), marks_for(2, 0))
@@ -93,7 +97,8 @@ def strained(capacity: list[float]) -> tuple[Group, Scene, Covers]:
 
 
 def test_whole_covers_are_made_for_a_group_that_strains_the_capacities() -> None:
-    """At most four of each kind: every cover mixes them, serves all five and fits."""
+    """Each kind has at most four instances: every cover mixes the kinds, serves the demand of five
+    and fits."""
     wants, scene, parts = strained([4.0, 4.0])
     assert not (parts.share >= 1.0).any()
     got, work = with_whole_covers(wants, parts, scene, SearchLimits(), 0)
@@ -107,11 +112,12 @@ def test_whole_covers_are_made_for_a_group_that_strains_the_capacities() -> None
         assert (got.use[at] <= scene.capacity).all()
         assert got.cost[at] == wants.base[pairs].sum()
     assert len({got.use[at].tobytes() for at in whole}) == len(whole)
-    assert got.cost[whole].min() == 5.5  # four of the cheap kind and one of the dear
+    assert got.cost[whole].min() == 5.5  # four cheap and one expensive
 
 
 def test_no_cover_is_made_where_none_fits() -> None:
-    """Four instances in all cannot serve five: one try tells, and the pool stays as it is."""
+    """Four instances cannot serve a demand of five: the search tries once and leaves the pool
+    unchanged."""
     wants, scene, parts = strained([2.0, 2.0])
     got, work = with_whole_covers(wants, parts, scene, SearchLimits(), 0)
     assert len(got) == len(parts)
@@ -119,7 +125,7 @@ def test_no_cover_is_made_where_none_fits() -> None:
 
 
 def test_no_cover_is_made_for_a_group_that_has_enough_or_without_time() -> None:
-    """Whole covers enough, or the clock run out: nothing is spent."""
+    """If the group has enough whole covers, or no time is left, no program is solved."""
     wants, scene, parts = strained([4.0, 4.0])
     enough = covers([6.0, 7.0], [[4, 1], [3, 2]])
     got, work = with_whole_covers(wants, enough, scene, SearchLimits(), 0)
