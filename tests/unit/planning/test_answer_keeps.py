@@ -78,8 +78,7 @@ def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> Non
 
 
 def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
-    """As long as both models keep their capacity, thresholds for the best answers cost no more than
-    others."""
+    """The thresholds are the same whether or not both models must keep their capacity."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)

@@ -97,8 +97,7 @@ def _plan_request(
 
 
 def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster: Cluster) -> None:
-    """The second plan starts from the first, and changes only what the change of the mix
-    requires."""
+    """The second plan starts from the first and covers the demand of the shifted mix."""
     shoal = strategy("shoal")
     declared = {kind.name: kind.share for kind in _graph(cluster).types}
     first = answer_request(_plan_request(12.0, declared, ()), cluster, default_profile(), shoal)

@@ -25,8 +25,8 @@ def roles(name: str, lengths: Lengths) -> str:
 
 
 def test_the_ratio_follows_lengths_on_the_same_slices() -> None:
-    """Long prompts need prefill instances and long answers decode instances; the best ratio stays
-    unchanged."""
+    """Long prompts need prefill instances and long answers decode instances; an instance set with
+    the best ratio keeps it."""
     assert roles(MOST_DECODE, PROMPTS) == roles(MOST_PREFILL, PROMPTS) == MOST_PREFILL
     assert roles(MOST_PREFILL, ANSWERS) == roles(MOST_DECODE, ANSWERS) == MOST_DECODE
 

@@ -315,7 +315,7 @@ def fails(
 
 
 def lies(problem: AllocationProblem, options: SolveOptions, start: Ints | None) -> AllocationResult:
-    """A solver that answers with a hundred instances of everything, more than exist."""
+    """A solver that answers with a hundred nodes of everything, more than exist."""
     honest = fails(problem, options, start)
     return replace(honest, status=Status.OPTIMAL, counts=honest.counts + 100)
 

@@ -1,4 +1,5 @@
-"""Triggers coalesce, are limited, and name the models they concern."""
+"""Triggers of full plans are merged and limited in number, and name the models that they
+concern."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def test_no_news_is_no_trigger() -> None:
 
 
 def test_a_price_counts_against_what_was_planned_with() -> None:
-    """19% more is left alone, 21% is not; neither is what the last plan knew already."""
+    """A price 19% above that of the last plan triggers nothing, 21% does; a price that the last
+    plan already used triggers nothing."""
 
     def priced(usd: float, planned: float = 8.0) -> TriggerInputs:
         supply = Supply(prices={POOL.id: GoodPrice(usd, NOW)})
@@ -67,7 +69,8 @@ def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
 
 
 def test_the_period_counts_from_the_last_request() -> None:
-    """Not from its answer: a plan that takes long is not asked for again while it is made."""
+    """The period does not count from the answer: no second plan is requested while a slow one is
+    made."""
     assert names(replace(NEWS, now_ms=NOW + 299_000)) == []
     assert names(replace(NEWS, now_ms=NOW + 300_000)) == ["period"]
     asked = replace(STATE, full=FullPlans(asked_ms=(NOW, NOW + 300_000)))
@@ -109,8 +112,8 @@ def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
 
 
 def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
-    """Prompts shorter and answers longer than at the last full plan, in one tick or in several;
-    not where both grow, or one alone, or both by little."""
+    """A plan is triggered if prompts became shorter and answers longer since the last full plan, or
+    the reverse, by much. It is not if both grow, only one changes, or both change little."""
 
     def moved(input_tokens: float, output_tokens: float) -> TriggerInputs:
         now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
@@ -125,7 +128,8 @@ def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
 
 
 def test_roles_that_may_change_now_are_looked_at_once() -> None:
-    """More than the last plan for the model knew; what a plan for others knew stays known."""
+    """A plan is triggered if more roles may change than the last plan for the model knew; plans for
+    other models do not change that number."""
     pair, other = f"chat:p1@{POOL.id}+d1@{POOL.id}", f"code:p1@{POOL.id}+d1@{POOL.id}"
 
     def may(count: int, planned: dict[str, int]) -> list[Trigger]:
@@ -158,7 +162,7 @@ def test_the_scope_is_what_all_reasons_concern_together() -> None:
 
 
 def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
-    """Counted from the last full plan; where none was made yet there is nothing to compare."""
+    """Growth counts from the last full plan; before the first full plan there is no trigger."""
 
     def rents(now: int, then: int | None) -> TriggerInputs:
         planned = None if then is None else {POOL.id: then}
@@ -169,7 +173,8 @@ def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
 
 
 def test_room_that_something_left_on_a_rented_node_may_let_others_move_together() -> None:
-    """Only in the tick in which it left, and only where fewer nodes would do."""
+    """The trigger occurs only in the tick in which a group left, and only if fewer nodes would be
+    enough."""
 
     def at(model: str, node: str, gpu: int) -> ServingGroup:
         name = f"{model}:{node}:{gpu}"

@@ -1,4 +1,5 @@
-"""Projection of groups onto assignments and routes: only changes, only whole pairs."""
+"""Assignments and routes from groups: only changes are published, and only whole pairs are
+routed."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def view(*ready: int) -> dict[str, GroupView]:
 
 
 def test_an_assignment_is_published_only_when_it_says_something_new() -> None:
-    """First generation 1, no record for the same content, a drain generation 2, an ended group an
-    empty one."""
+    """The first record has generation 1; equal content gives no record, a drain gives generation 2,
+    and a removed group an empty assignment."""
     (first,) = changed_assignments([GROUP], {}, 5, 10)
     assert (first.generation, first.leader_token, len(first.instances)) == (1, 5, 3)
     assert {i.group for i in first.instances} == {GROUP.name}
@@ -47,7 +48,7 @@ def test_an_assignment_is_published_only_when_it_says_something_new() -> None:
 
 
 def test_a_new_leader_token_republishes() -> None:
-    """The content is the same, the token is not."""
+    """The content is the same, but the token differs."""
     (first,) = changed_assignments([GROUP], {}, 5, 10)
     (again,) = changed_assignments([GROUP], {NODE: first}, 6, 20)
     assert again.leader_token == 6 and again.generation == 2
@@ -55,7 +56,8 @@ def test_a_new_leader_token_republishes() -> None:
 
 
 def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
-    """Decode alone: no route. One of each: 5. All: the slower phase, 10."""
+    """With decode alone there is no route. With one instance of each phase the weight is 5, with
+    all it is that of the slower phase, 10."""
     combos = {PAIR.id: PAIR}
     assert route_groups([GROUP], view(0, 1), combos, BUCKET) == ()
     (part,) = route_groups([GROUP], view(0, 2), combos, BUCKET)
@@ -65,7 +67,7 @@ def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
 
 
 def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() -> None:
-    """Equal addresses are the same, although statuses come with new objects."""
+    """The route object stays the same if statuses arrive with equal addresses in new objects."""
     combos = {PAIR.id: PAIR}
     (first,) = route_groups([GROUP], view(0, 1, 2), combos, BUCKET)
     ends = tuple((placed, "".join(("h:", str(k)))) for k, placed in enumerate(PLACED))
@@ -80,8 +82,8 @@ def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() ->
 
 
 def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
-    """Little: 12/s x 0.3 s = 3.6 in a prefill instance; a decode instance is busy with what it
-    decodes at capacity: 5/s x 200 x 20 ms."""
+    """By Little's law a prefill instance has 12/s x 0.3 s = 3.6 requests in flight; a decode
+    instance has 5/s x 200 x 20 ms."""
     (pair,) = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     assert (PAIR.ttft_ms, PAIR.tpot_ms) == (300.0, 20.0)
     assert [end.slots for end in pair.prefill] == [8 + 4]
@@ -90,11 +92,11 @@ def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
     placed = Placed("chat-2-a0", Phase.AGGREGATED, NODE, WHERE.id, (5,))
     assert slots(alone, placed, BUCKET) == 18 + 4  # 2/s x (0.3 s + 200 x 20 ms)
     assert slots(alone, placed, Lengths(1000.0, 1.0)) == 2 + 4  # 2/s x 0.32 s
-    assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo: nothing is known of it
+    assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo: no rate is known
 
 
 def test_unrouted_and_draining_groups_are_left_out() -> None:
-    """A retiring group is still routed; unrouted and draining ones are not."""
+    """A retiring group is still routed; unrouted and draining groups are not."""
     combos = {PAIR.id: PAIR}
     routed = {
         life: bool(route_groups([replace(GROUP, life=life)], view(0, 1, 2), combos, BUCKET))
@@ -109,7 +111,8 @@ def test_unrouted_and_draining_groups_are_left_out() -> None:
 
 
 def test_routes_are_published_first_and_on_change() -> None:
-    """Empty routes once, so that gateways learn of the model; then only changes, with the SLO."""
+    """The first routes are empty, so that gateways learn of the model; afterwards only changes are
+    published, with the SLO."""
     served = service()
     first = changed_routes(served, (), None, 1, 10)
     assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
@@ -121,14 +124,16 @@ def test_routes_are_published_first_and_on_change() -> None:
     started = changed_routes(served, (), first, 1, 20, start_s=123.4)
     assert started is not None and started.start_s == 120.0
     assert changed_routes(served, (), started, 1, 30, start_s=121.0) is None
-    assert changed_routes(served, (), started, 1, 30) is None  # forgotten meanwhile: it stays
+    assert (
+        changed_routes(served, (), started, 1, 30) is None
+    )  # not served at the moment: its routes stay
     groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     second = changed_routes(served, groups, first, 1, 20)
     assert second is not None and second.generation == 2
 
 
 def test_only_nodes_of_groups_that_changed_are_looked_at() -> None:
-    """An added, removed or changed group names its nodes; an unchanged one does not."""
+    """An added, removed or changed group names its nodes; an unchanged group does not."""
     other = replace(GROUP, name=f"{GROUP.name}9", placed=(replace(GROUP.placed[0], node="else"),))
     assert changed_nodes((GROUP, other), (GROUP, other)) == frozenset()
     assert changed_nodes((GROUP, other), (GROUP,)) == {"else"}

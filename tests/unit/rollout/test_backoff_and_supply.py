@@ -76,7 +76,8 @@ def test_prices_within_twenty_times_of_the_last_good_one_are_believed(
 
 
 def test_the_last_good_price_and_not_the_declared_one_is_what_counts() -> None:
-    """2 declared, 30 accepted, 610 rejected: 30 stays, and 500 is accepted after it."""
+    """The declared price is 2, a price of 30 is accepted, and 610 is rejected: 30 stays in force,
+    and 500 is accepted after it."""
     supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 30.0, NOW)}, {})
     supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 610.0, NOW + 1)}, {})
     assert supply.prices_usd_per_h() == {SPOT.id: 30.0}
@@ -95,7 +96,7 @@ def test_old_records_strangers_and_owned_pools_change_nothing() -> None:
 
 
 def test_an_offer_is_used_up_by_what_is_rented_after_it() -> None:
-    """3 offered; one node rented before and two after: one is left."""
+    """The offer has 3 nodes. One node was rented before it and two after it: one is left."""
     supply = fold(Supply(), CLUSTER, {}, {SPOT.id: Availability(SPOT.id, 3, NOW)})
     rented = {SPOT.id: [NOW - 5, NOW + 1, NOW + 2]}
     assert obtainable(supply, CLUSTER.pools, rented, ()) == {SPOT.id: 1}

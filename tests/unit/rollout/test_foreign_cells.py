@@ -1,4 +1,4 @@
-"""Groups taken over from assignments that only look like cells of components."""
+"""Groups that a new controller finds in assignments and that only look like cells of components."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def placed(instance: str, pool: str = "us/l4/owned") -> Placed:
     ],
 )
 def test_a_group_that_is_no_cell_gets_no_requests(instances: tuple[Placed, ...]) -> None:
-    """It has the name of a cell, but its instances form no path for a gateway."""
+    """The group has the name of a cell, but its instances form no path for a gateway."""
     group = ServingGroup("g:1", "m", "g", "default", instances, 0)
     view = GroupView(tuple((one, "h:1") for one in instances), True, "", False)
     assert cell_route(group, view, None, KNOWN) is None
@@ -47,7 +47,7 @@ def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
 
 
 def test_the_paths_that_were_published_go_on() -> None:
-    """After a restart the cell has no value yet."""
+    """After a restart the cell has no rate yet, so its published paths stay."""
     one = placed("a+llm")
     group = ServingGroup("g:1", "m", "g", "default", (one,), 0)
     found = cell_route(group, GroupView(((one, "h:1"),), True, "", False), None, KNOWN)

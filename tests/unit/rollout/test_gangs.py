@@ -1,4 +1,5 @@
-"""Instances over several nodes: placed, assigned, routed, drained and replaced as one."""
+"""Instances over several nodes: all ranks are placed, assigned, routed, drained and replaced
+together."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def group(**changes: object) -> ServingGroup:
 
 
 def fleet(one: ServingGroup, *states: InstanceState | None, at_ms: int = NOW) -> FleetView:
-    """Each rank as its executor reports it; rank 0 has reported its rendezvous."""
+    """Statuses in which each executor reports its rank, and rank 0 also its rendezvous."""
     statuses, instances = {}, {}
     for placed, state in zip(one.placed, states, strict=True):
         gang = placed.gang
@@ -86,7 +87,7 @@ def wave(
 
 
 def test_a_pipeline_is_one_rank_on_each_node() -> None:
-    """Two nodes, two ranks of one gang, named after rank 0, with the stages of each."""
+    """Two nodes have two ranks of one gang, named after rank 0; each rank has its stages."""
     first, second = group().placed
     assert first.node != second.node
     assert first.gang is not None
@@ -98,7 +99,7 @@ def test_a_pipeline_is_one_rank_on_each_node() -> None:
 
 
 def test_two_pipelines_of_one_combo_are_two_gangs() -> None:
-    """Each slice of a stage belongs to one gang only."""
+    """Each slice of a stage belongs to only one gang."""
     twice = replace(COMBO, members=tuple(replace(m, count=2) for m in MEMBERS))
     found = place(twice, 7, CLUSTER, {}, {})
     assert found is not None
@@ -110,13 +111,15 @@ def test_two_pipelines_of_one_combo_are_two_gangs() -> None:
 
 
 def test_an_assignment_survives_the_wire() -> None:
-    """The name of a pipeline's group, with its arrow, and the rank with its stages."""
+    """The decoded record has the name of the pipeline's group, with its arrow, and the rank with
+    its stages."""
     for assignment in assignments_of(group()).values():
         assert decode("assignments", encode(assignment)) == assignment
 
 
 def test_others_learn_the_rendezvous_from_rank_0() -> None:
-    """Until its executor reports it, their assignments have none; then they have it."""
+    """Assignments of the other ranks get the rendezvous once the executor of rank 0 has reported
+    it."""
     one = group()
     assert all(
         i.gang and not i.gang.rendezvous for a in assignments_of(one).values() for i in a.instances
@@ -132,7 +135,7 @@ def test_others_learn_the_rendezvous_from_rank_0() -> None:
 
 
 def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
-    """Rank 0 alone is no capacity; with both there is one endpoint and one rate."""
+    """Rank 0 alone provides no capacity; both ranks together provide one endpoint and one rate."""
     one = group()
     assert group_view(one, fleet(one, READY, None)).ready == ()
     assert group_view(one, fleet(one, STARTING, READY)).ready == ()
@@ -146,8 +149,7 @@ def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
 
 
 def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
-    """The assignments of all ranks break the gang at once: the remaining ranks can finish no
-    request."""
+    """All ranks are ended at once, because the remaining ranks cannot finish any request."""
     one = group(created_ms=NOW - 60_000)
     view = fleet(one, READY, InstanceState.FAILED)
     sight = FleetSnapshot(view, {one.name: group_view(one, view)}, *(frozenset(),) * 4)
@@ -160,8 +162,8 @@ def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
 
 
 def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -> None:
-    """While rank 0 serves, the silent rank may only be cut off from the controller; when rank 0
-    fails too, the gang ends."""
+    """While rank 0 serves, the silent rank may only be cut off from the controller. If rank 0 fails
+    too, the gang ends."""
     one = group(created_ms=NOW - 60_000)
     for state, lost, failed in ((READY, 1, 0), (InstanceState.FAILED, 0, 1)):
         view = fleet(one, state, READY)
@@ -173,7 +175,8 @@ def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -
 
 
 def test_rank_0_drains_first() -> None:
-    """It has the requests. The other ranks drain when it has ended, and then the group is over."""
+    """Rank 0 has the requests. The other ranks drain after rank 0 has ended, and then the group is
+    gone."""
     one = group(life=Life.DRAINING, since_ms=NOW)
     first = assignments_of(one)
     assert [i.drain for a in first.values() for i in a.instances] == [True, False]
@@ -187,7 +190,7 @@ def test_rank_0_drains_first() -> None:
 
 
 def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
-    """Requests that rank 0 holds would hang until the deadline."""
+    """Requests of rank 0 would otherwise hang until the drain deadline."""
     one = group(life=Life.DRAINING, since_ms=NOW)
     (after,) = wave(
         one, fleet(one, InstanceState.DRAINING, InstanceState.FAILED), assignments_of(one)
@@ -196,7 +199,8 @@ def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
 
 
 def test_a_controller_that_starts_again_finds_the_gang() -> None:
-    """Ranks, stages and rendezvous, from assignments alone; a half-done drain continues."""
+    """The controller reads ranks, stages and rendezvous from assignments alone; a drain that has
+    begun continues."""
     one = group(placed=met(group(), fleet(group(), STARTING, None)).placed)
     state = restore(CLUSTER, assignments_of(one), {}, {}, (), NOW)
     (found,) = state.groups

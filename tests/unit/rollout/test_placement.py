@@ -1,4 +1,4 @@
-"""Best fit: paid nodes before new ones, tight blocks before roomy ones."""
+"""Best fit: paid nodes before new ones, and the smallest sufficient blocks first."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ def spot_of(gpus: int, used: dict[str, frozenset[int]]) -> tuple[str, tuple[int,
 
 
 def test_a_half_empty_paid_node_comes_before_a_new_one() -> None:
-    """Node 1 is rented and has room: it is filled although node 0 would be first."""
+    """Node 1 is rented and has room: it is filled although node 0 comes first in order."""
     assert spot_of(2, {NODES[1]: frozenset({0, 1})}) == (NODES[1], (2, 3))
 
 
 def test_the_tightest_block_is_taken() -> None:
-    """One GPU goes into the hole of one, not into the block of two."""
+    """One GPU is placed in a free block of one, not in a block of two."""
     used = {NODES[0]: frozenset({0, 1}), NODES[1]: frozenset({0, 2, 3})}
     assert spot_of(1, used) == (NODES[1], (1,))
 
 
 def test_a_slice_that_fits_no_hole_takes_a_new_node() -> None:
-    """Two single holes are no block of two."""
+    """Two free blocks of one GPU do not form a block of two."""
     assert spot_of(2, {NODES[0]: frozenset({0, 2})}) == (NODES[1], (0, 1))
 
 
 def test_nodes_that_are_shut_are_not_used() -> None:
-    """A silent node: no instance goes there."""
+    """No instance is placed on a silent node."""
     one = combo("chat", [(AGGREGATED, 1, POOL, 1, 1.0)])
     found = place(one, 1, CLUSTER, {}, {}, shut={NODES[0]})
     assert found is not None and found[0][0].node == NODES[1]
 
 
 def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
-    """Instances that executors report as running take GPUs, whatever assignments contain; a
-    sleeping one yields."""
+    """Instances that executors report as running occupy GPUs, even if no assignment contains them;
+    a sleeping instance gives way."""
     stray = ObservedInstance("x", "m", "aggregated", "g", InstanceState.READY, (0, 1))
     gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
     asleep = replace(gone, instance="z", state=InstanceState.ASLEEP, gpus=(3,))
@@ -54,7 +54,8 @@ def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
 
 
 def test_one_ceiling_over_two_markets_holds_while_a_move_is_on_its_way() -> None:
-    """Three nodes at most, two on-demand ones in use: one spot node may start, not two."""
+    """The ceiling is three nodes and two on-demand nodes are in use: one spot node may start, not
+    two."""
     firm = replace(POOL, max_of_both=3)
     spot = replace(firm, market=Market.SPOT)
     both = Cluster((firm, spot), ())

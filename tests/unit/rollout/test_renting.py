@@ -1,4 +1,4 @@
-"""The nodes that a plan has, and a site that rents no more nodes."""
+"""The nodes that a plan requires, and a placement that may rent no more nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER = Cluster((WHERE,), (service("chat"),))
 
 
 def test_slices_are_packed_as_tightly_as_can_be() -> None:
-    """Five slices of 2 and two of 1 are 12 GPUs: three nodes of 4."""
+    """Five slices of 2 GPUs and two of 1 GPU are 12 GPUs: they fit on three nodes of 4."""
     assert planned_nodes({PAIR.id: 5, ONE.id: 2}, COMBOS, CLUSTER) == {WHERE.id: 3}
     assert planned_nodes({PAIR.id: 0, "chat:unknown": 3}, COMBOS, CLUSTER) == {WHERE.id: 0}
 
@@ -35,7 +35,8 @@ def test_no_node_beyond_the_plan_and_what_was_taken_is_taken_off_all_that_can_be
 
 
 def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
-    """A planner counts four free GPUs, one and three; of two pairs only one has a place there."""
+    """The planner counts four free GPUs, one and three on two nodes; only one more pair has room
+    there."""
     budget = 2.5 * WHERE.price_usd_per_h
     cluster = Cluster((WHERE,), (service("chat"),), Policy(budget_usd_per_h=budget))
     empty = FreeCapacity(cluster, {}, {}, (), 1)
@@ -50,7 +51,7 @@ def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
 
 
 def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
-    """The budget pays for one node of either pool, not for one of each."""
+    """The budget pays for one node of either pool, not for one node of each."""
     other = pool("other", per_node=1, nodes=5)
     here = combo("chat", [(AGGREGATED, 1, WHERE, 1, 2.0)])
     there = combo("chat", [(AGGREGATED, 1, other, 1, 2.0)])
@@ -63,7 +64,8 @@ def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
 
 
 def test_what_costs_nothing_is_placed_also_where_a_price_that_rose_exceeds_the_budget() -> None:
-    """Owned GPUs and the free half of a paid node, but no further rented node."""
+    """Instances are placed on owned GPUs and on the free half of a paid node, but no further node
+    is rented."""
     own = pool("own", per_node=1, nodes=1, market=Market.OWNED)
     here = combo("chat", [(AGGREGATED, 1, own, 1, 2.0)])
     cluster = Cluster((WHERE, own), (service("chat"),), Policy(budget_usd_per_h=6.0))

@@ -1,4 +1,4 @@
-"""Lost nodes, and regions that are cut off."""
+"""Lost nodes, and regions that are cut off from the controller."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def status(node: str, age_s: float, serves: bool) -> Status:
 def test_a_region_that_is_cut_off_is_known_as_soon_as_its_first_node_is_silent(
     since_s: float,
 ) -> None:
-    """Serving nodes report every 2 s and idle ones every 10 s. Cut off `since_s` ago: no serving
-    node counts as lost alone, because its replacement would be useless."""
+    """Serving nodes report every 2 s and idle nodes every 10 s. The region was cut off `since_s`
+    ago: no serving node is treated as a single lost node, because its replacement would be useless.
+    """
     heard = {
         "busy": status("busy", since_s + 1.9, serves=True),
         "idle": status("idle", since_s + 0.1, serves=False),
@@ -41,7 +42,7 @@ def test_a_region_that_is_cut_off_is_known_as_soon_as_its_first_node_is_silent(
 def test_no_node_is_lost_before_the_leader_has_listened_for_as_long_as_one_may_be_silent(
     listens_s: float, lost: bool
 ) -> None:
-    """The broker was away for a minute: the latest statuses are old, whichever nodes sent them."""
+    """The broker was unavailable for a minute, so the latest statuses of all nodes are old."""
     heard = {"a": status("a", 60.0, serves=True), "b": status("b", 61.0, serves=True)}
     since_ms = NOW_MS - int(listens_s * 1000)
     sight = snapshot((), heard, {}, CLUSTER, NOW_MS, since_ms)
@@ -50,7 +51,7 @@ def test_no_node_is_lost_before_the_leader_has_listened_for_as_long_as_one_may_b
 
 @pytest.mark.parametrize("idle_s", [0.0, 5.0, 10.5])
 def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
-    """Also between two reports of an idle neighbour."""
+    """This holds also between two reports of an idle neighbour."""
     heard = {
         "busy": status("busy", 16.0, serves=True),
         "idle": status("idle", idle_s, serves=False),
@@ -62,7 +63,7 @@ def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
 
 @pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
 def test_an_idle_node_is_lost_only_where_it_is_owned(market: Market) -> None:
-    """A rented node without instances is given back."""
+    """A rented node without instances is normally given back."""
     where = replace(POOL, market=market)
     heard = {
         "idle": replace(status("idle", 60.0, serves=False), pool=where.id),
@@ -75,8 +76,8 @@ def test_an_idle_node_is_lost_only_where_it_is_owned(market: Market) -> None:
 
 
 def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
-    """They may have been deleted: a serving node that is lost is lost alone, and a region without a
-    serving node is not cut off."""
+    """Silent idle nodes may have been deleted. So a lost serving node counts as a single lost node,
+    and a region without a serving node does not count as cut off."""
     gone = {node: status(node, 700.0, serves=False) for node in ("a", "b", "c")}
     assert snapshot((), gone, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
     lost = {**gone, "busy": status("busy", 20.0, serves=True)}
@@ -84,7 +85,8 @@ def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
 
 
 def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
-    """Its instances ended hours ago; the node that serves now is lost alone."""
+    """The instances of that node ended hours ago; the node that serves now counts as a single lost
+    node."""
     heard = {"old": status("old", 7200.0, serves=True), "busy": status("busy", 20.0, serves=True)}
     assert snapshot((), heard, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
 
@@ -94,7 +96,8 @@ def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
     [(60.0, True, False), (1700.0, True, False), (1900.0, False, False), (3700.0, False, True)],
 )
 def test_a_region_stays_cut_off_for_a_time(since_s: float, shut: bool, gone: bool) -> None:
-    """No instance starts there for half an hour; its rented nodes are given up after an hour."""
+    """No instance starts in the region for half an hour; its rented nodes are given up after an
+    hour."""
     heard = {node: status(node, since_s, serves=True) for node in ("a", "b")}
     sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.cut_pools == {POOL.id}

@@ -36,7 +36,8 @@ POOL = "us/l4/owned"
 
 
 def combo(letters: str, rate: float = 10.0, pool: str = POOL, gpus: int = 1) -> Combo:
-    """ "ppd": two prefill instances and a decode one."""
+    """A combo with one instance for each letter: "ppd" is two prefill instances and a decode
+    instance."""
     phases = {"p": P, "d": D, "a": A}
     members = tuple(
         ComboMember(phases[letter], pool, gpus, letters.count(letter), rate)
@@ -62,7 +63,8 @@ def phases(one: ServingGroup) -> str:
 def reported_fleet(
     one: ServingGroup, now: str, **states: InstanceState
 ) -> tuple[dict[str, Status], GroupView]:
-    """The reports of executors: phases in `now`; states by number."""
+    """The reports of executors; now: phases of the instances. The states are given by instance
+    number."""
     names = {"p": "prefill", "d": "decode", "a": "aggregated"}
     instances = tuple(
         ObservedInstance(
@@ -108,7 +110,8 @@ def test_other_slices_are_no_switch() -> None:
 
 
 def test_only_what_demand_can_spare_switches() -> None:
-    """Three groups of 10 and 12 to spare: one switches; two must stay: one; none ready: none."""
+    """Each of three groups serves 10. With a surplus of 12 one group switches; if two groups must
+    stay, one switches; if none is ready, none switches."""
     groups = [group("ppd", n) for n in (1, 2, 3)]
     combos = {c.id: c for c in (combo("ppd"), combo("pdd"))}
     adds, removes = {combo("pdd").id: 3}, {combo("ppd").id: 3}
@@ -147,8 +150,8 @@ def test_components_and_pipelines_keep_their_parts() -> None:
 
 
 def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
-    """Until gateways confirm, the assignment stays the same; instances that keep their phase still
-    serve."""
+    """The assignment stays the same until gateways confirm the new routes; instances that keep
+    their phase still serve."""
     one = switching("ppd", "pdd")
     (before,) = changed_assignments([group("ppd")], {}, 1, NOW)
     assert changed_assignments([one], {"node": before}, 1, NOW) == ()
@@ -180,7 +183,7 @@ def test_it_is_over_when_all_serve_in_their_new_phases() -> None:
 
 
 def test_what_an_executor_rolled_back_is_rolled_back_as_a_whole() -> None:
-    """The group is as before, and gets no second switch request."""
+    """The group is as before the switch, and gets no second switch request."""
     found = step(requested_switch(), "ppd")
     before = group("ppd")
     assert (found.name, found.combo_id, found.placed) == (

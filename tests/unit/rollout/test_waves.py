@@ -1,4 +1,4 @@
-"""Waves: the steps of a retiring group, one table of cases."""
+"""Waves: the steps in which a retiring group ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group(serial: int, **changes: object) -> ServingGroup:
 def inputs(
     groups: list[ServingGroup], ready: set[int], demand: float, **changes: object
 ) -> WaveInputs:
-    """`ready`: serials that serve, 10 requests/s each."""
+    """Inputs of a step; ready: serials of the serving groups, each with 10 requests/s."""
     views, rates = {}, {}
     for serial, one in enumerate(groups, start=1):
         up = serial in ready
@@ -52,21 +52,22 @@ def lives(groups: tuple[ServingGroup, ...]) -> list[Life]:
 
 
 def test_a_retiring_group_leaves_the_routes_when_the_rest_covers_demand() -> None:
-    """Two of 10, demand 9: one may go. Demand 11: it stays."""
+    """Two groups serve 10 each. At a demand of 9 one may leave; at 11 it stays."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1, 2}, 9.0))) == [Life.ACTIVE, Life.UNROUTED]
     assert lives(step(groups, inputs(groups, {1, 2}, 11.0))) == [Life.ACTIVE, Life.RETIRING]
 
 
 def test_two_that_retire_at_once_do_not_both_count_the_other() -> None:
-    """Three of 10, two retire, demand 15: only one goes in this step."""
+    """Three groups serve 10 each, two of them retire, and the demand is 15: only one leaves in this
+    step."""
     groups = [group(1), retire(group(2), NOW), retire(group(3), NOW)]
     found = lives(step(groups, inputs(groups, {1, 2, 3}, 15.0)))
     assert sorted(found) == sorted([Life.ACTIVE, Life.UNROUTED, Life.RETIRING])
 
 
 def test_it_waits_for_its_replacement_even_where_capacity_would_do() -> None:
-    """Make before break: `after` must be ready first."""
+    """A replacement comes first: the group in `after` must be ready."""
     new = group(1)
     groups = [new, group(2), retire(group(3), NOW, after=(new.name,))]
     assert lives(step(groups, inputs(groups, {2, 3}, 1.0)))[2] is Life.RETIRING
@@ -74,7 +75,7 @@ def test_it_waits_for_its_replacement_even_where_capacity_would_do() -> None:
 
 
 def test_a_replacement_that_broke_brings_the_old_one_back() -> None:
-    """Failed or gone: the old group is wanted again."""
+    """If the replacement failed or is gone, the old group is desired again."""
     broken = group(1, failed_ms=NOW)
     groups = [broken, group(2), retire(group(3), NOW, after=(broken.name,))]
     assert lives(step(groups, inputs(groups, {2, 3}, 1.0)))[2] is Life.ACTIVE
@@ -83,20 +84,21 @@ def test_a_replacement_that_broke_brings_the_old_one_back() -> None:
 
 
 def test_the_floor_counts_whole_ready_groups() -> None:
-    """No demand, floor of 2: no change may leave fewer than two."""
+    """There is no demand and the floor is 2: no step may leave fewer than two groups."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=2)))[1] is Life.RETIRING
     assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=1)))[1] is Life.UNROUTED
 
 
 def test_what_never_served_goes_at_once() -> None:
-    """It has no ready instance and no route: it is drained in the same step."""
+    """The group has no ready instance and no route: it is drained in the same step."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1}, 99.0)))[1] is Life.DRAINING
 
 
 def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
-    """Generation 5 leaves it out: both gateways must have 5, or 15 s must pass."""
+    """Routes of generation 5 omit the group: both gateways must have generation 5, or 15 s must
+    pass."""
     gone = group(2, life=Life.UNROUTED, since_ms=NOW - 1000, unrouted_generation=5)
     groups = [group(1), gone]
 
@@ -112,8 +114,8 @@ def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
 
 
 def test_what_leaves_while_its_switch_is_held_waits_for_routes_without_it() -> None:
-    """Generation 6 contains the part that keeps its phase; only the next routes omit the whole
-    group."""
+    """Routes of generation 6 contain the part that keeps its phase; only the next routes omit the
+    whole group."""
     held = Switch("chat:a1@us/p/owned:9", group(2).placed)
     going = replace(retire(group(2, switch=held), NOW), unrouted_generation=6)
     (_, left) = step([group(1), going], inputs([group(1), going], {1, 2}, 1.0))
@@ -121,8 +123,8 @@ def test_what_leaves_while_its_switch_is_held_waits_for_routes_without_it() -> N
 
 
 def test_it_is_gone_when_its_executor_says_so() -> None:
-    """STOPPED, or ASLEEP (its executor ends it), or absent from a status that knows the drain; not
-    before."""
+    """The group is gone once its instances are STOPPED, ASLEEP (the executor ends them), or absent
+    from a status that follows the drain."""
     leaving = group(2, life=Life.DRAINING, since_ms=NOW)
     name = leaving.placed[0].instance
     order = DesiredInstance(name, "chat", "aggregated", leaving.name, (2,), "e", drain=True)
@@ -147,7 +149,7 @@ def test_it_is_gone_when_its_executor_says_so() -> None:
 
 
 def test_a_step_without_news_changes_nothing() -> None:
-    """Idempotent: the second step with equal inputs gives the same groups."""
+    """The step is idempotent: equal inputs give the same groups."""
     groups = [group(1), retire(group(2), NOW)]
     seen = inputs(groups, {1, 2}, 11.0)
     once = step(groups, seen)
@@ -155,8 +157,8 @@ def test_a_step_without_news_changes_nothing() -> None:
 
 
 def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
-    """Ten of 10 req/s, a fifth may leave at a time: while two drain (they are no longer ready), a
-    third waits. An instance that never served does not count."""
+    """Ten groups serve 10 req/s each and a fifth may leave at a time. While two drain (they are no
+    longer ready), a third waits. An instance that never served does not count."""
     groups = [group(serial) for serial in range(1, 8)]
     going = {"life": Life.DRAINING, "since_ms": NOW - 1000}
     drains = [group(8, unrouted_generation=4, **going), group(9, unrouted_generation=4, **going)]
@@ -175,7 +177,8 @@ def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
 
 
 def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
-    """Ten of 10, nine retire, all targets need 15 raw: eight leave in one step, two stay."""
+    """Ten groups serve 10 each, nine of them retire, and all targets need 15 raw: eight leave in
+    one step, two stay."""
     groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
     ready = set(range(1, 11))
     given = inputs(groups, ready, 15.0, max_disruption=0.1, proven_req_per_s=15.0)
@@ -184,7 +187,7 @@ def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
 
 
 def test_without_proof_what_leaves_keeps_to_the_disruption_budget() -> None:
-    """The same with telemetry that shows nothing now; an instance that already leaves uses a
+    """The present telemetry does not prove a surplus. An instance that already leaves uses a
     tenth."""
     groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
     given = inputs(groups, set(range(1, 11)), 15.0, max_disruption=0.2)
@@ -192,7 +195,7 @@ def test_without_proof_what_leaves_keeps_to_the_disruption_budget() -> None:
 
 
 def test_what_is_replaced_keeps_to_the_disruption_budget() -> None:
-    """New capacity is not proven yet: a move is no surplus."""
+    """The new capacity is not proven yet, so a replaced group is no surplus."""
     new = [group(k) for k in range(1, 6)]
     after = tuple(one.name for one in new)
     groups = [*new, *(retire(group(k), NOW, after) for k in range(6, 11))]
@@ -207,8 +210,8 @@ def test_what_yields_to_other_models_is_no_surplus() -> None:
 
 
 def test_unread_words_take_nothing_away() -> None:
-    """With unread statuses no group leaves the routes, no drain begins, and none ends by its
-    time-out alone."""
+    """While statuses are unread, no group leaves the routes, no drain begins, and no drain ends by
+    its time-out."""
     groups = [group(1), retire(group(2), NOW)]
     given = inputs(groups, {1, 2}, 1.0, paused=True)
     assert lives(step(groups, given))[1] is Life.RETIRING

@@ -1,4 +1,4 @@
-"""Planned fractions on a fleet that is on its way to the plan."""
+"""Planned traffic fractions on a fleet that has not reached the plan yet."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_the_fleet_that_was_planned_gets_what_was_planned() -> None:
 
 
 def test_what_is_not_there_yet_is_shared_by_weight_among_those_that_can() -> None:
-    """One A of two is ready, B is not: the old one helps out, and A never gets chat."""
+    """One of two instances of A is ready, B is not. The old instance serves the missing part, and A
+    never gets chat requests."""
     found = shares(group(f"{A}:1", 3.0), group(f"{OLD}:9", 1.0))
     missing = 1.0 - 0.375
     assert found["long"] == pytest.approx(

@@ -1,4 +1,4 @@
-"""Billing: whole nodes, from the first launch until a status without instances."""
+"""Billing: whole nodes, from the first launch until the first status without instances."""
 
 import pytest
 
@@ -32,14 +32,15 @@ def usd(bill: Bill, at_h: float) -> float:
 
 
 def test_a_node_is_paid_whole_from_its_first_launch_to_its_release() -> None:
-    """Launched at 1 h, seen at 1.5 h, empty at 3 h: two hours, however many ran."""
+    """The node is launched at 1 h, reported at 1.5 h and empty at 3 h: two hours are billed, for
+    any number of instances."""
     bill = billed(status(0.5), status(1.5, 1.0), status(2.0, 1.0, 1.8), status(3.0), status(9.0))
     assert usd(bill, 20.0) == pytest.approx(4.0)
     assert [(span.from_s, span.to_s) for span in bill.spans] == [(3600.0, 10800.0)]
 
 
 def test_an_open_node_is_billed_until_now_and_again_after_a_release() -> None:
-    """Two spans add up; the open one grows with the clock, and asking changes nothing."""
+    """Two spans add up; the open span grows with the clock, and a query changes nothing."""
     bill = billed(status(1.0, 1.0), status(2.0), status(5.0, 4.0))
     assert [usd(bill, at_h) for at_h in (5.0, 6.0, 5.0)] == pytest.approx([4.0, 6.0, 4.0])
     assert usd(bill, 1.5) == pytest.approx(1.0)
@@ -57,7 +58,7 @@ def test_copies_change_nothing() -> None:
 
 
 def test_a_late_copy_of_an_older_status_bills_nothing_again() -> None:
-    """Launched at 1 h, empty at 3 h, and then the status of 2 h comes once more."""
+    """The node is launched at 1 h and empty at 3 h; then the status of 2 h arrives again."""
     bill = billed(status(1.5, 1.0), status(3.0), status(2.0, 1.0))
     assert usd(bill, 20.0) == pytest.approx(4.0)
 

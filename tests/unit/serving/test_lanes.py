@@ -8,7 +8,7 @@ from autoscaler.serving.pipeline_stages import PipelinedEngine
 
 
 class Steady:
-    """Every iteration takes ten milliseconds."""
+    """Step times in which every iteration takes ten milliseconds."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
         return 10.0
@@ -25,7 +25,8 @@ def lanes(count: int) -> PipelinedEngine:
 
 
 def test_two_lanes_serve_two_requests_at_a_time() -> None:
-    """One slot each: four requests of ten tokens take 200 ms, in one lane 400."""
+    """Each lane has one slot: four requests of ten tokens take 200 ms in two lanes, 400 ms in one
+    lane."""
     for count, ms in ((1, 400.0), (2, 200.0)):
         machine = lanes(count)
         for number in range(4):
@@ -38,7 +39,7 @@ def test_two_lanes_serve_two_requests_at_a_time() -> None:
 
 
 def test_an_aborted_request_leaves_its_lane() -> None:
-    """The next one takes its place, and the id is known no more."""
+    """The next request takes its slot, and its id is no longer known."""
     machine = lanes(2)
     for number in (1, 2):
         machine.submit(Work(number, 10, 10))
@@ -51,7 +52,8 @@ def test_an_aborted_request_leaves_its_lane() -> None:
 
 
 def test_kv_is_held_and_given_back_in_the_lane_that_made_it() -> None:
-    """A prefill ends, its KV stays until it is fetched or its lease is over."""
+    """The KV cache of a finished prefill stays until a decode instance fetches it or its lease
+    ends."""
     machine = lanes(2)
     for number in (1, 2):
         machine.submit(Work(number, 10, 1, Part.PREFILL))

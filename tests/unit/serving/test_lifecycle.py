@@ -1,4 +1,4 @@
-"""The table of transitions and the diagram drawn from it."""
+"""The table of transitions, and the diagram that is drawn from the table."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from autoscaler.serving.lifecycle import (
 @pytest.mark.parametrize("state", InstanceState)
 @pytest.mark.parametrize("event", LifecycleEvent)
 def test_an_event_is_in_the_table_or_raises(state: InstanceState, event: LifecycleEvent) -> None:
-    """The table decides every pair of state and event; the error of an illegal one names the legal
-    ones."""
+    """The table decides every pair of state and event; the error for an illegal pair names the
+    legal events."""
     if (state, event) in TRANSITIONS:
         assert after(state, event) is TRANSITIONS[(state, event)]
         return
@@ -30,7 +30,7 @@ def test_an_event_is_in_the_table_or_raises(state: InstanceState, event: Lifecyc
 
 
 def test_every_state_can_be_reached_and_left_or_ends() -> None:
-    """From starting, every state is reachable; only a stopped or failed instance may be dropped."""
+    """Every state is reachable from starting; only a stopped or failed instance may be dropped."""
     reached = {InstanceState.STARTING}
     while True:
         more = {to for (state, _), to in TRANSITIONS.items() if state in reached} | reached
@@ -41,7 +41,7 @@ def test_every_state_can_be_reached_and_left_or_ends() -> None:
 
 
 def test_a_stopped_instance_was_draining_or_failed() -> None:
-    """Nothing jumps from serving to stopped: a drain lies between, before a sleep too."""
+    """No transition leads from serving to stopped: a drain comes between, also before a sleep."""
     before = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPED}
     asleep = InstanceState.ASLEEP
     assert before == {InstanceState.DRAINING, InstanceState.STOPPING, asleep, InstanceState.FAILED}
@@ -52,7 +52,7 @@ def test_a_stopped_instance_was_draining_or_failed() -> None:
 
 
 def test_the_documentation_shows_the_table() -> None:
-    """docs/lifecycle.md holds exactly the diagram of the table."""
+    """docs/lifecycle.md contains exactly the diagram of the table."""
     page = Path(__file__).parents[3] / "docs" / "lifecycle.md"
     drawn = page.read_text().partition("```mermaid\n")[2].partition("```")[0]
     assert drawn == diagram()

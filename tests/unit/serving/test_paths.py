@@ -1,4 +1,5 @@
-"""Request-static routing: planned shares kept, no queue asked, nothing sent where nothing is."""
+"""Request-static routing: planned shares are kept, no queue length is used, and no request goes to
+a path without instances."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ A, B, C = (Endpoint(name, f"{name}:1") for name in "abc")
 
 
 def _cell(name: str, rates: tuple[float, float], ends: tuple[Endpoint, ...]) -> RouteGroup:
-    """A photo goes by `image`, `llm` or in one to `all`."""
+    """A group in which a photo takes one of two paths: `image` and then `llm`, or `all`."""
     return RouteGroup(
         name,
         sum(rates),
@@ -61,7 +62,8 @@ def test_a_hop_goes_on_in_another_group_when_its_own_has_left_the_routes() -> No
 
 
 def test_shares_are_owed_across_changes_of_routes() -> None:
-    """Routes that change with each request would else send all of them the first way."""
+    """If shares started again with each change of routes, every request would take the first
+    path."""
     group = _cell("g", (1.0, 1.0), (A, B))
     paths = ComponentPaths()
     taken = Counter[str]()

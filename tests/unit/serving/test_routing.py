@@ -1,4 +1,4 @@
-"""Routing of one model: routes applied, refused, ejected and restored."""
+"""Routing of one model: routes applied and refused, endpoints ejected and readmitted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_routes_is_no_pick() -> None:
 
 
 def test_lower_leader_or_generation_is_refused() -> None:
-    """A leader that was replaced cannot bring its routes back, whatever generation it counts."""
+    """A replaced leader cannot bring its routes back, whatever generation they have."""
     here = router()
     assert here.apply(routes(generation=5, token=3)) is RouteUpdate.CHANGED
     assert here.apply(routes(generation=4, token=3)) is RouteUpdate.STALE
@@ -56,7 +56,7 @@ def test_stale_routes_leave_the_choice_unchanged() -> None:
 
 
 def test_weights_two_to_one_interleave() -> None:
-    """Smooth: a, b, a and not a, a, b."""
+    """The order is smooth: a, b, a and not a, a, b."""
     here = router(RouteGroup("g", 2.0, (A,)), RouteGroup("h", 1.0, (B,)))
     picked = [pick.endpoint for _ in range(6) if (pick := here.pick())]
     assert picked == [A, B, A, A, B, A]
@@ -139,12 +139,13 @@ def test_ejection_survives_routes_that_still_name_the_instance() -> None:
 
 
 def test_tokens_are_shared_by_weight_when_they_are_what_counts() -> None:
-    """Long requests that all went one way are made up for: requests differ, tokens agree."""
+    """If one endpoint got all long requests, the other gets more requests until the token shares
+    agree."""
     here = Router("chat", policy=RoutingPolicy(AcrossCombos.TOKENS))
     here.apply(routes(RouteGroup("g", 1.0, (A,)), RouteGroup("h", 1.0, (B,))))
     sums = {A: 0, B: 0}
     for number in range(400):
-        tokens = 4000 if number % 2 == 0 else 100  # round robin would give all long ones to A
+        tokens = 4000 if number % 2 == 0 else 100  # round robin would send all long requests to A
         picked = here.pick(want=RequestTraits(tokens))
         assert picked is not None
         sums[picked.endpoint] += tokens
@@ -181,20 +182,21 @@ def test_prompts_that_begin_alike_meet_at_one_instance_until_it_is_loaded() -> N
 
 
 def test_a_busy_side_of_a_combo_leaves_the_request_to_an_idle_instance_of_the_other() -> None:
-    """Cauchy, figure 5b: the first request is handed over, the next ones go in place."""
+    """As in Cauchy, figure 5b: the first request is handed over, the next requests are served whole
+    by one instance."""
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
     assert here.pick() == Pick("g", A, True)
     assert here.pick() == Pick("g", B, False)
     assert here.pick() == Pick("g", C, False)
-    assert here.pick() == Pick("g", A, True)  # none is idle: as by default
+    assert here.pick() == Pick("g", A, True)  # none is idle: the default applies
     here.release(A)
     here.release(A)
     assert here.pick() == Pick("g", A, False)  # decode is busy, prefill is idle
 
 
 def test_requests_are_handed_over_while_decode_holds_less_than_it_can() -> None:
-    """Together with the next prompts their decode would be slower, so an idle prefill instance
-    takes a whole request only if decode has no room for it."""
+    """Whole requests would slow down the decode of the others, so an idle prefill instance serves a
+    whole request only if decode has no room for it."""
     roomy = replace(B, slots=2)
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(roomy,)))
     for _ in range(2):
@@ -235,20 +237,20 @@ def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
     here = router(RouteGroup("g", 1.0, (A,)))
     here.apply(routes(RouteGroup("g", 1.0, (B,)), token=10**12, generation=99))
     here.distrust()
-    assert here.pick() == Pick("g", B, False)  # nothing better is known yet
+    assert here.pick() == Pick("g", B, False)  # no newer load is reported yet
     assert here.apply(routes(RouteGroup("g", 1.0, (C,)), token=2)) is RouteUpdate.CHANGED
     assert here.pick() == Pick("g", C, False)
 
 
 def test_what_other_gateways_sent_takes_slots_and_turns_the_choice() -> None:
-    """Reported loads choose the least loaded instance and bound its requests; without reports the
-    router uses round robin again."""
+    """The router chooses the instance with the lowest reported load and counts that load against
+    its slots; without reports it uses round robin again."""
     ends = tuple(Endpoint(end.instance, end.address, 4) for end in (A, B))
     here = router(RouteGroup("g", 1.0, ends))
     here.report_load(A, 3, 0)
     here.report_load(B, 0, 0)
     assert [pick.endpoint for _ in range(3) if (pick := here.pick())] == [B, B, B]
-    here.report_load(B, 4, 0)  # three of these are our own
+    here.report_load(B, 4, 0)  # three of these requests are our own
     assert [pick.endpoint for _ in range(1) if (pick := here.pick())] == [A]
     assert here.pick() is None
     assert not here.has_room()

@@ -1,4 +1,4 @@
-"""The model that answers a score, and the score from a prompt, a header or a scorer."""
+"""The choice of a model by score, and the score from a prompt, a header or a scorer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait for an instance, case by case."""
+"""The queue of requests that wait for an instance."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_new_instance_takes_what_waits_up_to_its_slots() -> None:
 
 
 def test_weights_share_among_those_with_room() -> None:
-    """One to three, until the heavy one is full."""
+    """Requests are shared one to three, until the instance of weight three is full."""
     here = line(group("g", (A, 10)), group("h", (B, 6), weight=3.0))
     for order in range(8):
         here.join(order, NONE, 0)
@@ -82,7 +82,8 @@ def test_slots_that_move_leave_ejection_and_counts_as_they_are() -> None:
 
 
 def test_one_that_is_tried_again_keeps_its_turn_and_waits_for_another_instance() -> None:
-    """B is full: those behind it may go to A, and B's next place is its own."""
+    """The request was tried at A, and B is full: later requests may go to A, and the next slot of B
+    goes to this request."""
     here = line(group("g", (A, 1), (B, 1)))
     for order in (1, 2, 3, 4):
         here.join(order, NONE, 0)
@@ -129,7 +130,8 @@ def test_those_who_leave_are_forgotten() -> None:
 
 
 def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_can() -> None:
-    """Three waited out a minute of overload: the fresh one is served first, then the oldest."""
+    """Three requests waited through a minute of overload: a new request is served first, then the
+    oldest."""
     here = line(group("g", (A, 1)))
     here.router.apply(Routes("m", 3, 1, 0, 2_000.0, 60.0, (group("g", (A, 1)),)))
     old = [here.join(order, NONE, 0) for order in (1, 2, 3)]
@@ -143,6 +145,7 @@ def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_c
 
 
 def test_who_waits_for_a_cold_start_may_wait_for_all_of_it() -> None:
-    """A node takes 12 minutes to start: the queue's own ten minutes would refuse held requests."""
+    """A node takes 12 minutes to start; the default limit of ten minutes would refuse waiting
+    requests."""
     assert wait_limits_ms(30_000.0, 600_000.0, 720.0) == (1_440_000.0, 1_440_000.0)
     assert wait_limits_ms(30_000.0, 600_000.0, 0.0) == (30_000.0, 600_000.0)

@@ -1,4 +1,4 @@
-"""Kinds of requests that go different ways, case by case."""
+"""Kinds of requests with different traffic shares."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_request_is_of_the_kind_with_the_nearest_lengths() -> None:
 
 @pytest.mark.parametrize("count", [10, 137, 1000])
 def test_each_kind_keeps_its_own_shares_within_one_request(count: int) -> None:
-    """However the kinds are mixed: no lots are drawn."""
+    """This holds for any mix of kinds, because the choice is not random."""
     made = router((0.62, 0.38, 0.0), (0.05, 0.25, 0.7))
     long: Counter[str] = Counter()
     short: Counter[str] = Counter()

@@ -21,7 +21,7 @@ LENGTHS = Lengths(1000.0, 100.0)
 
 
 def service(model: str = "mini", **changes: object) -> Service:
-    """gpt-oss-20b, in mode act."""
+    """A service of gpt-oss-20b in mode act."""
     values: dict[str, object] = {
         "architecture": catalog.model("openai/gpt-oss-20b"),
         "slo": Slo(1000.0, 50.0),
@@ -35,7 +35,7 @@ def service(model: str = "mini", **changes: object) -> Service:
 
 
 def cluster(*services: Service, nodes: int = 4, per_node: int = 1) -> Cluster:
-    """On-demand and spot nodes of L40S in one region."""
+    """A cluster with on-demand and spot nodes of L40S in one region."""
     gpu = catalog.gpu("L40S")
     pools = (
         Pool("eu", "l40s", gpu, per_node, nodes, Market.ON_DEMAND, 2.0),

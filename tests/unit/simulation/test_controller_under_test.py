@@ -69,7 +69,7 @@ def test_a_lost_node_is_replaced_while_the_others_serve() -> None:
 
 
 def test_a_tenfold_price_leads_to_a_full_plan_request() -> None:
-    """A full plan request with the new price follows."""
+    """The full plan request has the new price."""
     where = declared(8.0)
     timeline = live(where, evenly(1900, 0.125), PriceChanged(200.0, OD, 20.0))
     asked = [

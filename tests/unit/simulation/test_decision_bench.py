@@ -1,4 +1,4 @@
-"""decision_bench: scenarios, figures that can be recomputed, the search of fixed fleets."""
+"""decision_bench: scenarios, figures that can be recomputed, and the search for fixed fleets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
 
 
 def test_cost_and_attainment_can_be_recomputed_from_the_timeline(tmp_path: Path) -> None:
-    """From the file alone, with a price change and with requests that missed their SLO."""
+    """The file alone is sufficient; it contains a price change and requests that missed their
+    SLO."""
     where = cluster()
     arrivals = evenly(40, 1.0) + evenly(860, 1 / 20, first_s=40.0)
     scenario = Scenario(where, arrivals, 85.0, 120.0, (PriceChanged(150.0, OD, 7.7),))
@@ -107,7 +108,7 @@ def test_gamma_arrivals_come_in_bursts() -> None:
     mean = sum(counts) / len(counts)
     spread = sum((count - mean) ** 2 for count in counts) / len(counts) / mean
     assert mean == pytest.approx(500.0, rel=0.1)
-    assert 8.0 < spread < 17.0  # 12.25 in the limit
+    assert 8.0 < spread < 17.0  # 12.25 for long spans
 
 
 def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
@@ -119,7 +120,7 @@ def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
     for arrival in prepared.scenario.arrivals:
         counts[int(arrival.at_s // 1000.0)] += 1
     assert sum(counts) == pytest.approx(40_000, rel=0.03)
-    assert counts[3] == pytest.approx(7700, rel=0.05)  # the mean of the swing over that eighth
+    assert counts[3] == pytest.approx(7700, rel=0.05)  # the mean rate of that eighth of the period
     assert counts[7] == pytest.approx(2300, rel=0.05)
 
 
@@ -164,7 +165,8 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
 
 
 def test_a_run_with_rates_has_all_figures_except_the_peak() -> None:
-    """The same fleet: equal cost, capacity and moves; null for figures that rates cannot give."""
+    """A run with rates and a run with requests have equal cost, capacity and moves; figures that
+    rates cannot give are null."""
     enough = {"mini:a1@eu-west/l4/on-demand": 12}
     steady = replace(STEP, kind="steady", rates=(5.0,))
     one, flow = (
@@ -236,7 +238,7 @@ def prepared_at(req_per_s: float) -> Prepared:
 
 
 def test_fleet_search_finds_the_cheapest_fleet_with_its_spot_share() -> None:
-    """Against every count of the only instance kind."""
+    """The result is compared with every count of the only instance kind."""
     prepared = prepared_at(20.0)
     found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
     search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
@@ -287,8 +289,8 @@ def test_shoal_is_dominated_by_a_cheaper_fleet_with_equal_attainment() -> None:
 
 
 def test_seeds_are_compared_one_by_one_and_together() -> None:
-    """Shoal costs 1% more than the fixed fleet in one seed and half as much in another; no fleet
-    attains 97% in the third, and none attains 95% in any."""
+    """Shoal costs 1% more than the fixed fleet in one seed and half of it in another; no fleet
+    attains 97% in the third seed, and none attains 95% in any seed."""
     one = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
     share, usd = one.models["mini"].slo_attainment, one.cost_usd
     cheap, dear = (

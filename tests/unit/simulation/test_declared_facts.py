@@ -1,5 +1,4 @@
-"""Simulated engines and nodes are as fast as the cluster declares: measurements, network,
-rental."""
+"""Simulated engines and nodes have the declared speed: measurements, network, and rental time."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def test_an_engine_that_was_measured_runs_at_the_measured_speed() -> None:
 
 
 def test_a_rented_node_takes_its_time_to_come_and_the_next_instance_on_it_does_not() -> None:
-    """A request can wait for 30 s: enough for the start of an engine, too short for renting a
-    machine."""
+    """Requests wait for 30 s: long enough for an engine to start, too short to rent a node."""
     on = cluster(per_node=2)
     late = replace(on, pools=tuple(replace(p, provision_s=200.0) for p in on.pools))
     node = NodeSlice(on.pools[0].gpu, 1)

@@ -23,7 +23,7 @@ class FlatTimes:
 
 
 def flat_grid(_times: object, batched_tokens: int) -> TimingGrid:
-    """Every iteration takes 10 ms and 0.1 ms per token in it."""
+    """A timing grid in which every iteration takes 10 ms and 0.1 ms per token."""
     scalars = np.zeros(pass_kernel.SCALARS)
     scalars[pass_kernel.BLEND], scalars[pass_kernel.STEP] = 1.0, 10.0
     tokens = np.arange(batched_tokens + 1, dtype=float)
@@ -60,7 +60,8 @@ def engine(events: EventQueue) -> SimEngine:
 
 
 def test_two_requests_share_iterations_as_computed_by_hand() -> None:
-    """A: 1000 tokens in, 11 out at 0 ms; B: 500 in, 2 out at 115 ms."""
+    """Request A arrives at 0 ms with 1000 input and 11 output tokens, request B at 115 ms with 500
+    and 2."""
     events, a, b = EventQueue(), Watch(), Watch()
     one = engine(events)
     events.at(0.0, lambda: one.submit(Work(1, 1000, 11), a))

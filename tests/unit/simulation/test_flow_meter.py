@@ -1,4 +1,4 @@
-"""A flow is batch_of in columns that equal the records of the same requests."""
+"""A flow, which is `batch_of` in columns, equals the records of the same requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAME = [Arrival(0.1, "m", 500, 100), Arrival(0.2, "m", 9000, 10), Arrival(0.3, "
 
 
 def cells(records: TelemetryBatch) -> dict[int, int]:
-    """Counts by bucket."""
+    """The counts of a sketch by bucket."""
     found: dict[int, int] = {}
     for place, count in np.frombuffer(records.cells[0], np.int16).reshape(-1, 2).tolist():
         found[place] = found.get(place, 0) + count
@@ -46,7 +46,7 @@ def test_columns_equal_the_records_of_single_requests() -> None:
         cohort.ttft[bucket - LOWEST] += count
     for bucket, count in span.tpot_ms.items():
         cohort.tpot[bucket - LOWEST] += count
-    # For the two served requests; a flow knows only the total with the refused one.
+    # For the two served requests; a flow has only the total, which includes the refused request.
     span.input_tokens = batch.input_tokens
     meter.count_arrivals(batch)
     meter.count_ended(cohort)
@@ -56,7 +56,7 @@ def test_columns_equal_the_records_of_single_requests() -> None:
     assert one.numbers.tolist() == other.numbers.tolist()
     assert cells(one) == cells(other)
     assert len(cells(one)) > 5
-    # Each count is batch_of once.
+    # Each count equals one call of batch_of.
     assert not cells(by_column(meter))
 
 
@@ -72,7 +72,8 @@ def test_a_count_above_the_cell_limit_takes_several_cells() -> None:
 
 
 def test_a_gateway_report_equals_its_record() -> None:
-    """Answered requests, requests in flight and requests sent by kind; then only zeros."""
+    """The report has the answered requests, those in flight, and those sent by kind; the next one
+    has only zeros."""
     gateway_meter, record = GatewayMeter(), Span()
     for meter in (gateway_meter, record):
         for one in CAME:
@@ -95,8 +96,8 @@ def test_a_gateway_report_equals_its_record() -> None:
 
 
 def test_rare_misses_are_not_lost_to_rounding() -> None:
-    """Spans of one request with an attainment of 95%: rounding each span alone would lose every
-    miss."""
+    """Each span has one request and an attainment of 95%: separate rounding of each span would lose
+    every miss."""
     meter = FlowMeter()
     for _ in range(100):
         meter.count_ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))

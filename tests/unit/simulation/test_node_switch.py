@@ -1,4 +1,4 @@
-"""Role switches and drains of simulated nodes, as in the real executor.
+"""Role switches and drains of simulated nodes follow the real executor.
 
 Switches by routing are rolled back if the new role does not start; the assignment limits drains.
 """
@@ -18,8 +18,8 @@ NODE = "eu.l40s.on-demand.0"
 
 
 def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> None:
-    """Two attempts, then the previous role, with the reason; another desired role is another
-    attempt."""
+    """After two attempts the instance has its previous role and states the reason; another desired
+    role is tried again."""
     one = simulator({ONE: 1}, [], 900.0, script=(LaunchesFail(150.0, NODE, 175.0),))
     one.advance(149.0)
     first = one.assignments[NODE]
@@ -55,7 +55,7 @@ def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> No
 
 
 def test_a_role_is_switched_without_a_start() -> None:
-    """The same process serves the other phase; nothing is loaded again."""
+    """The same process serves the other phase, and no weights are loaded again."""
     one = simulator({ONE: 1}, [], 900.0)
     one.advance(149.0)
     first = one.assignments[NODE]
@@ -68,8 +68,8 @@ def test_a_role_is_switched_without_a_start() -> None:
 
 @pytest.mark.parametrize(("timeout_s", "served"), [(60.0, False), (900.0, True), (0.0, False)])
 def test_a_drain_lasts_as_long_as_the_assignment_says(timeout_s: float, served: bool) -> None:
-    """An answer of several minutes: cut after one minute, or after the executor's default of two if
-    the assignment has no limit; finished within fifteen."""
+    """An answer takes several minutes: a limit of one minute cuts it, as does the default of two
+    minutes; it is finished within fifteen minutes."""
     one = simulator({ONE: 1}, [Arrival(30.0, "mini", 100, 20_000)], 1800.0)
     one.advance(160.0)
     first = one.assignments[NODE]

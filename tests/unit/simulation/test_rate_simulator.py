@@ -1,4 +1,5 @@
-"""Rates instead of requests: the same fleet, cost and attainment as request by request."""
+"""Simulation by rates: it has the fleet, cost and attainment of the simulation request by
+request."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
 
 
 class TickRecorder(FixedFleet):
-    """Records the seconds of its ticks."""
+    """Records the times of its ticks in seconds."""
 
     asked: tuple[int, ...] = ()
 
@@ -110,7 +111,7 @@ def test_ticks_are_rare_while_nothing_changes_and_follow_every_change() -> None:
     assert max(b - a for a, b in pairwise(settled)) == MAX_STEP_FEW_S
     assert len(settled) < 630 / 20
     assert 778 in decider.asked
-    # Ten times the rate: a tick follows the span in which it begins.
+    # The rate is ten times as high; a tick comes after the span in which the rise begins.
     assert {1230, 1240, 1250} <= set(decider.asked)
 
 
@@ -118,7 +119,7 @@ def test_ticks_are_rare_while_nothing_changes_and_follow_every_change() -> None:
 def test_ticks_are_more_frequent_for_few_requests_than_for_many(
     weight: float, apart_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4 arrivals per second, each for `weight` requests."""
+    """There are 4 arrivals per second, and each stands for `weight` requests."""
     came = arrivals(4.0, 900.0)
     scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weight=weight)
     decider = TickRecorder({ONE: 3}, scenario.cluster, measured_lengths(came))
@@ -160,7 +161,7 @@ def test_groups_of_a_kind_form_one_instance_set() -> None:
 
 
 def test_nodes_report_their_status_at_every_tick() -> None:
-    """Nodes without instances, too; the others with their current load."""
+    """Nodes without instances report too; the other nodes report their current load."""
     lengths = measured_lengths(arrivals(6.0, 10.0))
     busy = []
     for rate in (200.0, 1.0):
@@ -201,7 +202,7 @@ def test_a_flow_gives_the_same_timeline_twice() -> None:
 
 
 def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
-    """The same seed draws the same counts; with one request per arrival nothing is drawn."""
+    """The same seed draws the same counts; with one request per arrival no count is drawn."""
 
     def counts(weight: float, seed: int) -> list[int]:
         few = arrivals(0.2, 60.0)
@@ -226,7 +227,8 @@ def test_an_arrival_can_stand_for_many_requests() -> None:
 
 
 def turned(rate: float, span_s: float) -> list[Arrival]:
-    """Long prompts with short answers in the first half, the reverse in the second."""
+    """Requests with long prompts and short answers in the first half, and the reverse in the second
+    half."""
     half_s, random = 0.5 * span_s, np.random.default_rng(1)
     first, then = lognormal_lengths(6000.0, 30.0), lognormal_lengths(300.0, 400.0)
     long = poisson(MODEL, [Step(0.0, rate)], half_s, first, random)
@@ -246,8 +248,8 @@ def test_engines_are_evaluated_at_the_current_lengths() -> None:
 
 
 def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> None:
-    """Long prompts with short answers, mixed with the reverse: long answers hold little KV
-    cache."""
+    """Requests with long prompts and short answers are mixed with the reverse: long answers use
+    little KV cache."""
     random, kinds = np.random.default_rng(1), [(4000, 10), (100, 900)]
     mixed = [Arrival(a.at_s, MODEL, *kinds[int(random.integers(2))]) for a in arrivals(8.0, 400.0)]
     found = ArrivalFlow(mixed, 8192, 1.0, random).lengths(0.0)
@@ -280,7 +282,8 @@ def test_requests_beyond_the_capacity_wait_and_miss() -> None:
     (300.0, 590.0, True), (500.0, 700.0, False), (700.0, 710.0, False), (900.0, 1000.0, True),
 ])  # fmt: skip
 def test_a_change_of_lengths_is_not_quiet(from_s: float, to_s: float, alike: bool) -> None:
-    """The two minutes after a change are not quiet either: the decider must observe the change."""
+    """The two minutes after a change are not quiet either: the controller must observe the
+    change."""
     came = [Arrival(float(at), MODEL, 100 if at < 600 else 400, 50) for at in range(1200)]
     assert (
         ArrivalFlow(came, 8192, 1.0, np.random.default_rng(1)).has_same_lengths(from_s, to_s)
@@ -289,8 +292,8 @@ def test_a_change_of_lengths_is_not_quiet(from_s: float, to_s: float, alike: boo
 
 
 def test_chance_counts_once() -> None:
-    """Latencies at a load contain chance, so counts that scatter around a rate count as that
-    rate."""
+    """Latencies at a load already include chance, so counts that scatter around a rate are treated
+    as that rate."""
     flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
     seen = []
     for at in range(0, 3600, 10):
@@ -302,8 +305,8 @@ def test_chance_counts_once() -> None:
 
 
 def test_misses_come_together() -> None:
-    """A rule over five minutes must see the same misses as request by request: their mean is that
-    of the sample, and they scatter by more than independent misses."""
+    """A rule over five minutes must see misses that cluster like those of single requests: their
+    mean is that of the sample, and they scatter more than independent misses."""
     slo, one = Slo(2000.0, 100.0), instance_set()
     flow, count = Flow(slo, 30.0, 600.0, 10_000), round(8.0 * one.req_per_s)
     missed = [0.0]
@@ -326,7 +329,8 @@ HALVES = np.minimum(np.arange(1001), 500)
 
 
 def test_an_instance_walks_along_the_sample() -> None:
-    """Through all of it and again from its start, as long as no new position is drawn."""
+    """The instance passes through the whole sample and starts again, until a new position is
+    drawn."""
     one = instance_set(1)
     attained = [one.attained(HALVES, 10.0, 0.0) for _ in range(200)]
     assert sum(attained) == pytest.approx(1000.0)
@@ -336,7 +340,8 @@ def test_an_instance_walks_along_the_sample() -> None:
 
 
 def test_an_instance_jumps_in_the_sample_about_once_a_minute() -> None:
-    """A sixth of 1,200 spans of 10 s begins at a new position, half of these in the other half."""
+    """A sixth of 1,200 spans of 10 s begins at a new position, half of these in the other half of
+    the sample."""
     one = instance_set(1)
     attained = [one.attained(HALVES, 1.0, 10.0) for _ in range(1200)]
     assert 70 < sum(a != b for a, b in pairwise(attained)) < 130
@@ -345,7 +350,8 @@ def test_an_instance_jumps_in_the_sample_about_once_a_minute() -> None:
 
 @pytest.mark.parametrize("requests", [0.4, 1.0, 2.0, 7.5])
 def test_few_requests_attain_as_many_do(requests: float) -> None:
-    """Fewer requests than instances, fractions, and as many per instance as the sample holds."""
+    """The cases are fewer requests than instances, fractions, and as many requests per instance as
+    the sample has."""
     one = instance_set(3)
     assert np.mean([one.attained(HALVES, requests, 60.0) for _ in range(4000)]) == pytest.approx(
         0.5 * requests, rel=0.06

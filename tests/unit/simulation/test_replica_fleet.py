@@ -15,7 +15,7 @@ from tests.unit.simulation.simulation_builders import LENGTHS, OD, SPOT, cluster
 
 
 class Script:
-    """A rule with a fixed number of replicas from each second on."""
+    """A rule that sets a fixed number of replicas from each given second on."""
 
     def __init__(self, replicas: dict[int, int]) -> None:
         self._replicas = replicas
@@ -25,7 +25,7 @@ class Script:
 
 
 def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
-    """1, then 5, then 2: five starts are enough; nine would be churn."""
+    """The rule asks for 1, 5 and then 2 replicas: five starts are enough, nine would be churn."""
     where = cluster(service(spot_share=0.5))
     (kind,) = instance_kinds(where, where.services[0], LENGTHS)
     rule = Script({0: 1, 100: 5, 400: 2})

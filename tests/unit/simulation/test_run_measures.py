@@ -1,4 +1,4 @@
-"""The definitions of the measures, on timelines made by hand."""
+"""The definitions of the measures, on timelines written by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row(
 @pytest.mark.parametrize(
     ("request_row", "hit"),
     [
-        (row(1.0, 6.0), True),  # 1000 ms and 100 gaps of 50 ms: on both limits
+        (row(1.0, 6.0), True),  # 1000 ms and 100 gaps of 50 ms: exactly at both limits
         (row(1.001, 6.0), False),
         (row(1.0, 6.2), False),
         (row(0.1, 1.0, "failed"), False),
@@ -96,12 +96,12 @@ def test_reversals_and_false_scale_outs_come_from_applied_decisions() -> None:
     timeline = Timeline(
         ordered=[OrderedFleet(0.0, {ONE: 4})],
         decisions=[
-            decision(10.0, (ONE, 1)),  # four were enough: false
+            decision(10.0, (ONE, 1)),  # four were enough: a false scale-out
             decision(20.0, (ONE, 1), applied=False),
             decision(30.0, (ONE, -1), (spot, 1)),  # an exchange
             decision(40.0, (ONE, -1)),  # a reversal
             decision(50.0, (ONE, -1)),
-            decision(60.0, (ONE, 1)),  # a reversal, and false again
+            decision(60.0, (ONE, 1)),  # a reversal, and a false scale-out
         ],
     )
     figures = figures_of(timeline, 1.0)

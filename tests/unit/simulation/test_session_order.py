@@ -9,12 +9,12 @@ from tests.unit.simulation.simulation_builders import ONE, run
 
 
 def talk(*turns: tuple[float, float | None]) -> list[Arrival]:
-    """Turns of one session: the time of each, and its pause."""
+    """Turns of one session, with the time and the pause of each."""
     return [Arrival(at_s, "mini", 1000, 100, session=1, delay_s=delay_s) for at_s, delay_s in turns]
 
 
 def test_a_turn_comes_its_pause_after_the_answer_whenever_the_record_had_it() -> None:
-    """The record has it at 50 s, because its server was slower."""
+    """The recorded time is 50 s, because the recorded server was slower."""
     first, second = run({ONE: 1}, talk((10.0, None), (50.0, 3.0)), 120.0, lead_s=120.0).requests
     assert first.end_s is not None
     assert second.arrival_s == pytest.approx(first.end_s + 3.0, abs=1e-3)

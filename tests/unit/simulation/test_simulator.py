@@ -1,4 +1,4 @@
-"""Requests and decisions on their way through a simulation."""
+"""The path of requests and decisions through a simulation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def attained(timeline: Timeline) -> float:
 
 
 def test_a_request_before_the_first_instance_waits_for_start_status_and_routes() -> None:
-    """Assigned at 0, launched at 0.1 s, ready startup_s later, routed by the next tick + 0.1 s."""
+    """The instance is assigned at 0 s, launched at 0.1 s, ready `startup_s` later, and routed 0.1 s
+    after the next tick."""
     spec = service().architecture
     setup = setup_on(
         spec, NodeSlice(cluster().pools[0].gpu, 1), Phase.AGGREGATED, 32_768, default_profile()
@@ -102,7 +103,7 @@ def test_a_lost_node_breaks_its_requests_and_is_billed_no_longer() -> None:
     lost = NodeLost(150.0, "eu.l40s.on-demand.0")
     timeline = run({ONE: 2}, evenly(200, 0.25), 100.0, script=(lost,))
     failed = [row for row in timeline.requests if row.outcome == "failed"]
-    assert 0 < len(failed) < 20  # those whose client had received a token
+    assert 0 < len(failed) < 20  # requests whose client had received a token
     assert all(row.end_s == 150.0 for row in failed)
     assert sum(row.outcome == "served" for row in timeline.requests) == 200 - len(failed)
     ends = {span.node: span.to_s for span in timeline.nodes}

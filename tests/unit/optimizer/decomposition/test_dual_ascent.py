@@ -43,8 +43,7 @@ def ascended(limits: SearchLimits | None) -> DualResult:
 
 
 def within(looks: float) -> SearchLimits:
-    """Limits with a clock that advances by one second at each reading; `looks`: readings before the
-    limit."""
+    """Limits of `looks` seconds, on a clock that advances by one second at each reading."""
     clock = itertools.count(1.0)
     return SearchLimits(time_limit_s=looks, elapsed_s=lambda: next(clock))
 
