@@ -1,6 +1,6 @@
-"""Counts of all models per second, as cumulative sums: any span of seconds costs one subtraction.
+"""Counts of all models per second, as cumulative sums: the count of any span costs one subtraction.
 
-A late record changes the sums from its second on. Models are known by index.
+A late record changes all sums after its second. Models are identified by index.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ModelIndices = NDArray[np.int64]
 
 
 def since_first_arrival(blocks: Blocks) -> Blocks:
-    """`blocks` from the first one with arrivals on: idle time before traffic began is no evidence
-    of its rate."""
+    """`blocks` without the blocks before the first arrival, because idle time before traffic began
+    is no evidence of the rate."""
     first = next((k for k, (_, arrivals) in enumerate(blocks) if arrivals), len(blocks))
     return blocks[first:]
 
@@ -43,9 +43,9 @@ def _rows(seconds: int, models: int) -> NDArray[np.int64]:
 class ArrivalCounts:
     """Cumulative counts of all models.
 
-    rows[i]: covered seconds and COUNTS of each model in the first i seconds from `base_s` on; at
+    rows[i]: covered seconds and COUNTS of each model in the first i seconds after `base_s`; at
     least the last `horizon_s` seconds are kept. length_s: seconds from base_s to the newest report
-    of any model. newest_end_s: end of the newest reported second of each model, 0 without any.
+    of any model. newest_end_s: end of the newest reported second of each model, 0 without reports.
     """
 
     horizon_s: int
@@ -53,7 +53,9 @@ class ArrivalCounts:
     length_s: int = 0
     rows: NDArray[np.int64] = field(default_factory=lambda: _rows(32, 1))
     newest_end_s: ModelIndices = field(default_factory=lambda: np.zeros(1, np.int64))
-    _block_cache: dict[int, tuple[int, Blocks]] = field(default_factory=dict)  # first block, blocks
+    _block_cache: dict[int, tuple[int, Blocks]] = field(
+        default_factory=dict
+    )  # by model: (first block, blocks)
     _cached_end_s: int = 0
 
     def reserve(self, models: int) -> None:
@@ -64,7 +66,7 @@ class ArrivalCounts:
             self.newest_end_s = np.pad(self.newest_end_s, (0, more))
 
     def clear(self, model: int) -> None:
-        """Forget the counts of a model."""
+        """Drop the counts of a model."""
         self.rows[:, model] = 0
         self.newest_end_s[model] = 0
         self._block_cache.pop(model, None)
@@ -91,7 +93,8 @@ class ArrivalCounts:
         _add(self.rows[: self.length_s + 1], seconds - self.base_s + 1, models, values)
 
     def counts_between(self, models: ModelIndices, start_s: int, end_s: int) -> NDArray[np.int64]:
-        """Covered seconds and COUNTS of each of `models` from `start_s` until before `end_s`."""
+        """Covered seconds and COUNTS of each of `models` from second `start_s` until before
+        `end_s`."""
         start, end = (
             min(max(0, second - self.base_s), self.length_s) for second in (start_s, end_s)
         )
@@ -101,16 +104,16 @@ class ArrivalCounts:
     def recent_spans(
         self, models: ModelIndices, now_s: int, spans_s: Sequence[int]
     ) -> list[list[Count]]:
-        """Counts of each of `models` in each span of `spans_s`, which all end with the model's
-        newest second up to `now_s`."""
+        """Counts of each of `models` in each span of `spans_s`. All spans of a model end with its
+        newest reported second, at most `now_s`."""
         ends = np.minimum(self.newest_end_s[models], now_s)[:, None]
         return self._counts(
             models[:, None], self._rows_at(ends - np.array(spans_s)), self._rows_at(ends)
         )
 
     def whole_blocks(self, models: ModelIndices, now_s: int, window_s: int) -> list[Blocks]:
-        """The whole 10 s blocks of each of `models` in the `window_s` seconds before `now_s`; (0,
-        0) for a block without reports."""
+        """The whole 10 s blocks of each of `models` in the `window_s` seconds before `now_s`. A
+        block without reports is (0, 0)."""
         first, end = -(-(now_s - window_s) // BLOCK_S), now_s // BLOCK_S
         self._cached_end_s = end * BLOCK_S
         kept = [
@@ -120,7 +123,7 @@ class ArrivalCounts:
             for _, (cached_first, blocks) in self._cached_blocks(models)
         ]
         upto = min(map(len, kept), default=end - first)
-        if upto < end - first:  # one call for all models: most lack the same blocks
+        if upto < end - first:  # one call for all models, because most lack the same blocks
             edges = self._rows_at(np.arange(first + upto, end + 1) * BLOCK_S)[None]
             newer = self._counts(models[:, None], edges[:, :-1], edges[:, 1:])
             kept = [(*old[:upto], *new) for old, new in zip(kept, newer, strict=True)]
@@ -144,7 +147,7 @@ class ArrivalCounts:
         return [list(map(tuple, of)) for of in counts.tolist()]
 
     def _rows_at(self, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
-        # Runs every tick; `np.clip` is slow for a few numbers.
+        # `np.clip` is too slow for a few numbers every tick.
         return np.minimum(np.maximum(seconds - self.base_s, 0), self.length_s)
 
     def _extend_back(self, start_s: int) -> None:
@@ -155,7 +158,7 @@ class ArrivalCounts:
         self.base_s, self.length_s = start_s, earlier + self.length_s
 
     def _extend_forward(self, end_s: int) -> None:
-        """Extend the sums to `end_s`; drop seconds beyond the horizon, many at a time."""
+        """Extend the sums to `end_s`. Seconds beyond the horizon are dropped, many at a time."""
         if end_s - self.base_s > self.horizon_s + _TRIM_EVERY_S:
             gone = min(self.length_s, end_s - self.horizon_s - self.base_s)
             kept = self.length_s + 1 - gone
@@ -180,9 +183,10 @@ def _add(
     models: NDArray[np.int64],
     values: NDArray[np.int64],
 ) -> None:
-    """Add `values` to all of `rows` from `ats` on; rows below 1 are beyond the horizon.
+    """Add `values` to all of `rows` from index `ats` on; rows with an index below 1 are beyond the
+    horizon.
 
-    A second holds at most `_MAX_PER_S` of each count, whatever all gateways report together.
+    Each count of a second is at most `_MAX_PER_S`, however large the sum of all gateways.
     """
     more = np.zeros(values.shape[1], np.int64)
     for entry in range(len(ats)):

@@ -1,7 +1,7 @@
-"""Burstiness of arrivals within seconds: the bursts that only queue at engines.
+"""Burstiness of arrivals within seconds: bursts that cause queues at engines but need no capacity.
 
-Measures the index of dispersion of single seconds as two decaying sums. Bursts of 10 s and more are
-in `overdispersion`: engines are sized for those.
+The index of dispersion of single seconds is measured as two decaying sums. Bursts of 10 s and more
+are measured in `overdispersion`, because engines are sized for those.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _MIN_PAIRS = 60.0
 class BurstinessSums:
     """Sums over pairs of neighbouring seconds; older pairs decay.
 
-    total: sum of (difference)^2 / (sum of the two), whose mean is 1 for Poisson arrivals at any
-    rate. pairs: number of pairs. end_ms: end of the last second counted.
+    total: sum of (difference)^2 / (sum of the two seconds), whose mean is 1 for Poisson arrivals at
+    any rate. pairs: number of pairs. end_ms: end of the last second counted.
     """
 
     pairs: float = 0.0
@@ -30,7 +30,7 @@ class BurstinessSums:
 
 
 def update_burstiness(sums: BurstinessSums, demand: ModelDemand) -> BurstinessSums:
-    """Add the newest two seconds of `demand`; return the same object if they are counted
+    """Add the newest two seconds of `demand`; return `sums` itself if these seconds are counted
     already."""
     end_ms = demand.reported_ms or 0
     if end_ms < sums.end_ms + 2000 or len(demand.recent) < 2:

@@ -1,9 +1,9 @@
 """The current arrival rate: the mean over the longest recent time without a change of the rate.
 
-A mean over a fixed window lags after a step and counts idle seconds before traffic. Here a span
-grows into the past while each extension agrees with all shorter spans, so the estimate begins where
-the current rate begins. The test is a generalised likelihood ratio on square roots, which make
-Poisson counts nearly normal.
+A mean over a fixed window lags after a step and counts idle seconds before traffic. Here a span is
+extended into the past while each extension agrees with all shorter spans, so the estimate covers
+only the time since the last change. The test is a generalised likelihood ratio on square roots,
+which make Poisson counts nearly normal.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
 def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The current rate of `demand`.
 
-    Worked value: three seconds after a step from 1 to 10 req/s, with 30 arrivals: 10 (7.2 to 13.6),
-    since 3 s; after a minute 10 (9.3 to 10.7).
+    Worked value: three seconds after a step from 1 to 10 req/s, with 30 arrivals: 10 req/s (bounds
+    7.2 and 13.6) over 3 s; after a minute 10 (9.3 and 10.7).
     """
     spans, chosen = _spans_and_change(demand, policy)
     if not spans:
@@ -77,7 +77,7 @@ def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
 
 
 def current_rate_spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
-    """Spans back from now, shortest first, that lie after the last decrease of the rate."""
+    """Spans that end now and lie after the last decrease of the rate, shortest first."""
     spans, chosen = _spans_and_change(demand, policy)
     if not spans:
         return []
@@ -86,11 +86,11 @@ def current_rate_spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
 
 
 def increase_evidence(demand: ModelDemand, policy: Policy, span: RateSpan) -> float:
-    """Log-likelihood ratio of a rate increase at the start of `span` over no change there.
+    """Log-likelihood ratio of a rate increase at the start of `span` over no change at that time.
 
     span: one of `current_rate_spans`. 0 if an earlier rate was as high. The result is the minimum
-    over all times between earlier changes, divided by the confirmed dispersion D, because of
-    arrivals in bursts of D only one in D is independent.
+    over all times between earlier changes, divided by the confirmed dispersion D, because only one
+    of D arrivals in a burst is independent evidence.
     """
     spread = dispersion(demand.blocks).confirmed
     covered_s, arrivals, _ = span
@@ -130,10 +130,10 @@ def _last_change(spans: list[RateSpan], limit: float) -> int | None:
 
 @compiled
 def change_index(spans: Floats, limit: float) -> int:
-    """Index of the span at whose start the rate changed, -1 without a change.
+    """Index of the span at whose start the rate changed; -1 without a change.
 
-    spans, (n, 3): covered seconds, arrivals, age. Compares each span with all shorter ones every
-    tick, hence compiled.
+    spans, (n, 3): covered seconds, arrivals, age. Compiled, because each span is compared with all
+    shorter spans every tick.
     """
     for longer in range(1, len(spans)):
         covered_s, arrivals = spans[longer, 0], spans[longer, 1]
@@ -154,7 +154,8 @@ def change_index(spans: Floats, limit: float) -> int:
 
 
 def _without_straddler(spans: list[RateSpan], roots: list[float], at: int) -> int:
-    """`at`, or `at - 1` if the seconds that span `at` adds lie on both sides of the change."""
+    """`at`, or `at - 1` if the seconds that span `at` adds to the shorter span lie on both sides of
+    the change."""
     if at == 0:
         return at
     shorter_s, shorter, _ = spans[at - 1]
@@ -165,8 +166,8 @@ def _without_straddler(spans: list[RateSpan], roots: list[float], at: int) -> in
 
 
 def _spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
-    """Nested spans: recent ones, each at least a fifth longer than the one before, then the local
-    window, then the local window with more and more of the older blocks."""
+    """Nested spans: recent spans, each at least a fifth longer than the previous one; then the
+    local window; then the local window with ever more of the older blocks."""
     if isinstance(demand.local, NoData):
         return []
     spans: list[RateSpan] = []
@@ -184,7 +185,7 @@ def _spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
     return spans
 
 
-@memoize(4096)  # as many as `dispersion` keeps
+@memoize(4096)  # the cache size of `dispersion`
 def _older_spans(blocks: Blocks, local_s: int) -> list[RateSpan]:
     """Cumulative (covered seconds, arrivals, age in seconds) of blocks before the local window."""
     spans = []

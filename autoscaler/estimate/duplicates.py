@@ -1,7 +1,7 @@
 """Deduplication of telemetry records by sequence number.
 
-At least the last 32,768 sequence numbers of a producer are kept as bits in two pages: at most 8 KiB
-per producer and model, however many models share the producer's sequence.
+For each producer, at least the last 32,768 sequence numbers are kept as bits in two pages: at most
+8 KiB per producer and model, even if many models share the producer's sequence.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def _page() -> bytearray:
 
 @dataclass(slots=True)
 class AppliedSequences:
-    """Applied sequence numbers of one (gateway, boot), whose index is `boot_number`. Numbers older
-    than the page before the newest count as applied."""
+    """Applied sequence numbers of one (gateway, boot). `boot_number`: its index. Numbers on pages
+    before the two newest count as applied."""
 
     boot_number: int = 0
     page: int = -1
@@ -26,7 +26,8 @@ class AppliedSequences:
     before: bytearray = field(default_factory=bytearray)
 
     def is_new(self, sequence: int) -> bool:
-        """Record `sequence`; False if it was applied before, or is too old to tell."""
+        """Mark `sequence` as applied. False if the number was applied before, or is too old to
+        tell."""
         page = sequence // PAGE_SEQUENCES
         bits = self.newest
         if page != self.page:

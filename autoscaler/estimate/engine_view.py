@@ -1,6 +1,6 @@
-"""Load that the engines themselves report, in addition to gateway telemetry.
+"""Load that engines report about themselves, in addition to gateway telemetry.
 
-It is shown to people and recorded; no plan depends on it.
+The load is displayed and recorded; no plan depends on it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """Running and waiting requests of one model's engines at `at_ms`. error: why they are not
-    known, "" if they are."""
+    """Running and waiting requests of one model's engines at `at_ms`. error: why the numbers are
+    unknown, "" if they are known."""
 
     running: float = 0.0
     waiting: float = 0.0

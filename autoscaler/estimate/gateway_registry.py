@@ -1,4 +1,4 @@
-"""Gateways and their boots: which records are duplicates, and the newest report of each gateway.
+"""Gateways and their boots: deduplication of records, and the newest report of each gateway.
 
 Maps models, gateways and boots to array indices.
 """
@@ -21,7 +21,7 @@ Indices = NDArray[np.int64]
 
 _ARRIVALS, _COMPLETIONS = COUNTS.index("arrivals"), COUNTS.index("completions")
 _NEVER = -(2**62)
-_MODEL, _ROW, _NEWEST_MS = range(3)  # of a boot
+_MODEL, _ROW, _NEWEST_MS = range(3)  # columns of a boot's row
 _BOOT, _REPORTED_MS, _TRAFFIC_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(6)  # of a gateway
 _NO_REPORT = (-1, _NEVER, 0, 0, 0, 0)
 
@@ -45,16 +45,17 @@ class GatewayRegistry:
 
     @property
     def index_limit(self) -> int:
-        """All model indices are below this."""
+        """The limit of model indices: all are lower."""
         return len(self.models) + len(self._free[2]) + 1
 
     def applied_sequences(self, names: Sequence[SourceName]) -> list[AppliedSequences]:
-        """The applied sequence numbers of each of these producers; new producers are registered."""
+        """The applied sequence numbers of each producer in `names`; new producers are
+        registered."""
         producers = self._producers
         return [producers.get(name) or self._register(name) for name in names]
 
     def boot_count(self, model: str) -> int:
-        """Number of boots that are kept for `model`."""
+        """Number of boots that are registered for `model`."""
         return sum(name[0] == model for name in self._producers)
 
     def models_of_boots(self, boots: Indices) -> Indices:
@@ -63,11 +64,12 @@ class GatewayRegistry:
         return found
 
     def note_newest(self, boots: Indices, ends_ms: Indices) -> None:
-        """Note the ends of these boots' spans as their newest event times."""
+        """Store `ends_ms` as the newest event times of `boots`, except for boots with a newer
+        record."""
         _note_newest(self._boots, boots, ends_ms)
 
     def update_reports(self, boots: Indices, ends_ms: Indices, numbers: Indices) -> None:
-        """Make these records the newest reports of their gateways, except where a newer one exists.
+        """Make these records the newest reports of their gateways, except if a newer report exists.
 
         numbers: as in `TelemetryBatch`. Records of a boot that signed off are ignored.
         """
@@ -76,8 +78,8 @@ class GatewayRegistry:
     def reports(
         self, models: Sequence[int], now_ms: int, since_ms: int
     ) -> list[list[GatewayReport]]:
-        """Newest reports of each of `models` by gateway name, without those before `since_ms` and
-        without gateways that signed off."""
+        """Newest reports on each of `models` by gateway name. Left out: reports before `since_ms`
+        and gateways that signed off."""
         if self._sorted_rows is None:
             self._sorted_rows = np.array([self._rows[key] for key in sorted(self._rows)], np.int64)
         reports = self._reports[self._sorted_rows]
@@ -98,7 +100,7 @@ class GatewayRegistry:
         return [found[model] for model in models]
 
     def forget_silent_boots(self, before_ms: int) -> None:
-        """Forget boots without a record since `before_ms`."""
+        """Remove boots without a record since `before_ms`."""
         newest = self._boots[:, _NEWEST_MS].tolist()
         dead = [
             name for name, boot in self._producers.items() if newest[boot.boot_number] < before_ms
@@ -114,11 +116,11 @@ class GatewayRegistry:
         self._sorted_rows = None
 
     def models_without_boots(self) -> set[str]:
-        """Models for which no boot is kept."""
+        """Models for which no boot is registered."""
         return self.models.keys() - {model for model, _, _ in self._producers}
 
     def release(self, model: str) -> int:
-        """Forget a model without boots; return its index, which a later model may get."""
+        """Remove a model without boots; return its index, which a later model may get."""
         number = self.models.pop(model)
         self._free[2].append(number)
         return number
@@ -161,8 +163,8 @@ def _note_newest(boot_rows: Indices, boots: Indices, ends_ms: Indices) -> None:
 def _update_reports(
     boot_rows: Indices, reports: Indices, boots: Indices, ends_ms: Indices, numbers: Indices
 ) -> None:
-    """See `GatewayRegistry.update_reports`. boot_rows: one row per boot; reports: one per gateway.
-    Compiled because every tick has a few records."""
+    """See `GatewayRegistry.update_reports`. boot_rows: one row per boot; reports: one row per
+    gateway. Compiled, because every tick has a few records."""
     _note_newest(boot_rows, boots, ends_ms)
     fits = np.empty(len(boots), np.bool_)  # False after the boot signed off
     leaves_at = np.full(len(boot_rows), len(boots))
@@ -179,7 +181,9 @@ def _update_reports(
             report[_BOOT], report[_REPORTED_MS] = boots[at], ends_ms[at]
             report[_IN_FLIGHT], report[_GENERATION] = fields[IN_FLIGHT], fields[ROUTE_GENERATION]
             report[_LEFT] = fields[LEAVING]
-    for at in range(len(boots)):  # its other records may be a little newer than its sign-off
+    for at in range(
+        len(boots)
+    ):  # other records of the boot may be a little newer than its sign-off
         report = reports[boot_rows[boots[at], _ROW]]
         if numbers[at, LEAVING] and report[_BOOT] == boots[at]:
             report[_LEFT] = 1

@@ -1,7 +1,8 @@
 """Detect a shift of request lengths: prompts become longer and answers shorter, or the reverse.
 
-If prompts and answers change in the same direction, the same roles need more or less capacity. A
-shift needs other roles, and a mean over both sides of it describes no real request.
+If prompts and answers change in the same direction, the present roles need more or less capacity. A
+shift needs other roles, and a mean over the time before and after the shift describes no real
+request.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ def lengths_since_shift(
 ) -> WindowLengths | None:
     """Lengths of the requests after the shift; None without a shift.
 
-    Uses the longest of the recent spans and the local window whose older part does not differ
-    significantly from its last seconds. input_cv, output_cv: coefficients of variation of lengths,
-    for the significance test.
+    The candidates are the recent spans and the local window. The result covers the longest of them
+    whose older part does not differ significantly from its last seconds. input_cv, output_cv:
+    coefficients of variation of lengths, for the significance test.
     """
-    # In bursts of D similar requests only one in D is independent evidence.
+    # Only one of D similar requests in a burst is independent evidence.
     clumps = math.sqrt(dispersion(demand.blocks).confirmed)
     cvs = _Cvs(input_cv * clumps, output_cv * clumps)
     local, long = _token_sums(demand.local_lengths), _token_sums(demand.long_lengths)
@@ -80,12 +81,13 @@ def _minus(window: TokenSums, part: TokenSums) -> TokenSums:
 
 
 def _is_shift(changes: tuple[int, int]) -> bool:
-    """Whether one of prompts and answers became longer and the other shorter."""
+    """Whether prompts became longer and answers shorter, or the reverse."""
     return changes[0] * changes[1] < 0
 
 
 def _changes(now: TokenSums, before: TokenSums, cvs: _Cvs) -> tuple[int, int]:
-    """Significant change of prompts and of answers: 1 longer, -1 shorter, 0 neither."""
+    """Significant changes of prompts and of answers: 1 longer, -1 shorter, 0 no significant
+    change."""
     least = min(now.arrivals, now.completions, before.arrivals, before.completions)
     if least < MIN_REQUESTS:
         return 0, 0

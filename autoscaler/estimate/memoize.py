@@ -1,7 +1,7 @@
 """Memoize functions of immutable values by the identity of their arguments.
 
-Nothing is hashed or compared: for half an hour of counts that would cost more than most of the
-functions.
+Arguments are not hashed or compared, because for half an hour of counts that would cost more than
+most of the functions.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def memoize(max_entries: int) -> Callable[[Function], Function]:
-    """Decorator that keeps the results of about the last `max_entries` calls.
+    """Decorator that caches the results of about the last `max_entries` calls.
 
-    Arguments are positional and match if they are the same objects or equal ints.
+    Arguments are positional. They match if they are identical objects or equal ints.
     """
 
     def decorate(function: Function) -> Function:
         entries: dict[tuple[object, ...], tuple[tuple[Any, ...], Any]] = {}
 
         def memoized(*args: Any) -> Any:
-            # An int stands in a tuple, so that it cannot equal the id of another argument.
+            # An int is wrapped in a tuple, so that it cannot equal the id of another argument.
             key = tuple([(arg,) if type(arg) is int else id(arg) for arg in args])
             entry = entries.get(key)
             if entry is None:
                 if len(entries) >= max_entries:
                     entries.clear()
-                # The entry holds the arguments, so that their ids stay unique.
+                # The entry keeps the arguments alive, so that their ids remain unique.
                 entry = entries[key] = args, function(*args)
             return entry[1]
 

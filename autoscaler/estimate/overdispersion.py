@@ -1,9 +1,9 @@
 """Burstiness of arrivals over 10 s and more: the index of dispersion, and the rate that bursts
 reach.
 
-Neighbouring blocks are compared with each other and not with the mean of all, so a daily cycle or
-one step does not count as burstiness. Given the sum s of two blocks, a Poisson process splits it
-binomially whatever its rate is, so (difference)^2 / s has mean 1 exactly, also near a rate of 0.
+Neighbouring blocks are compared with each other and not with the mean of all blocks, so a daily
+cycle or one step does not count as burstiness. Given the sum s of two blocks, a Poisson process
+splits s binomially at any rate, so (difference)^2 / s has mean 1 exactly, also near a rate of 0.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ BURST_S = 3 * BLOCK_S
 class Dispersion:
     """The index of dispersion: variance / mean of counts per block; 1 for Poisson arrivals.
 
-    index: the point estimate. lower_bound: its lower confidence bound. confirmed: the index to plan
-    for; it is 1 up to a lower bound of 1 and grows to `index` as the lower bound grows to 2.
-    suspected: `index` if Poisson arrivals would hardly show it, else 1; it needs less evidence than
-    `confirmed`. pairs: number of block pairs compared.
+    index: the point estimate. lower_bound: lower confidence bound of the index. confirmed: the
+    index to plan for; 1 if lower_bound is at most 1, rising to `index` at a lower_bound of 2.
+    suspected: `index` if Poisson arrivals would rarely have such an index, else 1; less evidence is
+    needed than for `confirmed`. pairs: number of block pairs compared.
     """
 
     index: float = 1.0
@@ -52,8 +52,8 @@ def dispersion(blocks: Blocks) -> Dispersion:
     """The dispersion of `blocks` at the lag with the highest confirmed index; POISSON if no two
     neighbours have arrivals.
 
-    Up to 27 pairs nothing is confirmed: there the standard error sqrt(3 / pairs) is a third of the
-    index.
+    Up to 27 pairs, no burstiness is confirmed, because the standard error sqrt(3 / pairs) is at
+    least a third of the index.
     """
     numbers = _as_array(blocks)
     return max(
@@ -64,21 +64,22 @@ def dispersion(blocks: Blocks) -> Dispersion:
 
 @memoize(4096)
 def suspected_dispersion(blocks: Blocks, count: int) -> float:
-    """Suspected index of dispersion of the last `count` blocks, for the error of a mean over them.
-    Steps of the rate count as burstiness too."""
+    """Suspected index of dispersion of the last `count` blocks, for the error of a mean over these
+    blocks. Steps of the rate count as burstiness too."""
     numbers = _as_array(blocks[-count:])
     return max(_dispersion_at_lag(numbers, lag).suspected for lag in _LAGS)
 
 
 def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) -> float:
-    """The rate that half minutes with a share `percentile` of requests do not exceed, without the
-    variation that Poisson chance explains; never below `mean_req_per_s`.
+    """The rate that bursts reach: a share `percentile` of requests arrives in half minutes with at
+    most this rate. Variation that Poisson chance explains is excluded. Never below
+    `mean_req_per_s`.
 
-    The rate of half minutes is taken as Gamma distributed with mean m and variance (D - 1) m in
-    counts, D being the confirmed dispersion. A random request falls into a half minute in
-    proportion to its rate, which makes that Gamma(m / (D - 1) + 1, D - 1); the quantile uses Wilson
-    and Hilferty's formula. Worked value: D = 12 at 5 req/s and 0.95 gives 7.9 req/s. The result
-    never exceeds the highest half minute in `blocks`.
+    The rate of half minutes is modelled as Gamma distributed, with mean m and variance (D - 1) m in
+    counts; D is the confirmed dispersion. A random request falls into a half minute in proportion
+    to the rate of that half minute, so its rate is distributed as Gamma(m / (D - 1) + 1, D - 1).
+    The quantile uses Wilson and Hilferty's formula. Worked value: D = 12 at 5 req/s and 0.95 gives
+    7.9 req/s. The result never exceeds the highest half minute in `blocks`.
     """
     finite("percentile", percentile, 0.0, 1.0)
     finite("mean_req_per_s", mean_req_per_s, 0.0)
@@ -112,8 +113,8 @@ def _dispersion_at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
     pairs, index, spread = _pair_moments(blocks, lag)
     if pairs < 2:
         return POISSON
-    # Squares of neighbouring differences are correlated by 1/4; at a longer lag the pairs between
-    # are nearly copies if bursts are long.
+    # Squares of neighbouring differences are correlated by 1/4. At a longer lag, overlapping pairs
+    # are nearly equal if bursts are long.
     overlap = (1.0 + 0.5 * lag) / pairs
     error = math.sqrt(max(2.0 * index * index, spread) * overlap)
     low = max(0.0, index - _SIGMAS * error)
@@ -125,7 +126,7 @@ def _dispersion_at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
 @compiled
 def _pair_moments(blocks: NDArray[np.int64], lag: int) -> tuple[int, float, float]:
     """Number of pairs of `blocks`, (n, 2), at distance `lag` with arrivals; mean and variance of
-    their ratios (difference)^2 / expected. Compiled because it runs every tick."""
+    the ratios (difference)^2 / expected. Compiled, because it runs every tick."""
     ratios = np.empty(max(0, len(blocks) - lag))
     pairs = 0
     for at in range(len(ratios)):

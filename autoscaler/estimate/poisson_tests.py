@@ -1,6 +1,7 @@
 """Exact tests and bounds for Poisson counts.
 
-Sums over tails are compiled: a bound on the rate of thousands of requests needs thirty of them.
+Sums over tails are compiled, because a bound on the rate of thousands of requests needs thirty such
+sums.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import math
 from autoscaler.domain.validation import finite
 from autoscaler.performance.numba_decorators import compiled
 
-_BISECTIONS = 30  # bisections: to a billionth of the bracket
+_BISECTIONS = 30  # narrows the bracket to a billionth
 
 
 def poisson_tail(count: int, mean: float) -> float:
     """P(N >= count) for N ~ Poisson(mean), mean >= 0.
 
-    Sums the smaller side in logarithms, so tails down to 1e-300 keep their digits. Worked value:
-    with mean 50 (5 requests/s for 10 s), 60 or more have probability 0.092.
+    Sums the smaller tail in logarithms, so tails down to 1e-300 keep their digits. Worked value: if
+    the mean is 50 (5 requests/s for 10 s), 60 or more have probability 0.092.
     """
     finite("mean", mean, 0.0)
     if count <= 0:
@@ -33,7 +34,7 @@ def is_significant(count: int, mean: float, significance: float) -> bool:
     """Whether poisson_tail(count, mean) <= significance, mostly without summing the tail.
 
     A tail is at least its first term, and at most exp(-mean h) with Chernoff's h = (x ln x - x +
-    1), x = count / mean >= 1. Only between these bounds it is summed.
+    1), x = count / mean >= 1. The tail is summed only if `significance` lies between these bounds.
     """
     if count <= mean or count <= 0:
         return poisson_tail(count, mean) <= significance
@@ -49,7 +50,7 @@ def is_significant(count: int, mean: float, significance: float) -> bool:
 def rate_lower_bound(count: int, window_s: float, significance: float) -> float:
     """Lower confidence bound in events/s of the rate behind `count` events in `window_s` seconds.
 
-    The rate at which `count` or more events have probability `significance` (Garwood's one-sided
+    At this rate, `count` or more events have probability `significance` (Garwood's one-sided
     interval). 0 without events.
     """
     finite("window_s", window_s, 1e-9)
@@ -57,7 +58,7 @@ def rate_lower_bound(count: int, window_s: float, significance: float) -> float:
     if count <= 0:
         return 0.0
     low, high = 0.0, float(count)
-    while poisson_tail(count, high) < significance:  # only if significance is above 0.5
+    while poisson_tail(count, high) < significance:  # loops only if significance is above 0.5
         high *= 2.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
@@ -69,11 +70,11 @@ def rate_lower_bound(count: int, window_s: float, significance: float) -> float:
 
 
 def mean_bounds(count: float, z: float) -> tuple[float, float]:
-    """Lower and upper bound of the mean behind `count` Poisson events, `z` sigma from it.
+    """Lower and upper bound of the mean behind `count` Poisson events, at `z` sigma.
 
-    Garwood's interval by Wilson and Hilferty's formula for quantiles of chi-square: within 1% of
-    the exact bounds at z = 1.645 from three events on (the lower bound for one event is a quarter
-    too low).
+    Garwood's interval by Wilson and Hilferty's formula for quantiles of chi-square. At z = 1.645
+    the bounds are within 1% of the exact bounds from three events on; the lower bound for one event
+    is a quarter too low.
     """
     above = count + 1.0
     high = above * (1.0 - 1.0 / (9.0 * above) + z / (3.0 * math.sqrt(above))) ** 3
@@ -87,15 +88,16 @@ def log_likelihood_ratio(count: float, seconds: float, other: float, other_s: fl
     """Generalised log-likelihood ratio of two Poisson rates over one common rate, for `count`
     events in `seconds` and `other` events in `other_s`.
 
-    Seconds are above 0, and at least one count is. Worked value: 224 in 28 s and 3000 in 600 s (8
-    and 5 requests/s) give 20.2.
+    Both durations are above 0, and at least one count is above 0. Worked value: 224 in 28 s and
+    3000 in 600 s (8 and 5 requests/s) give 20.2.
     """
     both = (count + other) / (seconds + other_s)
     return _log_likelihood_gain(count, seconds, both) + _log_likelihood_gain(other, other_s, both)
 
 
 def _log_likelihood_gain(count: float, seconds: float, rate: float) -> float:
-    """Log-likelihood gain of a count at its own rate over `rate`, without terms that cancel."""
+    """Log-likelihood of `count` at the rate count / seconds minus that at `rate`, without terms
+    that cancel."""
     return count * math.log(count / (rate * seconds)) if count else 0.0
 
 
@@ -117,8 +119,8 @@ def _lower_tail(count: int, mean: float) -> float:
 
 @compiled
 def _sum_upwards(count: int, mean: float) -> float:
-    """Sum of the masses from `count` on, relative to the first; each term is the last times mean /
-    k."""
+    """Sum of the probabilities of `count` and more, relative to the first term; each term is the
+    previous term times mean / k."""
     term = total = 1.0
     k = count
     while term > total * 1e-17:
@@ -130,8 +132,8 @@ def _sum_upwards(count: int, mean: float) -> float:
 
 @compiled
 def _sum_downwards(count: int, mean: float) -> float:
-    """Sum of the masses below `count`, relative to the last; going down, each term is the one above
-    times k / mean."""
+    """Sum of the probabilities below `count`, relative to the largest term; downwards, each term is
+    the term above times k / mean."""
     term = total = 1.0
     k = count - 1
     while k > 0 and term > total * 1e-17:

@@ -1,7 +1,7 @@
-"""Detect overload from requests in flight, by Little's law.
+"""Detect overload from the number of requests in flight, by Little's law.
 
 A queue grows within seconds, while a change of the arrival rate needs minutes to be significant: at
-2.1 req/s on a capacity of 1.9 every request waits, but no test of the rate shows it.
+2.1 req/s on a capacity of 1.9 every request waits, but no test of the rate detects the excess.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _MIN_LIMIT = 4.0
 class Overload:
     """More requests are in flight than the load explains.
 
-    in_flight: N requests; expected: L requests by Little's law. req_per_s: the rate that would put
-    N requests in flight at predicted latency, limited by the upper bound of the measured rate.
+    in_flight: N requests; expected: L requests by Little's law. req_per_s: the rate at which N
+    requests would be in flight at the predicted latency, at most the upper bound of the measured
+    rate.
     """
 
     in_flight: int
@@ -40,9 +41,11 @@ def residence_s(combo: Combo, lengths: Lengths) -> float:
 
 
 def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -> float:
-    """L = rate x residence time (Little's law), with the rate split in proportion to capacity.
+    """Expected requests in flight: L = rate x residence time (Little's law), with the rate split in
+    proportion to capacity.
 
-    Predicted latency is that of a full batch, so L is too high below capacity. 0 without combos.
+    The predicted latency holds for a full batch, so L is too high at loads below capacity. 0
+    without combos.
     """
     combos = tuple(ready)
     capacity = sum(combo.req_per_s for combo in combos)
@@ -53,12 +56,13 @@ def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Length
 
 
 def max_explained_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Lengths) -> float:
-    """The most requests in flight that `req_per_s` explains: L + 3 sqrt(L), or random queueing.
+    """The most requests in flight that `req_per_s` explains: L + 3 sqrt(L), or more for random
+    queueing.
 
-    With few slots requests also wait at the planned load: 8 slots at 75% hold more than L + 3
-    sqrt(L) for 5% of the time. So the limit is at least the number that an M/M/c queue with c =
+    If there are few slots, requests also wait at the planned load: 8 slots at 75% hold more than L
+    + 3 sqrt(L) for 5% of the time. So the limit is at least the number that an M/M/c queue with c =
     capacity x residence servers exceeds with probability 3e-4 (Erlang's C, then a factor of the
-    load per further request). The load counts as at most 85% of capacity: more is overload.
+    load per further request). The load counts as at most 85% of capacity, because more is overload.
     """
     combos = tuple(ready)
     capacity = sum(combo.req_per_s for combo in combos)
@@ -82,12 +86,12 @@ def detect_overload(
     ready: Iterable[Combo],
     lengths: Lengths,
 ) -> Overload | None:
-    """The overload that `in_flight` requests prove; None without one.
+    """The overload that `in_flight` requests prove; None without overload.
 
     req_per_s: the current rate; highest_req_per_s: its upper bound (`change_point.current_rate`).
     The resulting rate is req_per_s x N / L, at most highest_req_per_s: a larger excess is an old
-    queue, or combos are slower than predicted. None without ready combos, because then requests
-    wait for want of any instance.
+    queue, or combos are slower than predicted. None if no combo is ready, because then requests
+    wait for the first instance.
     """
     combos = tuple(ready)
     expected = expected_in_flight(req_per_s, combos, lengths)
@@ -98,7 +102,7 @@ def detect_overload(
     return Overload(in_flight, expected, rate)
 
 
-@compiled  # up to thousands of servers, every tick
+@compiled  # loops over up to thousands of servers, every tick
 def erlang_c(servers: int, load: float) -> float:
     """Probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
     offered = servers * load

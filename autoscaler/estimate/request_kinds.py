@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class KindCounts:
-    """Counts by kind of the last `horizon_s` seconds up to the newest one."""
+    """Requests by kind in the last `horizon_s` seconds before the newest second."""
 
     horizon_s: int
     _seconds: dict[int, Counter[str]] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class KindCounts:
             counts[kind] += requests
 
     def counts_between(self, from_s: int, until_s: int) -> dict[str, int]:
-        """Requests by kind from second `from_s` until before `until_s`."""
+        """Requests by kind from second `from_s` until before second `until_s`."""
         total: Counter[str] = Counter()
         for second in range(from_s, until_s):
             total.update(self._seconds.get(second, ()))

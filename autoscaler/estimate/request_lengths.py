@@ -1,10 +1,10 @@
-"""Estimate the lengths of requests that a model is planned for, from declared to measured ones.
+"""Estimate the request lengths to plan for, from declared and measured lengths.
 
 The two errors have different costs. If requests are longer than planned, the fleet is overloaded;
-so a mean rises as soon as the lower bound of either window is above it. If requests are shorter,
-capacity only costs money; so a mean falls once the upper bound of the long window, over many
-requests and minutes, is below it and the local window agrees. Between the bounds the estimate does
-not move: noise does not change it, and plans hit their caches.
+so a mean rises as soon as the lower bound of either window is above the planned mean. If requests
+are shorter, the only cost is unused capacity; so a mean falls once the upper bound of the long
+window, over many requests and minutes, is below the planned mean and the local window agrees.
+Between the bounds the estimate does not change: noise has no effect, and plans hit their caches.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _MIDDLES = np.array([bucket_value_ms(bucket) for bucket in range(LOWEST, HIGHEST
 class _Sample:
     """Prompts or answers of a window.
 
-    tokens, counts: buckets of the sketch, shortest first. cv: coefficient of variation by the
-    sketch; None with fewer than two requests in it.
+    tokens, counts: buckets of the sketch, shortest first. cv: coefficient of variation of the
+    sketch; None if the sketch has fewer than two requests.
     """
 
     requests: int
@@ -71,18 +71,18 @@ class _Sample:
 def estimate_lengths(
     current: Lengths, declared: Lengths, demand: ModelDemand, capacity_exhausted: bool = False
 ) -> Lengths:
-    """The lengths to plan for, given the `current` ones; `current` itself if nothing changes.
+    """The request lengths to plan for; `current`, the present lengths, if nothing changes.
 
-    Starts at `declared`, which counts like 20 measured requests. Means are `declared` times powers
-    of 1.03. Worked value: if requests with a CV of 1 become twice as long, they are planned as 1.3
-    times as long after 50 requests, 1.55 after 120, 1.8 after 600.
+    The estimate starts at `declared`, which counts like 20 measured requests. Means are `declared`
+    times powers of 1.03. Worked value: if requests with a CV of 1 become twice as long, they are
+    planned as 1.3 times as long after 50 requests, 1.55 after 120, 1.8 after 600.
 
-    After a length shift (see `length_shift`) only requests after it may raise a mean. If also
-    `capacity_exhausted`, only they count and shorter means are accepted as fast as longer ones,
-    because with fixed hardware neither error is safe. If a sketch contradicts the shape of the
-    distribution significantly and by more than 10%, the shape is measured again. A distribution
-    scales with its mean only as far as measured quantiles allow: if prompts are cut at 4,000
-    tokens, a longer mean makes none longer than that.
+    After a length shift (see `length_shift`) only requests after the shift may raise a mean. If in
+    addition `capacity_exhausted`, only these requests count, and shorter means are accepted as fast
+    as longer ones, because on fixed hardware neither error is safe. If a sketch contradicts the
+    shape of the distribution significantly and by more than 10%, the shape is measured again. A
+    distribution scales with its mean only within the bounds of the measured quantiles: if prompts
+    are cut at 4,000 tokens, a longer mean makes none longer than 4,000.
     """
     local, long = demand.local_lengths, demand.long_lengths
     thresholds = output_thresholds = _shorter_thresholds(demand)
@@ -117,9 +117,10 @@ def estimate_lengths(
 
 @dataclass(frozen=True, slots=True)
 class _ShorterThresholds:
-    """Requests of the long window that a shorter mean needs; None: not accepted yet.
+    """Requests of the long window that are needed before a shorter mean is accepted; None: not
+    accepted yet.
 
-    soon: for an upper bound enlarged by EARLY_FACTOR; sure: for the upper bound itself.
+    early: for the upper bound times EARLY_FACTOR; full: for the upper bound.
     """
 
     early: int | None
@@ -127,7 +128,7 @@ class _ShorterThresholds:
 
     def upper_bound(self, bound: float, requests: int, current: float) -> float:
         """The accepted upper bound of a mean that is planned as `current`; infinite if `requests`
-        are too few or the change is too small to compute all combos again."""
+        are too few or the change is too small to justify a new evaluation of all combos."""
         if self.full is not None and requests >= self.full:
             return bound
         much = (
@@ -161,7 +162,8 @@ def _estimate_side(
 ) -> tuple[float, Spread]:
     """The mean and distribution of prompts or of answers.
 
-    now: requests since a length shift, which alone may raise the mean; None without a shift.
+    shifted_lengths: requests since a length shift, which alone may raise the mean; None without a
+    shift.
     """
     mean = _estimate_mean(
         current[0],
@@ -194,7 +196,8 @@ def _estimate_mean(
         (
             _lower_bound(seen, declared, current)
             for seen in ((local,) if shifted else (local, long))
-            if seen is not None and seen.mean > current  # otherwise no bound is above it
+            if seen is not None
+            and seen.mean > current  # a lower mean has no lower bound above `current`
         ),
         default=0.0,
     )
@@ -206,12 +209,12 @@ def _estimate_mean(
         _mean_bound(long, declared, SHORTER_SIGMAS), long.requests, current
     )
     if most >= current or (local is not None and local.mean > most):
-        return current  # new requests are not shorter: the long window covers older ones
+        return current  # new requests are not shorter; only older requests of the long window are
     return _on_grid(most, declared[0], current, up=False)
 
 
 def _lower_bound(seen: _Sample, declared: tuple[float, Spread], current: float) -> float:
-    """Lower bound of the mean; closer to the measured mean if that is clearly longer than
+    """Lower bound of the mean; nearer to the measured mean if that is clearly longer than
     `current`."""
     if _mean_bound(seen, declared, -CLEAR_SIGMAS) >= current * STEP:
         return _mean_bound(seen, declared, -ONCE_CLEAR_SIGMAS)
@@ -219,9 +222,9 @@ def _lower_bound(seen: _Sample, declared: tuple[float, Spread], current: float) 
 
 
 def _mean_bound(seen: _Sample, declared: tuple[float, Spread], sigmas: float) -> float:
-    """The measured mean, shrunk towards the declared one, plus `sigmas` standard errors.
+    """The measured mean, shrunk towards the declared mean, plus `sigmas` standard errors.
 
-    Shrinking only holds back: it never moves a bound beyond the measured mean.
+    Shrinking only makes a bound more cautious: no bound moves beyond the measured mean.
     """
     weight = seen.requests + PRIOR_REQUESTS
     drawn = (PRIOR_REQUESTS * declared[0] + seen.requests * seen.mean) / weight
@@ -233,7 +236,8 @@ def _mean_bound(seen: _Sample, declared: tuple[float, Spread], sigmas: float) ->
 
 
 def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
-    """The grid point next to `tokens` on the side of `current`; `current` within one step of it."""
+    """The grid point next to `tokens` on the side of `current`; `current` if the distance is within
+    one step."""
     exact = math.log(max(_SHORTEST, min(_LONGEST, tokens)) / declared) / _LOG_STEP
     step = math.floor(exact + 1e-9) if up else math.ceil(exact - 1e-9)
     found = declared if step == 0 else declared * STEP**step
@@ -243,16 +247,16 @@ def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _SpreadBounds:
-    """Bounds in tokens of each point of a distribution, at LEVELS, (n,) each; 0 or infinite where
-    unknown."""
+    """Bounds in tokens of each point of a distribution, at LEVELS, (n,) each. Unknown bounds are 0
+    and infinite."""
 
     low: Floats
     high: Floats
 
 
 def _spread_bounds(long: _Sample | None, local: _Sample | None) -> _SpreadBounds | None:
-    """Bounds of the distribution by the long window; None with too few requests. Where the local
-    window contradicts a bound, the local window's bound replaces it."""
+    """Bounds of the distribution from the long window; None if it has too few requests. If the
+    local window contradicts a bound, the local window's bound replaces it."""
     if long is None or not len(long.counts) or long.counts.sum() < SHAPE_REQUESTS:
         return None
     own = local if local is not None else _Sample(0, 0.0, np.empty(0), np.empty(0), None)
@@ -265,7 +269,7 @@ def _spread_bounds(long: _Sample | None, local: _Sample | None) -> _SpreadBounds
 
 @compiled
 def _length_at(level: float, tokens: Floats, cumulative: Floats) -> float:
-    """The length that a share `level` of requests does not exceed."""
+    """The length that a share `level` of the requests does not exceed."""
     rank = min(max(math.ceil(level * cumulative[-1]), 1.0), cumulative[-1])
     return float(tokens[np.searchsorted(cumulative, rank)])
 
@@ -282,8 +286,8 @@ def _fill_spread_bounds(
 ) -> None:
     """Write the bounds at `levels` to `low` and `high`, (n,) each.
 
-    tokens, upto: lengths in the long window and cumulative requests; own_tokens, own_upto: the same
-    of the local window, empty without requests.
+    tokens, cumulative: lengths in the long window and cumulative numbers of requests; own_tokens,
+    own_cumulative: those of the local window, empty if it has no requests.
     """
     for at, level in enumerate(levels):
         chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / cumulative[-1])
@@ -305,17 +309,19 @@ def _fill_spread_bounds(
 
 
 def _tokens_at(seen: _Sample, levels: Floats) -> Floats:
-    """The lengths that shares `levels` of the requests of a sketch do not exceed."""
+    """For each of `levels`, the length that this share of the requests in `seen` does not
+    exceed."""
     cumulative = seen.counts.cumsum()
     return np.array([_length_at(level, seen.tokens, cumulative) for level in levels])
 
 
 def _fit_to_bounds(shape: Floats, mean: float, long: _Sample, bounds: _SpreadBounds) -> Floats:
-    """Points with mean `mean` and the given `shape` (in means), limited to `bounds`.
+    """Points of a distribution with mean `mean` and the given `shape` (in multiples of the mean),
+    limited to `bounds`.
 
-    A longer mean does not imply that the longest requests are longer: more of them may be long.
-    Points at a bound shift the rest of the mean to the others; if all are at a bound, each may grow
-    to the next.
+    A longer mean does not imply that the longest requests are longer: more requests may be long.
+    Points at a bound shift the rest of the mean to the other points. If all points are at a bound,
+    each may grow to the bound of the next point.
     """
     spread = mean * shape
     longest = np.maximum(long.tokens[-1], min(mean, long.mean) * shape)
@@ -350,13 +356,13 @@ def _measured_shape(
     long: _Sample | None,
     bounds: _SpreadBounds | None,
 ) -> tuple[float, ...] | None:
-    """The measured distribution in means if it contradicts the current one, both as it is and
-    scaled to the measured mean; else None."""
+    """The measured distribution, in multiples of its mean. None unless it contradicts the planned
+    distribution both unscaled and scaled to the measured mean."""
     if long is None or bounds is None:
         return None
     most = np.minimum(bounds.high, long.tokens[-1])
     if float((most * _LEVEL_WEIGHTS).sum()) < current[0]:
-        return None  # the current lengths come from another time than the window
+        return None  # the current lengths were measured before this window
     planned = np.array(current[1] or (current[0],) * len(LEVELS))
     scaled = planned * (long.mean / current[0])
     short = np.maximum(planned, scaled) * _SHAPE_TOLERANCE < bounds.low
@@ -376,7 +382,8 @@ def _measured_shape(
 
 
 def _cv_of(lengths: tuple[float, Spread]) -> float:
-    """Coefficient of variation of a distribution; 1 for a fixed length, which is no measurement."""
+    """Coefficient of variation of a distribution; 1 for a fixed length, because a fixed length is
+    an assumption and not a measurement."""
     mean, spread = lengths
     if not spread:
         return _DEFAULT_CV
@@ -387,7 +394,8 @@ def _cv_of(lengths: tuple[float, Spread]) -> float:
 def _samples(
     seen: WindowLengths, cvs: tuple[float | None, float | None] = (None, None)
 ) -> tuple[_Sample | None, _Sample | None]:
-    """Samples of prompts and of answers. cvs: used for a side without a sketch."""
+    """Samples of prompts and of answers. cvs: coefficients of variation for a side whose sketch is
+    empty."""
     return (
         _sample(seen.arrivals, seen.mean_input_tokens, seen.inputs, cvs[0]),
         _sample(seen.completions, seen.mean_output_tokens, seen.outputs, cvs[1]),
@@ -395,7 +403,8 @@ def _samples(
 
 
 def _sample(requests: int, mean: float | None, sketch: Sketch, cv: float | None) -> _Sample | None:
-    """cv: used if the sketch is empty."""
+    """The sample of one side; None without requests. cv: coefficient of variation if the sketch is
+    empty."""
     if mean is None or mean <= 0.0 or requests <= 0:
         return None
     buckets, seen = bucket_counts(sketch)

@@ -1,4 +1,4 @@
-"""Reasons in the telemetry against a scale-in: excess is not proven, or latency forbids
+"""Reasons in the telemetry against a scale-in: excess capacity is not proven, or latency forbids
 removals."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ENDED_S = 10
 
 
 def scale_in_paused(*reasons: Reason) -> Reason:
-    """The reason that scale-in is paused, because of `reasons`."""
+    """The reason that scale-in is paused because of `reasons`."""
     return Reason(ReasonCode.SCALE_IN_PAUSED, because=reasons)
 
 
@@ -25,9 +25,9 @@ def missing_evidence(
 ) -> Reason | None:
     """Why telemetry does not prove excess capacity now; None if it does.
 
-    Unknown demand is not low demand. Time with missing evidence does not count towards lasting
-    excess. route_generation: generation that a gateway must confirm before zero arrivals count.
-    in_flight: requests in the model's instances, which contradict zero arrivals.
+    Unknown demand is not low demand. Time with missing evidence does not count towards the duration
+    of an excess. route_generation: a gateway must confirm this generation before zero arrivals
+    count. in_flight: requests in the model's instances, which contradict zero arrivals.
     """
     local = demand.local
     if isinstance(local, NoData):
@@ -51,10 +51,10 @@ def missing_evidence(
 
 
 def silent_gateways(demand: ModelDemand, policy: Policy) -> tuple[GatewayReport, ...]:
-    """Gateways that stopped reporting while they had traffic, without signing off.
+    """Gateways that stopped reporting while they had traffic and did not sign off.
 
-    Their traffic is missing from the rate, so demand looks too low. They count until they report
-    again, sign off, or leave the long window.
+    Their traffic is missing from the rate, so demand looks too low. A gateway counts as silent
+    until it reports again, signs off, or leaves the long window.
     """
     return tuple(
         seen
@@ -66,10 +66,10 @@ def silent_gateways(demand: ModelDemand, policy: Policy) -> tuple[GatewayReport,
 
 
 def slo_pressure(demand: ModelDemand, service: Service) -> Reason | None:
-    """Why proven excess may not be removed yet; None if nothing forbids it.
+    """Why proven excess capacity may not be removed yet; None if nothing forbids the removal.
 
     Missed SLOs and rising latency forbid removals while they last, but do not disprove the excess:
-    after a surge its misses stay in the window although demand is low again.
+    after a surge, its misses remain in the window although demand is low again.
     """
     local, long = demand.local, demand.long
     if isinstance(local, NoData):
@@ -90,5 +90,6 @@ def slo_pressure(demand: ModelDemand, service: Service) -> Reason | None:
 
 
 def is_stale(demand: ModelDemand) -> bool:
-    """Whether the last seconds of telemetry are missing; then a tick removes nothing."""
+    """Whether the telemetry of the last seconds is missing. A tick with stale telemetry removes
+    nothing."""
     return isinstance(demand.local, NoData) or demand.local.age_ms >= STALE_MS

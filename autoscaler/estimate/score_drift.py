@@ -1,4 +1,5 @@
-"""Choose the distribution of request scores to plan for: declared sample, long or local window."""
+"""Choose the distribution of request scores to plan for: the declared sample, the long or the local
+window."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.estimate.model_demand import ModelDemand
 
 _MIN_REQUESTS = 100  # fewer requests do not replace the declared sample
-_MIN_SHIFT = 0.05  # share of requests that must move between classes, beyond chance
+_MIN_SHIFT = 0.05  # least share of requests that moved between classes, beyond chance
 _CHANCE_FACTOR = 1.5
 
 
 def current_score_mix(route: QualityRoute, demand: ModelDemand) -> ScoreMix:
-    """The mix of the long window, or of the local one if it drifted; the declared sample while
-    there are few requests."""
+    """The score distribution of the long window, or of the local window if the scores drifted; the
+    declared sample while there are few requests."""
     long = route.mix(demand.long_lengths.classes)
     if long.requests < _MIN_REQUESTS:
         return route.sample
@@ -25,8 +26,8 @@ def current_score_mix(route: QualityRoute, demand: ModelDemand) -> ScoreMix:
 def has_drifted(route: QualityRoute, before: ScoreMix, now: ScoreMix) -> bool:
     """Whether more requests moved between classes than chance explains.
 
-    The share that moved is the total variation distance. Between two samples of n1 and n2 of the
-    same requests it is about the sum of sqrt(p (1 - p) (1/n1 + 1/n2) / (2 pi)): 0.13 for 40
+    The share that moved is the total variation distance. For two samples of n1 and n2 requests from
+    one distribution, it is about the sum of sqrt(p (1 - p) (1/n1 + 1/n2) / (2 pi)): 0.13 for 40
     classes, 400 and 3,600 requests.
     """
     if now.requests < _MIN_REQUESTS:

@@ -1,6 +1,6 @@
-"""Sketches of all models as non-empty cells, and their merging.
+"""Sketches of all models as non-empty cells, and the merging of such cells.
 
-A cell's number is the model's index times CELLS plus its place.
+A cell's number is the model's index times CELLS plus the cell's position in the model.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def merge_records(
     """Merge the sketches of records by group; return the cells group by group, and the start of
     each group's cells.
 
-    wire: cells of each record, of `TelemetryBatch`; group: its number; owners: the model of each
-    group. Places of unknown sketches are ignored.
+    wire: cells of each record, of `TelemetryBatch`; group: group number of each record; owners: the
+    model of each group. Positions of unknown sketches are ignored.
     """
     sizes = np.array([len(one) for one in wire], np.int64) // 4
     return _merge_records(np.frombuffer(b"".join(wire), np.int16), sizes, group, owners)
@@ -43,7 +43,8 @@ def _merge_records(
     group: NDArray[np.int64],
     owners: NDArray[np.int64],
 ) -> tuple[CellCounts, NDArray[np.int64]]:
-    """pairs: places and counts, alternating; sizes: number of pairs of each record."""
+    """Compiled part of `merge_records`. pairs: positions and counts, alternating; sizes: number of
+    pairs of each record."""
     most = min(len(pairs) // 2, len(owners) * CELLS)
     cells, counts = np.empty(most, np.uint32), np.empty(most, np.uint32)
     begins = np.zeros(len(owners) + 1, np.int64)
@@ -71,9 +72,9 @@ def _merge_records(
 
 
 def merge_cells(kept: Sequence[CellCounts]) -> CellCounts:
-    """The sum of all of `kept`."""
+    """The sum of all cell counts in `kept`."""
     cells, counts = _concatenate(kept)
-    order = cells.argsort(kind="stable")  # fast for a few rising runs
+    order = cells.argsort(kind="stable")  # a stable sort is fast for a few rising runs
     cells = cells[order]
     (first,) = np.append(True, cells[1:] != cells[:-1])[: len(cells)].nonzero()
     totals = np.add.reduceat(counts[order], first, dtype=np.int64) if len(cells) else counts

@@ -1,7 +1,8 @@
 """Sketches of all models over time, and their sums over sliding windows.
 
-The last minutes are kept per second, older ones in blocks of 30 s. So a window of up to two minutes
-is exact; a longer one begins on a block, up to 30 s early. Models are known by index.
+The last minutes are kept per second, older data in blocks of 30 s. So a window of up to two minutes
+is exact; a longer window begins at a block border, up to 30 s early. Models are identified by
+index.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Sketch: TypeAlias = Mapping[int, int]
 
 
 class WindowSketch(Mapping[int, int]):
-    """Sketch number `at` of a `SketchSnapshot`, read at first access because few sketches of a tick
-    are used."""
+    """Sketch number `at` of a `SketchSnapshot`. Its cells are read at first access, because few
+    sketches of a tick are used."""
 
     __slots__ = ("_at", "_buckets", "_snapshot")
 
@@ -55,7 +56,7 @@ class WindowSketch(Mapping[int, int]):
         return len(self._read())
 
     def items(self) -> ItemsView[int, int]:
-        """The items of the dict, without a lookup per bucket."""
+        """The (bucket, count) items of the sketch, without a lookup per bucket."""
         return self._read().items()
 
     def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -99,7 +100,7 @@ class SketchSnapshot:
     def quantiles_ms(
         self, names: Sequence[str], models: NDArray[np.int64], q: float
     ) -> list[tuple[float | None, ...]]:
-        """The q-quantiles of the sketches called `names` of each of `models`; None for an empty
+        """The q-quantiles of the sketches called `names`, for each of `models`; None for an empty
         sketch."""
         places = np.array([SKETCHES.index(name) for name in names])
         at = (models[:, None] * len(SKETCHES) + places).ravel()
@@ -113,7 +114,8 @@ class SketchSnapshot:
 
 @dataclass(slots=True)
 class SlidingSum:
-    """The sum from `start_s` until before `end_s`. counts: of all cells of all models."""
+    """The sum of cells from second `start_s` until before `end_s`. counts: of all cells of all
+    models."""
 
     start_s: int
     end_s: int
@@ -145,8 +147,8 @@ class SlidingSum:
 
 @dataclass(slots=True)
 class SketchStore:
-    """Sketches of the last `horizon_s` seconds. fine: by second; coarse: by first second of a
-    block."""
+    """Sketches of the last `horizon_s` seconds. fine: cells by second; coarse: cells by the first
+    second of a block."""
 
     horizon_s: int
     models: int = 1
@@ -164,7 +166,7 @@ class SketchStore:
 
     @property
     def oldest_s(self) -> float:
-        """The first second that is kept; infinite if none is."""
+        """The oldest second with data; infinite without data."""
         return min((*self.coarse, *self.fine), default=math.inf)
 
     def add(self, second: int, kept: CellCounts) -> None:
@@ -198,7 +200,7 @@ class SketchStore:
         """Merge seconds that no short window reaches into blocks, and drop blocks beyond the
         horizon.
 
-        `now_s` never decreases.
+        `now_s` must never decrease.
         """
         fine_s = now_s - FINE_S - _MAX_RESUME_S
         fine_s -= fine_s % BLOCK_S
@@ -247,8 +249,8 @@ def _quantiles(
     sketches: NDArray[np.int64],
     q: float,
 ) -> NDArray[np.int64]:
-    """The cell of the q-quantile of each of `sketches`, -1 for an empty one. cells, upto, bounds:
-    fields of `SketchSnapshot`."""
+    """The cell of the q-quantile of each of `sketches`; -1 for an empty sketch. cells, cumulative,
+    bounds: fields of `SketchSnapshot`."""
     found = np.full(len(sketches), -1)
     for number, at in enumerate(sketches):
         before, seen = cumulative[bounds[at]], cumulative[bounds[at + 1]] - cumulative[bounds[at]]

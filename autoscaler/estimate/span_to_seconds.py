@@ -20,8 +20,8 @@ _COUNTS = len(COUNTS)
 class SecondCounts:
     """Counts of records per second and model.
 
-    seconds, models, (n,): rising, each pair once; counts, (n, COUNTS): of each pair. sketches:
-    cells of all models by rising second, only seconds with any.
+    seconds, models, (n,): rising, each (second, model) pair once; counts, (n, COUNTS): of each
+    pair. sketches: cells of all models by rising second, only for seconds with cells.
     """
 
     seconds: NDArray[np.int64]
@@ -39,8 +39,9 @@ def split_into_seconds(
     """Split records into counts per second and model.
 
     models: model index of each record; ends_ms: event times of the ends of their spans; numbers and
-    cells: of `TelemetryBatch`. Seconds get counts in proportion to time, rounded so that they add
-    up exactly; sketches go to the last second. A span of 0 ms falls on the second before its end.
+    cells: of `TelemetryBatch`. Counts are split in proportion to time, rounded so that they add up
+    exactly; sketches are counted in the last second. A span of 0 ms counts in the second before its
+    end.
     """
     if not len(models):
         return SecondCounts(models, models, numbers[:, :_COUNTS], [])
@@ -52,8 +53,8 @@ def split_into_seconds(
 def _by_second(
     models: NDArray[np.int64], ends_ms: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Seconds, models and counts of each pair, as in `split_into_seconds`, and the pair with the
-    last second of each record. Compiled because every tick has a few records."""
+    """Seconds, models and counts of each (second, model) pair, and for each record the index of the
+    pair with its last second. Compiled, because every tick has a few records."""
     spans = np.maximum(1, numbers[:, SPAN_MS])
     starts = ends_ms - spans
     rows = int(((ends_ms - 1) // 1000 - starts // 1000 + 1).sum())
@@ -74,7 +75,7 @@ def _by_second(
             before_ms = until_ms
             row += 1
         last[record] = row - 1
-    # Sum the rows of the same second and model.
+    # Sum the rows that have equal second and model.
     order = ((seconds - seconds.min()) * (owners.max() + 1) + owners).argsort(kind="mergesort")
     pair_s, pair, pair_of = np.empty_like(seconds), np.empty_like(owners), np.empty_like(owners)
     totals = np.zeros_like(parts)
@@ -94,7 +95,8 @@ def _sketches(
     last: NDArray[np.int64],
     cells: Sequence[bytes],
 ) -> list[tuple[int, CellCounts]]:
-    """Cells by second of the pairs of `seconds` and models; last: as from `_by_second`."""
+    """Sketch cells by second. seconds, owners: second and model of each pair; last: for each
+    record, the pair with its last second."""
     (places, seen), cell = merge_records(cells, last, owners)
     (begins,) = np.append(True, seconds[1:] != seconds[:-1]).nonzero()
     bounds = cell[np.append(begins, len(seconds))].tolist()

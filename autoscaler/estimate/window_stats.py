@@ -1,4 +1,4 @@
-"""Values that sliding windows return for a model: counts, lengths and gateway reports."""
+"""Statistics of a model's sliding windows: counts, lengths and gateway reports."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """The window has no report. last_ms: end of the newest reported second, None if there never was
-    one."""
+    """The window has no report. last_ms: end of the newest reported second, None if the model was
+    never reported."""
 
     last_ms: int | None
 
@@ -18,9 +18,9 @@ class NoData:
 class Stats:
     """Counts of a window.
 
-    covered_s: seconds of it that some gateway reported. age_ms: from the end of the newest reported
-    second to now. req_per_s: arrivals / covered_s. Mean tokens: input over arrivals, output over
-    completions, None without any. p95 in ms from merged sketches.
+    covered_s: seconds of the window that at least one gateway reported. age_ms: from the end of the
+    newest reported second to now. req_per_s: arrivals / covered_s. Mean input tokens are per
+    arrival, mean output tokens per completion; None without any. p95 in ms, from merged sketches.
     """
 
     covered_s: int
@@ -45,8 +45,8 @@ class WindowLengths:
     """Lengths of the requests of a window, in tokens.
 
     inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty if the
-    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means come from token
-    sums, None without requests. classes: arrivals by score class, see `Telemetry`.
+    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means are computed from
+    token sums; None without requests. classes: arrivals by score class, see `Telemetry`.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)
@@ -61,8 +61,7 @@ class WindowLengths:
 
 @dataclass(frozen=True, slots=True)
 class TokenSums:
-    """Arrivals with the tokens of their prompts, and completions with the tokens of their
-    answers."""
+    """Arrivals and their prompt tokens, completions and their answer tokens."""
 
     arrivals: int
     input_tokens: int
@@ -70,12 +69,12 @@ class TokenSums:
     output_tokens: int
 
 
-@dataclass(slots=True)  # not frozen: one per gateway and model each tick
+@dataclass(slots=True)  # not frozen, for speed: one per gateway and model each tick
 class GatewayReport:
     """A gateway's newest report on a model.
 
-    reported_ms: event time of its newest record. age_ms: from then to now. last_traffic_ms: event
-    time of its newest record with requests, 0 without one.
+    reported_ms: event time of the gateway's newest record. age_ms: from reported_ms to now.
+    last_traffic_ms: event time of its newest record with requests, 0 without such a record.
     """
 
     gateway: str

@@ -1,7 +1,7 @@
 """Sliding windows of telemetry, per model.
 
 Event times and "now" are arguments, in domain ms since the epoch. Three cases differ: a model that
-was never batch_of (`NoData` without a last time), a model whose reports ended (`NoData` with its
+was never reported (`NoData` without a last time), a model whose reports ended (`NoData` with its
 last time) and a model without traffic (`Stats` with zero arrivals). Windows cover whole seconds
 before the second of `now_ms`.
 """
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 MAX_AHEAD_S = 60
-_TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of `TokenSums` in covered seconds and COUNTS
+_TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of (covered seconds, COUNTS) that `TokenSums` holds
 _MAX_PENDING = 5000
 _SWEEP_S = 60
 
@@ -62,7 +62,8 @@ class RecordCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Records that wait for the next read. boots: boot index of each record's producer."""
+    """Records that wait to be counted at the next read. boots: boot index of each record's
+    producer."""
 
     boots: NDArray[np.int64]
     ends_ms: NDArray[np.int64]
@@ -73,9 +74,10 @@ class TelemetryWindows:
     """Sliding windows of all models. `now_ms` comes from the owner's clock, never from records.
 
     horizon_s: how far back windows reach, in [1, 86400]. A record is late if it ended more than the
-    horizon before the newest `now_ms`, and ahead if it ends more than MAX_AHEAD_S after it: both
-    are counted and ignored, so a gateway with a wrong clock harms no window. Before the first
-    `advance` or `stats` every event time is accepted.
+    horizon before the newest `now_ms`, and ahead if it ends more than MAX_AHEAD_S after the newest
+    `now_ms`. Late and ahead records are counted in `counters` and otherwise ignored, so a gateway
+    with a wrong clock distorts no window. Every event time is accepted before the first `advance`
+    or `stats`.
     """
 
     def __init__(self, horizon_s: int = 1800) -> None:
@@ -93,12 +95,12 @@ class TelemetryWindows:
         self.counters = RecordCounters()
 
     def advance(self, now_ms: int) -> None:
-        """Set the time. An earlier `now_ms` than before changes nothing."""
+        """Set the time. A `now_ms` before the present time changes nothing."""
         if self._now_ms is None or now_ms > self._now_ms:
             self._now_ms = now_ms
 
     def add(self, record: Telemetry, event_ms: int) -> bool:
-        """Count `record`, whose span ended at `event_ms`; True if it was applied."""
+        """Count `record`, whose span ended at `event_ms`; True if the record was applied."""
         return self.add_all(batch_of([record]), np.array([event_ms])) == 1
 
     def add_all(
@@ -125,7 +127,7 @@ class TelemetryWindows:
             counts = self._kinds.setdefault(records.names[at][0], KindCounts(self._horizon_s))
             counts.add((int(ends_ms[at]) - 1) // 1000, kinds)
         self.counters.applied += len(records)
-        # Merged at the next read: one call for many gateways and all models.
+        # Records are merged at the next read, in one call for many gateways and all models.
         self._batches_to_count.append(batch)
         if from_gateway:
             self._batches_to_note.append(batch)
@@ -133,7 +135,8 @@ class TelemetryWindows:
         return len(records)
 
     def note_gateways(self, records: TelemetryBatch, ends_ms: NDArray[np.int64]) -> None:
-        """Note that gateways report, and the routes they apply; ignore their counts."""
+        """Note that gateways report, and which routes they apply; ignore the counts of the
+        records."""
         records, ends_ms = self._within_time_limits(records, ends_ms, None)
         if not len(records):
             return
@@ -164,7 +167,7 @@ class TelemetryWindows:
             self._flush()
 
     def _flush(self) -> None:
-        """Count the waiting records, and forget old data."""
+        """Count the waiting records, and drop old data."""
         if self._pending:
             self._totals.reserve(self._gateways.index_limit)
             self._sketches.reserve(self._gateways.index_limit)
@@ -197,7 +200,7 @@ class TelemetryWindows:
             )
 
     def _indices(self, models: Sequence[str]) -> NDArray[np.int64]:
-        """Indices of `models` after counting the waiting records; 0 for a model without records."""
+        """Indices of `models`, 0 for a model without records. Waiting records are counted first."""
         self._read_models.update(models)
         self._flush()
         numbers = [self._gateways.models.get(model, 0) for model in models]
@@ -251,10 +254,10 @@ class TelemetryWindows:
     def all_recent(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
     ) -> list[tuple[Count, ...]]:
-        """(covered seconds, arrivals) of each of `models` in each span of `spans_s` (rising) with
-        data.
+        """(covered seconds, arrivals) of each of `models` in each span of `spans_s` (rising), if
+        the span has reports.
 
-        Spans end with the newest batch_of second, so the delay of a record does not look like
+        Spans end with the newest reported second, so that the delay of a record does not look like
         silence.
         """
         self.advance(now_ms)
@@ -262,8 +265,8 @@ class TelemetryWindows:
         return [tuple(count for count in counts if count[0]) for counts in found]
 
     def all_blocks(self, models: Sequence[str], now_ms: int, window_s: int) -> list[Blocks]:
-        """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first, of each
-        of `models`."""
+        """(covered seconds, arrivals) of each whole 10 s block of the window, oldest first, for
+        each of `models`."""
         self.advance(now_ms)
         numbers = self._indices(models)
         found = self._totals.whole_blocks(
@@ -272,17 +275,19 @@ class TelemetryWindows:
         return [found.pop(0) if number else () for number in numbers.tolist()]
 
     def newest_ms(self, model: str, now_ms: int) -> int | None:
-        """End of the newest batch_of second of `model` that is not after now; None without one."""
+        """End of the newest reported second of `model` that is not after `now_ms`; None without
+        reports."""
         return self.all_newest_ms([model], now_ms)[0]
 
     def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:
         """`newest_ms` of each of `models`."""
-        numbers = self._indices(models)  # first, because it may replace the arrays
+        numbers = self._indices(models)  # must precede the read: `_indices` may replace the arrays
         ends_s = self._totals.newest_end_s[numbers].tolist()
         return [min(end_s, now_ms // 1000) * 1000 if end_s else None for end_s in ends_s]
 
     def gateways(self, model: str, now_ms: int, within_s: int = 10) -> tuple[GatewayReport, ...]:
-        """Reports on `model` of the last `within_s` seconds, without gateways that signed off."""
+        """Gateway reports on `model` of the last `within_s` seconds, without gateways that signed
+        off."""
         return self.all_gateways([model], now_ms, within_s)[0]
 
     def all_gateways(
@@ -297,17 +302,17 @@ class TelemetryWindows:
         return self._gateways.boot_count(model)
 
     def _sweep(self, now_s: int) -> None:
-        """Forget data that no window reaches; once per _SWEEP_S, so ticks stay cheap."""
+        """Drop data that no window reaches; once per _SWEEP_S, so that ticks are fast."""
         self._sketches.compact(now_s)
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            # A copy of their records is late by now, so nothing is counted twice.
+            # A duplicate record of these boots would be late by now, so none is counted twice.
             self._gateways.forget_silent_boots((now_s - self._horizon_s - MAX_AHEAD_S) * 1000)
             self._release_unused()
 
     def _release_unused(self) -> None:
-        """Release the indices of models without data that no caller reads: a model that is read
-        still reports when it was last seen."""
+        """Release the indices of models that have no data and were not read since the last sweep. A
+        model that is read keeps its index, because its last report time is still needed."""
         oldest_s = self._sketches.oldest_s
         for model in sorted(self._gateways.models_without_boots() - self._read_models):
             if self._totals.newest_end_s[self._gateways.models[model]] <= oldest_s:
@@ -320,7 +325,7 @@ def _stats(
     sums: Sequence[int], last_ms: int | None, now_ms: int, ttft_ms: float | None,
     tpot_ms: float | None,
 ) -> WindowStats:  # fmt: skip
-    """sums: covered seconds, and COUNTS."""
+    """Window statistics from `sums`: covered seconds, then COUNTS."""
     covered_s, arrivals, completions, failures, refused, attained, inputs, _, outputs = sums
     if not covered_s or last_ms is None:
         return NoData(last_ms)
@@ -341,7 +346,7 @@ def _stats(
 
 
 def _lengths(seen: SketchSnapshot, model: int, sums: Sequence[int]) -> WindowLengths:
-    """sums: covered seconds, and COUNTS."""
+    """Request lengths of `model` in a window. sums: covered seconds, then COUNTS."""
     _, arrivals, completions, _, _, _, inputs, _, outputs = sums
     return WindowLengths(
         seen.sketch("input_lengths", model),

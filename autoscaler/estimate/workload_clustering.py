@@ -1,8 +1,9 @@
 """Cluster recorded requests into workload types: a grid over input and output lengths.
 
 Demystifying (sec. 3) has nine types, three input lengths by three output lengths, because long
-prompts need compute and long answers need memory bandwidth. Here the borders come from the
-requests: one-dimensional k-means on the logarithms of lengths, so a class spans a ratio of lengths.
+prompts need compute and long answers need memory bandwidth. Here the class borders are computed
+from the requests: one-dimensional k-means on the logarithms of lengths, so a class covers a ratio
+of lengths.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ def workload_types(
     inputs: int = 3,
     outputs: int = 3,
 ) -> tuple[WorkloadType, ...]:
-    """Types of the requests with these lengths (0 counts as 1 token), largest share first.
+    """Workload types of the requests with these lengths (0 counts as 1 token), largest share first.
 
-    inputs, outputs: number of classes of each length. Types with less than _LEAST_SHARE of the
-    requests join the nearest other one. InvalidValue without requests or for unequal numbers of
-    lengths.
+    inputs, outputs: number of classes of input and of output lengths. Types with less than
+    _LEAST_SHARE of the requests are merged into the nearest other type. InvalidValue if there are
+    no requests or the numbers of lengths differ.
     """
     whole("classes of input length", inputs, 1, 20)
     whole("classes of output length", outputs, 1, 20)
@@ -50,7 +51,7 @@ def workload_types(
 
 
 def _classes(logs: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Class of each value, 0 = shortest: Lloyd's algorithm from the quantiles."""
+    """Class of each value, 0 = shortest: Lloyd's algorithm, started at the quantiles."""
     centres = np.quantile(logs, (np.arange(count) + 0.5) / count)
     for _ in range(_MAX_ROUNDS):
         borders = (centres[1:] + centres[:-1]) / 2.0

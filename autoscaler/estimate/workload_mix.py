@@ -1,8 +1,8 @@
 """Estimate the shares of workload types among a model's requests, and ignore noise.
 
-Planned shares change once a type is significantly more frequent than its share and enough requests
-changed type. The local window decides; a slow drift, which it is too short to prove, counts if the
-long window proves it and the local one agrees.
+Planned shares change once a type is significantly more frequent than planned and enough requests
+changed type. The local window decides. A drift that is too slow for the local window counts if the
+long window proves it and the local window agrees.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _PRIOR_REQUESTS = 20.0
 
 
 def declared_mix(types: Sequence[WorkloadType | RequestType]) -> Mix:
-    """The declared shares."""
+    """The declared shares of `types`."""
     return tuple((kind.name, kind.share) for kind in types)
 
 
 def estimate_mix(
     current: Mix, types: Sequence[WorkloadType], demand: ModelDemand, significance: float
 ) -> Mix:
-    """The shares to plan for, given the `current` ones; `current` itself without a shift.
+    """The shares to plan for; `current`, the present shares, if no shift is significant.
 
-    significance: probability per call of taking chance for a shift.
+    significance: probability per call that chance is mistaken for a shift.
     """
     names = [kind.name for kind in types]
     local = _counts(types, demand.local_lengths.shapes)
@@ -49,7 +49,11 @@ def estimate_mix(
 
 
 def estimate_kind_mix(current: Mix, demand: ModelDemand, significance: float) -> Mix:
-    """As `estimate_mix` for a component model, whose gateways report the kind of each request."""
+    """The shares of request kinds to plan for, for a component model whose gateways report the kind
+    of each request. `current` if the local window proves no shift.
+
+    significance: probability per call that chance is mistaken for a shift.
+    """
     counts = {name: demand.kinds.get(name, 0) for name, _ in current}
     if not _has_shifted(current, counts, significance):
         return current
@@ -57,7 +61,8 @@ def estimate_kind_mix(current: Mix, demand: ModelDemand, significance: float) ->
 
 
 def total_variation(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Total variation: the share of requests that differ in kind between `one` and `other`."""
+    """Total variation distance between the mixes `one` and `other`: the share of requests that
+    would have to change kind."""
     names = {**one, **other}  # a fixed order for adding floats
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in names) / 2.0
 

@@ -1,7 +1,7 @@
 """The forecast of one model, updated each tick.
 
-Once a minute the chosen forecaster makes a forecast; every half hour the choice is made again, by
-errors on held-back minutes.
+The chosen forecaster makes a forecast once a minute. Every half hour the forecaster is chosen
+again, by its errors on held-back minutes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from autoscaler.estimate.forecast.trend import detect_rise
 NONE = "none"
 _BLOCK_MS = BLOCK_S * 1000
 _CHOOSE_EVERY = 30
-_RETRY_EVERY = 5  # minutes, while the history is too short for a choice
-_MAX_GROWTH = 2.0  # limit of a forecast, times the highest minute in the history
+_RETRY_EVERY = 5  # minutes between attempts while the history is too short for a choice
+_MAX_GROWTH = 2.0  # limit of a forecast, in multiples of the highest minute in the history
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """A forecast for `at_ms`, when an instance started now would be ready.
 
-    lower_bound_req_per_s: exceeded in 19 of 20 held-back minutes. error_req_per_s: mean error of
-    this forecaster on them; last_error_req_per_s: of the last value. forecaster: its name.
+    lower_bound_req_per_s: the true rate was above such a bound in 19 of 20 held-back minutes.
+    error_req_per_s: mean error of this forecaster on held-back minutes; last_error_req_per_s: that
+    of the last-value forecaster. forecaster: its name.
     """
 
     lower_bound_req_per_s: float
@@ -43,9 +44,9 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class TrendForecast:
-    """A steady rise, continued to `at_ms`, when an instance started now would be ready.
+    """The extrapolation of a steady rise to `at_ms`, when an instance started now would be ready.
 
-    lower_bound_req_per_s: lower bound of the rate then. req_per_s: the current rate.
+    lower_bound_req_per_s: lower bound of the rate at `at_ms`. req_per_s: the current rate.
     growth_per_min: requests/s gained per minute. lasted_s: duration of the rise so far.
     """
 
@@ -60,9 +61,9 @@ class TrendForecast:
 class ForecastState:
     """The history of a model, the chosen forecaster and its forecasts.
 
-    family: the policy value that the choice was made for. forecaster: name of the choice, ""
-    without one; its errors as in Forecast and ForecasterScore. chosen_minute: minute since the
-    epoch of the choice. forecast, trend: None without one.
+    family: the value of `policy.forecast` at the choice. forecaster: name of the chosen forecaster,
+    "" if none is chosen; its errors as in Forecast and ForecasterScore. chosen_minute: minute of
+    the choice since the epoch. forecast, trend: None without a forecast or a rise.
     """
 
     history: History = field(default_factory=History)
@@ -86,8 +87,8 @@ def update_forecast(
 ) -> ForecastState:
     """The updated state: the trend every 10 s, the rest every minute.
 
-    start_s: time that an instance takes to start, 0 = unknown. stagger_slot: of the model, so that
-    not all models choose in the same minute.
+    start_s: time that an instance takes to start, 0 = unknown. stagger_slot: a number that differs
+    between models, so that not all models choose a forecaster in the same minute.
     """
     family = policy.forecast
     if family == NONE:

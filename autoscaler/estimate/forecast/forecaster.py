@@ -1,4 +1,4 @@
-"""The interface of a forecaster, and its answer without a forecast."""
+"""The interface of a forecaster, and the answer of a forecaster that has no forecast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoscaler.estimate.forecast.history import Rates
 
 @dataclass(frozen=True, slots=True)
 class NoForecast:
-    """The forecaster has no answer. why: as text."""
+    """The forecaster has no forecast. why: the reason as text."""
 
     why: str
 
@@ -18,8 +18,8 @@ class NoForecast:
 class Forecaster(Protocol):
     """A forecasting method.
 
-    family: value of `policy.forecast` that selects it; name: unique, for display. lookback: number
-    of newest bins that it uses; it gets no more.
+    family: value of `policy.forecast` that selects the method; name: unique, for display. lookback:
+    number of newest bins that `predict` uses and gets.
     """
 
     @property

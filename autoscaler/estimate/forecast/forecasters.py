@@ -21,5 +21,5 @@ def forecasters(bin_s: int = 60) -> tuple[Forecaster, ...]:
 
 
 def forecaster_by_name(name: str) -> Forecaster | None:
-    """The forecaster for minutes called `name`; None if there is none."""
+    """The forecaster called `name`, for bins of a minute; None if there is none."""
     return next((one for one in forecasters() if one.name == name), None)

@@ -1,7 +1,7 @@
 """Arrivals per minute of one model over the last three days, as an immutable value.
 
-Minutes are summed from the 10 s blocks of a tick once they are complete. A minute with too few
-reports is unknown, which differs from zero.
+Minutes are summed from the 10 s blocks of a tick once the minutes are complete. A minute with too
+few reports is unknown, which differs from zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MINUTE_S = 60
 _NO_MINUTES = (UNKNOWN,) * MINUTES
 _PER_MINUTE = MINUTE_S // BLOCK_S
 _MIN_COVERAGE = 0.75
-_ARRIVAL_DELAY_S = 3  # records of a second have arrived after this delay
+_ARRIVAL_DELAY_S = 3  # by then all records of a second have arrived
 
 Rates = NDArray[np.float64]
 """Requests/s of consecutive minutes, oldest first; NaN for an unknown minute."""
@@ -30,15 +30,15 @@ Hour = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """first_hour: since the epoch. hours: consecutive. end_minute: since the epoch, the first
-    minute that is not counted yet; 0 without any."""
+    """Arrivals per minute. first_hour: hours since the epoch. hours: consecutive. end_minute:
+    minutes since the epoch, the first minute that is not counted yet; 0 without any."""
 
     first_hour: int = 0
     hours: tuple[Hour, ...] = ()
     end_minute: int = 0
 
     def rates(self) -> Rates:
-        """Rates from the first known minute until before `end_minute`."""
+        """Requests/s per minute, from the first known minute until before `end_minute`."""
         counts = np.array(self.hours, np.float64).ravel()
         counts = counts[: self.end_minute - self.first_hour * MINUTES]
         known = np.flatnonzero(counts >= 0.0)
@@ -48,14 +48,15 @@ class History:
         return np.where(counts >= 0.0, counts / MINUTE_S, np.nan)
 
     def hour(self, number: int) -> Hour:
-        """The minutes of hour `number` since the epoch."""
+        """The minutes of hour `number`, counted from the epoch."""
         at = number - self.first_hour
         return self.hours[at] if 0 <= at < len(self.hours) else _NO_MINUTES
 
 
 def extend_history(history: History, blocks: Blocks, now_ms: int) -> History:
-    """`history` with the minutes that `blocks`, which end at `now_ms`, complete; itself without a
-    new minute. Missed minutes are filled in as far back as the blocks reach."""
+    """`history` extended by the minutes that `blocks` complete; `history` itself if no minute is
+    new. The blocks end at `now_ms`. Missed minutes are filled in as far back as the blocks reach.
+    """
     end = (now_ms // 1000 - _ARRIVAL_DELAY_S) // MINUTE_S
     if end <= history.end_minute:
         return history
@@ -72,8 +73,8 @@ def extend_history(history: History, blocks: Blocks, now_ms: int) -> History:
 
 
 def restore_history(hours: Iterable[tuple[int, Hour]], now_ms: int) -> History:
-    """The history of recorded hours (hour since the epoch, its minutes), in any order. Minutes
-    after `now_ms` or too old are ignored, because a clock may have been wrong."""
+    """The history from recorded hours (hour since the epoch, its minutes), in any order. Minutes
+    that are after `now_ms` or too old are ignored, because a clock may have been wrong."""
     now_minute = now_ms // 1000 // MINUTE_S
     found = {
         hour * MINUTES + k: count

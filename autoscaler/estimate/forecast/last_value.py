@@ -1,4 +1,4 @@
-"""Forecast the newest value. It is the baseline of all other forecasters."""
+"""Forecast the newest value. All other forecasters are compared with this baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecast the value of one season ago (Hyndman and Athanasopoulos, Forecasting, section 5.2)."""
+"""Forecast the value one season earlier (Hyndman and Athanasopoulos, Forecasting, section 5.2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoscaler.estimate.forecast.history import Rates
 
 @dataclass(frozen=True, slots=True)
 class SeasonalNaive:
-    """period: bins per season. label: its length as text."""
+    """Seasonal naive forecaster. period: bins per season. label: the length of a season as text."""
 
     period: int
     label: str
@@ -25,11 +25,12 @@ class SeasonalNaive:
 
     @property
     def lookback(self) -> int:
-        """A season and one bin more."""
+        """The bins of one season, plus one."""
         return self.period + 1
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """Mean of three bins around the one a season before, because a single minute is noisy."""
+        """Mean of the three bins around the bin one season before the forecast time. A single
+        minute would be too noisy."""
         at = len(rates) - 1 + steps
         while at >= len(rates):
             at -= self.period

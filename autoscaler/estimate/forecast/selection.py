@@ -1,7 +1,7 @@
 """Choose the forecaster with the smallest recent error, by rolling origins over the history.
 
-At each of many past minutes every forecaster gets the data up to it, and its forecast is compared
-with the true value (Tashman, Out-of-sample tests of forecasting accuracy, 2000).
+At each of many past minutes, every forecaster gets the data before that minute, and its forecast is
+compared with the true value (Tashman, Out-of-sample tests of forecasting accuracy, 2000).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MIN_ORIGINS = 20
 
 @dataclass(frozen=True, slots=True)
 class ForecasterScore:
-    """mean_error: mean absolute error in requests/s over past minutes. overshoot: 95% quantile of
-    forecast minus truth, at least 0."""
+    """The errors of one forecaster. mean_error: mean absolute error in requests/s over past
+    minutes. overshoot: 95% quantile of forecast minus truth in requests/s, at least 0."""
 
     forecaster: Forecaster
     mean_error: float
@@ -34,9 +34,12 @@ class ForecasterScore:
 def score_forecasters(
     rates: Rates, steps: int, forecasters: Sequence[Forecaster]
 ) -> tuple[ForecasterScore, ...]:
-    """Scores of the forecasters, in the order given, that had an answer at every origin at which
-    the first had one, and at MIN_ORIGINS or more. Origins lie evenly in the newer half of `rates`,
-    at most a day of minutes."""
+    """Scores of `forecasters`, in their order.
+
+    A forecaster is scored if it has a forecast at every origin at which the first forecaster has
+    one; there must be at least MIN_ORIGINS such origins. Origins are spread evenly over the newer
+    half of `rates`, at most a day.
+    """
     last = len(rates) - 1 - steps
     first = max(1, len(rates) // 2, len(rates) - 1440)
     if last - first < MIN_ORIGINS:
@@ -72,8 +75,8 @@ def _score(forecaster: Forecaster, errors: Rates) -> ForecasterScore:
 
 
 def best_score(found: Sequence[ForecasterScore], family: str) -> ForecasterScore | None:
-    """The smallest error of `family`. AUTO allows every family, but the error must be a tenth below
-    that of the first, the last value; None otherwise."""
+    """The score of `family` with the smallest error. AUTO allows every family, but then the error
+    must be a tenth below that of the last-value forecaster. None if no score qualifies."""
     if not found:
         return None
     allowed = [one for one in found if family in (AUTO, one.forecaster.family)]

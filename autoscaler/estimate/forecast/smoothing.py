@@ -1,8 +1,8 @@
 """Brown's double exponential smoothing: a level and a trend that follow the newest values.
 
-Source: Brown, Smoothing, Forecasting and Prediction, 1963, chapter 9. With S' = the exponentially
-weighted mean and S'' = that of S': level = 2 S' - S'', trend per bin = alpha / (1 - alpha) (S' -
-S'').
+Source: Brown, Smoothing, Forecasting and Prediction, 1963, chapter 9. S' is the exponentially
+weighted mean of the values, and S'' that of S'. Level = 2 S' - S'', trend per bin = alpha / (1 -
+alpha) (S' - S'').
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIN_BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class DoubleSmoothing:
-    """alpha: weight of the newest value, in (0, 1)."""
+    """Forecaster by double exponential smoothing. alpha: weight of the newest value, in (0, 1)."""
 
     alpha: float
     family: str = "smoothing"
@@ -33,7 +33,7 @@ class DoubleSmoothing:
         return f"smoothing ({self.alpha:g})"
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """The trend continued; an unknown bin counts as the one before it."""
+        """The level plus the trend over `steps` bins. An unknown bin counts as the previous bin."""
         rates = rates[-_LOOKBACK:]
         known = np.flatnonzero(~np.isnan(rates))
         if len(known) < _MIN_BINS:

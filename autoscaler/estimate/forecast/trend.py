@@ -1,9 +1,10 @@
 """Detect a steady rise of the rate, and bound the rate one start time later.
 
-A line is fitted to the newest blocks. It is continued if its slope is significant, the newest
-blocks do not contradict it, and it fits better than one step. This needs no history of errors, so
-it works minutes after traffic begins, while `selection` needs most of an hour. Idle time before the
-first request is ignored: traffic that starts from zero is not a rise.
+A line is fitted to the newest blocks and extrapolated if its slope is significant, the newest
+blocks do not contradict the slope, and the line fits better than one step. The method needs no
+history of forecast errors, so it works minutes after traffic begins, while `selection` needs most
+of an hour. Idle time before the first request is ignored, because traffic that starts from zero is
+not a rise.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from autoscaler.estimate.overdispersion import dispersion
 
 Floats = npt.NDArray[np.float64]
 
-# In blocks: three to ten minutes, because many rises end after a minute or two.
+# Lengths in blocks, three to ten minutes, because many rises end after a minute or two.
 TREND_BLOCKS = (18, 24, 36, 60)
 _Z = 1.645
-_MAX_EXTRAPOLATION = 0.5  # two thirds of rises that lasted T last T / 2 more (Gott, 1993)
+_MAX_EXTRAPOLATION = 0.5  # of rises that have lasted T, two thirds last T / 2 more (Gott, 1993)
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyRise:
-    """A steady rise. lasted_s: its minimum duration. req_per_s: the line at the end of the blocks.
-    slope: requests/s per second; slope_lower_bound: its lower bound (95%). error: standard
-    deviation of mean_req_per_s, through which the line passes."""
+    """A steady rise. lasted_s: minimum duration of the rise. req_per_s: the fitted line at the end
+    of the blocks. slope: requests/s per second; slope_lower_bound: lower bound (95%) of the slope.
+    mean_req_per_s: mean of the blocks, through which the line passes; error: standard deviation of
+    this mean."""
 
     lasted_s: int
     req_per_s: float
@@ -41,8 +43,8 @@ class SteadyRise:
     error: float
 
     def lower_bound_req_per_s(self, ahead_s: float) -> float:
-        """Lower bound of the line `ahead_s` later; a rise is continued for at most half of its
-        duration so far."""
+        """Lower bound of the line `ahead_s` later. The line is extrapolated by at most half of the
+        rise's duration so far."""
         ahead_s = 0.5 * self.lasted_s + min(ahead_s, _MAX_EXTRAPOLATION * self.lasted_s)
         spread = (self.slope - self.slope_lower_bound) * ahead_s
         return self.mean_req_per_s + self.slope * ahead_s - math.hypot(spread, _Z * self.error)
@@ -50,13 +52,14 @@ class SteadyRise:
 
 @memoize(4096)  # blocks change every 10 s
 def detect_rise(blocks: Blocks, significance: float) -> SteadyRise | None:
-    """The rise of the newest blocks over the shortest significant time; None without one.
+    """The rise of the newest blocks, over the shortest span with a significant slope; None without
+    a rise.
 
     significance: probability of detecting a rise at a constant rate.
     """
     limit = NormalDist().inv_cdf(1.0 - significance / len(TREND_BLOCKS))
     confirmed = dispersion(blocks).confirmed
-    blocks = since_first_arrival(blocks)[1:]  # traffic began within the first one
+    blocks = since_first_arrival(blocks)[1:]  # without the block in which traffic began
     steepest = math.inf
     for length in TREND_BLOCKS:
         newest = blocks[-length:]
@@ -84,18 +87,18 @@ def detect_rise(blocks: Blocks, significance: float) -> SteadyRise | None:
 
 
 def _half_deviance(counts: Floats, means: Floats) -> float:
-    """Half the deviance of Poisson counts from these means. A line may fall below zero, so every
-    mean counts as at least half a request."""
+    """Half the Poisson deviance of `counts` from `means`. A line may fall below zero, so every mean
+    counts as at least half a request."""
     means = np.maximum(means, 0.5)
     return float((_log_likelihood(counts, 1) - counts - counts * np.log(means) + means).sum())
 
 
 def _best_step_half_deviance(counts: Floats) -> float:
-    """Half the deviance of the best step between two levels.
+    """Half the Poisson deviance of `counts` from the best step between two levels.
 
-    The step lies between two blocks, or within one, which then may have any count. Poisson
-    deviance, unlike plain squares, keeps the noise of the higher level from hiding errors of a line
-    at the lower one.
+    The step lies between two blocks or within one block; that block may then have any count. Unlike
+    squared errors, the Poisson deviance weighs errors at the lower level as well as noise at the
+    higher level.
     """
     length, alone = len(counts), _log_likelihood(counts, 1)
     sums = np.cumsum(counts)
@@ -106,6 +109,6 @@ def _best_step_half_deviance(counts: Floats) -> float:
 
 
 def _log_likelihood(arrivals: Floats, blocks: npt.NDArray[np.int64] | int) -> Floats:
-    """The part of a Poisson log-likelihood that depends on how arrivals are spread: a ln (a /
-    n)."""
+    """The part of a Poisson log-likelihood that depends on the distribution of arrivals over
+    blocks: a ln (a / n)."""
     return arrivals * np.log(np.maximum(arrivals, 1.0) / blocks)
