@@ -1,8 +1,8 @@
 """Rule: arrivals in bursts of half a minute or longer need more capacity than their mean.
 
-The size is the rate at which the declared percentile of requests arrives, beyond what chance
-explains at a steady rate (`overdispersion`). Shorter bursts lower the capacity of instances instead
-(`estimate.burstiness`).
+The proposed rate is the rate at which the declared percentile of requests arrives, beyond the
+variation that chance explains at a steady rate (`overdispersion`). Shorter bursts lower the
+capacity of instances instead (`estimate.burstiness`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MATTERS = 1.05
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The rate that bursts reach around the mean of the long window."""
+    """The rate that bursts reach above the mean of the long window."""
     mean, rate = mean_and_burst(view)
     if rate <= _MATTERS * mean or rate <= view.state.target_req_per_s:
         return None
@@ -28,16 +28,17 @@ def propose(view: ModelView) -> TargetProposal | None:
 
 
 def mean_and_burst(view: ModelView) -> tuple[float, float]:
-    """(mean requests/s, requests/s that bursts reach) in the long window; equal without bursts.
+    """(mean rate, rate that bursts reach) in the long window, in requests/s; equal without bursts.
 
-    With the mean of a short window a burst would raise its own base.
+    In a short window, a burst would raise the mean that it is compared with.
     """
     return _mean_and_burst(view.demand.blocks, view.service.percentile)
 
 
 @memoize(4096)  # blocks change every ten seconds
 def _mean_and_burst(blocks: Blocks, percentile: float) -> tuple[float, float]:
-    """The same, from the first block with requests."""
+    """The mean rate and the rate that bursts reach (at `percentile`) in `blocks`, beginning with
+    the first block that has requests."""
     seen = since_first_arrival(blocks)
     covered_s = sum(seconds for seconds, _ in seen)
     mean = sum(arrivals for _, arrivals in seen) / covered_s if covered_s else 0.0

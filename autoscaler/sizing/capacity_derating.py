@@ -1,11 +1,12 @@
 """Rule: requests miss their SLO at a planned load, so the predicted capacity was too high.
 
-The derating falls until capacity is below the load that missed. It rises again while requests
-attain their SLO under load: every ten minutes by a step, or as far as the load proves. Misses
-during a start or above the planned load prove nothing about capacity, nor do idle hours.
+The derating factor falls until capacity is below the load at which requests missed. The factor
+rises again while requests attain their SLO under load: every ten minutes by one step, or as far as
+the served load proves. Misses during a start or above the planned load prove nothing about
+capacity; nor do idle hours.
 
 Requests that one instance serves at the same time miss together, so misses are counted in clumps of
-that size. A test that takes each miss as independent would derate models with enough capacity.
+that size. A test that treats each miss as independent would derate models with enough capacity.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TOGETHER = 2 / 3
 
 
 def update_derating(view: ModelView) -> ModelState:
-    """The model's state with its derating raised or lowered; unchanged if there is no evidence."""
+    """The model's state with a lower or higher derating factor; unchanged without evidence."""
     state, now_ms = view.state, view.now_ms
     settle_ms = view.policy.local_window_s * 1000
     calm = view.nothing_starting and state.settled_ms and now_ms - state.settled_ms >= 2 * settle_ms
@@ -52,15 +53,19 @@ def update_derating(view: ModelView) -> ModelState:
 
 
 def _load_that_missed(view: ModelView) -> float:
-    """The load that missed, as a share of the predicted capacity. Idle seconds of the local window
-    before an increase are left out."""
+    """The load at which requests missed, as a share of the predicted capacity. Idle seconds of the
+    local window before an increase do not count."""
     rate = max(view.demand.req_per_s, current_rate(view.demand, view.policy).req_per_s)
     return rate / (view.raw_req_per_s * view.service.utilization)
 
 
 def _recovered_derating(view: ModelView) -> float:
-    """The derating that attaining requests prove: the load that arrived in the local window and
-    ended, at least one step; one step if only the long window is conclusive; 0 for none."""
+    """The derating factor that is justified by requests that attained the SLO; 0 without such
+    evidence.
+
+    It is the served load as a share of the predicted capacity, at least one step above the present
+    factor. If only the long window is conclusive, it is one step above.
+    """
     state, seen, long = view.state, view.demand.local, view.demand.long
     predicted = view.raw_req_per_s * view.service.utilization
     due = view.now_ms - state.derated_ms >= _BACK_EVERY_MS
@@ -77,23 +82,24 @@ def _recovered_derating(view: ModelView) -> float:
 
 
 def _surely_attained(seen: Stats, percentile: float) -> bool:
-    """Whether the share of misses is within the percentile, beyond doubt."""
+    """Whether the share of misses is significantly within the allowed percentile."""
     misses, ended = _misses(seen)
     return mean_bounds(misses, _ONE_SIDED_95)[1] <= ended * (1.0 - percentile)
 
 
 def _misses(seen: Stats) -> tuple[int, int]:
-    """(missed, all) of the requests that ended."""
+    """(requests that missed, all requests) among the requests that ended."""
     ended = seen.completions + seen.failures + seen.refused
     return ended - seen.attained, ended
 
 
 def misses_beyond_chance(view: ModelView) -> bool:
-    """Whether more requests missed than the percentile allows, probably beyond chance (the square
-    root of `significance`), at a planned load. A clump of misses counts as one.
+    """Whether more requests missed at a planned load than the percentile allows, and chance is an
+    unlikely cause (tested at the square root of `significance`). A clump of misses counts as one
+    miss.
 
-    Below half of the planned load more capacity does not help; neither does it if no combo meets
-    the SLO.
+    False below half of the planned load, because more capacity does not help there, and if no combo
+    meets the SLO.
     """
     seen, planned = view.demand.local, view.planned_req_per_s
     if not isinstance(seen, Stats) or not any(combo.meets_slo for combo in view.ready):
@@ -109,19 +115,20 @@ def misses_beyond_chance(view: ModelView) -> bool:
 
 
 def _concurrency(view: ModelView) -> float:
-    """Requests that an instance serves at the same time at the load of the local window, by
+    """Requests that one instance serves at the same time at the load of the local window, by
     Little's law. Waiting requests do not count."""
     together = expected_in_flight(view.demand.req_per_s, view.ready, view.state.lengths)
     return together / max(1, sum(_decode_instances(combo) for combo in view.ready))
 
 
 def _decode_instances(combo: Combo) -> int:
-    """Number of instances of `combo` that share its requests: those that decode."""
+    """Number of instances in `combo` that decode, over which its requests are split."""
     return sum(m.count for m in combo.members if m.phase is not Phase.PREFILL and m.stage <= 1)
 
 
 def share_attained(view: ModelView) -> tuple[float, int]:
-    """(share, requests) of the local window that attained their SLO; (1, 0) if none ended."""
+    """(share of requests that attained their SLO, number of requests) in the local window; (1, 0)
+    if none ended."""
     seen = view.demand.local
     if not isinstance(seen, Stats):
         return 1.0, 0

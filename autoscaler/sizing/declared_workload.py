@@ -1,6 +1,7 @@
-"""Rule: the declared workload counts until windows have shown the rate.
+"""Rule: the declared workload counts until windows have measured the rate.
 
-Otherwise a model would start with its floor and be short in its first minutes.
+Otherwise a model would start with its minimum number of instances and be overloaded in its first
+minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from topics.reason_codes import ReasonCode
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The declared rate of a model whose rate was not observed yet."""
+    """The declared rate of a model whose rate has not been measured yet."""
     declared = view.service.req_per_s
     if view.state.rate_observed or declared <= 0.0:
         return None

@@ -1,8 +1,9 @@
-"""Rule: start an instance now if demand is expected to exceed capacity when it would be ready.
+"""Rule: start an instance now if demand is expected to exceed capacity at the time when the
+instance would be ready.
 
-`estimate.forecast` makes the forecast. Its lower bound counts: at most one held-back minute in
-twenty was below it. A noisy forecast would start instances that are stopped again. This rule only
-raises the target.
+`estimate.forecast` makes the forecast. The rule uses its lower bound, which at most one held-back
+minute in twenty was below, because a noisy forecast would start instances that are stopped again.
+This rule only raises the target.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _VALID_MS = 120_000  # an older forecast is out of date
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The expected rate, if it exceeds the target and the planned capacity."""
+    """The expected rate, if it exceeds both the target and the planned capacity."""
     found = _expected(view)
     if found is None:
         return None
@@ -34,7 +35,7 @@ def expected_req_per_s(view: ModelView) -> float:
 
 
 def _expected(view: ModelView) -> Forecast | TrendForecast | None:
-    """The highest lower bound; None if almost nothing is expected."""
+    """The forecast with the highest lower bound; None if all lower bounds are almost 0."""
     outlook = view.state.forecast
     found = [
         one

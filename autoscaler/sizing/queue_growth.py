@@ -1,7 +1,8 @@
-"""Rule: requests in flight grow beyond what the load explains, so capacity is short whatever the
-rate is.
+"""Rule: more requests are in flight than the load explains, so capacity is short at any measured
+rate.
 
-`estimate.queue_model` has the statistics. While an instance starts, a growing queue is expected.
+`estimate.queue_model` contains the statistics. While an instance starts, a growing queue is
+expected and triggers nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ REMEMBER_MS = 20_000
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The rate that the requests in flight show, bounded by the arrivals."""
+    """The rate that the requests in flight imply, at most the upper bound of the measured rate."""
     if not view.nothing_starting or not view.ready or is_draining(view):
         return None
     rate = sizing_rate(view.demand, view.policy)
@@ -31,14 +32,14 @@ def propose(view: ModelView) -> TargetProposal | None:
 
 
 def is_draining(view: ModelView) -> bool:
-    """Whether fewer requests are in flight than before: a queue left over from a past shortage says
-    nothing about the present capacity."""
+    """Whether fewer requests are in flight than before. The remaining queue of a past shortage
+    proves nothing about the present capacity."""
     (_, before), _ = view.state.in_flight
     return view.demand.in_flight < before
 
 
 def in_flight_history(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(time in ms, requests in flight) at two moments, the older one about 20 to 40 s ago."""
+    """(time in ms, requests in flight) at two moments; the older moment is about 20 to 40 s ago."""
     older, newer = view.state.in_flight
     if view.now_ms - newer[0] < REMEMBER_MS:
         return older, newer

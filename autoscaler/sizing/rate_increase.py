@@ -1,10 +1,10 @@
-"""Rule: more requests arrive than are planned for, beyond chance.
+"""Rule: significantly more requests arrive than are planned for.
 
-The tests look at many spans, from one second to the whole long window: a tenfold burst shows within
-a second or two, an increase by a tenth within minutes. If the plan leaves room above the previous
-rate, an increase can be proven sooner than an excess over the plan: then the increase must be
-beyond doubt and the excess likely. Increases within planned capacity are followed without a
-significance test: they cost nothing.
+The tests compare many spans, from one second to the whole long window: a tenfold burst is
+significant within a second or two, an increase by a tenth within minutes. If planned capacity
+exceeds the previous rate, an increase can be proven sooner than an excess over the plan. Then the
+increase must be significant and the excess only probable. Increases within planned capacity are
+followed without a significance test, because they cost nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EVIDENT = 2.0
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The present rate, if arrivals prove that it exceeds the planned one."""
+    """The present rate, if the arrivals prove that it exceeds the planned rate."""
     demand, policy = view.demand, view.policy
     seen = demand.local
     if not isinstance(seen, Stats) or seen.age_ms > policy.surge_window_s * 1000:
@@ -63,8 +63,8 @@ def _why(view: ModelView, size: float) -> Reason:
 
 
 def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
-    """Spans that prove by themselves that more arrives than is planned for. A day has ten times as
-    many spans of one second as of ten, so each may err a tenth as often."""
+    """Spans whose arrivals alone prove a rate above the plan. A day has ten times as many spans of
+    one second as of ten seconds, so the shorter span may err only a tenth as often."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     proving = [
         span
@@ -78,15 +78,15 @@ def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
     if not proving:
         return []
     # Beyond the local window only arrivals since the last change of the rate count:
-    # half an hour of 10 req/s proves nothing ten minutes after it fell to 3.
+    # half an hour at 10 req/s proves nothing ten minutes after the rate fell to 3.
     longest_s = max(current_rate(demand, policy).window_s, seen.covered_s)
     return [span for span in proving if span[0] <= longest_s]
 
 
 def _spans_of_increase(view: ModelView) -> list[Count]:
-    """Spans since whose beginning the rate is higher beyond doubt and probably above the plan. The
-    likelihood ratio is twice 1 / `significance`, because the rate is tested against itself all day;
-    the excess is tested at the square root of `significance`."""
+    """Spans at whose start the rate increased significantly, to a rate that is probably above the
+    plan. The likelihood ratio must be at least _EVIDENT / `significance`, because an increase is
+    tested all day; the excess over the plan is tested at the square root of `significance`."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     if demand.reported_ms is None:
         return []
@@ -102,8 +102,8 @@ def _spans_of_increase(view: ModelView) -> list[Count]:
 
 
 def _may_begin(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
-    """Whether an increase may have begun with `span`. One that was ordered for, or is older than
-    the local window, proves no more."""
+    """Whether an increase may have begun with `span`. An increase proves nothing more if capacity
+    was ordered after its start, or if the span is longer than the local window."""
     policy = view.policy
     covered_s, arrivals, age_s = span
     return (
@@ -114,35 +114,37 @@ def _may_begin(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
 
 
 def _increase_continues(view: ModelView) -> bool:
-    """Whether a proven increase asks for more than is planned by now.
+    """Whether a proven increase needs more than is planned now.
 
-    In its first half minute the estimate grows, and orders grow with it. Later orders have headroom
-    above the mean, and chance would add one more instance: then the mean itself must exceed the
-    plan.
+    During the first half minute the estimate still grows, and orders grow with it. Later orders
+    already have headroom above the mean, and noise alone would add one more instance; so then the
+    mean rate itself must exceed the plan.
     """
     rate = current_rate(view.demand, view.policy)
     return rate.window_s < LASTS_S or rate.req_per_s > view.planned_req_per_s
 
 
 def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool:
-    """Whether as many arrivals as in `span` have at most this probability at the planned rate."""
+    """Whether the arrivals of `span`, or more, have at most probability `significance` at the
+    planned rate."""
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
-    # If arrivals come in clumps of D, only one in D is independent.
+    # If arrivals come in bursts of D, only one of D is independent evidence.
     spread = dispersion(view.demand.blocks).confirmed
     return is_significant(round(arrivals / spread), expected / spread, significance)
 
 
 def _least_order(likely: float, planned: float) -> float:
-    """Order at least enough to trigger a scale-out if the estimated rate exceeds the planned
-    capacity. A persistent shortfall, however small, grows a queue."""
+    """The rate to order: `likely`, but at least enough to trigger a scale-out if `likely` exceeds
+    the planned capacity. A persistent shortfall, however small, grows a queue."""
     return max(likely, 1.001 * planned / (1.0 - SLIVER)) if likely > planned else likely
 
 
 def _first_order(view: ModelView, proving: list[Count]) -> float:
-    """The first order of an increase: about as much as was seen. Capacity added before this
-    increase does not count towards it. Instances that share a higher rate are worth up to a tenth
-    more each, because each gets a smaller part of bursts, so a smaller order might add nothing."""
+    """The rate of the first order for an increase: about the measured rate. Capacity added before
+    this increase does not count towards the order. If a higher rate is split over more instances,
+    each can serve up to a tenth more, because each gets a smaller part of bursts; so a smaller
+    order might add no instance."""
     planned = view.planned_req_per_s
     if view.is_surging and view.state.last_out_ms > view.state.increase_started_ms:
         return planned
@@ -152,7 +154,8 @@ def _first_order(view: ModelView, proving: list[Count]) -> float:
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
-    """(covered seconds, arrivals): the short spans, then longer ones from 10 s blocks."""
+    """(covered seconds, arrivals) of each span: the short spans, then longer spans from 10 s
+    blocks."""
     longest = 0
     for covered_s, arrivals in demand.recent:
         longest = max(longest, covered_s)
@@ -166,7 +169,7 @@ def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
 
 @memoize(4096)  # blocks change every ten seconds
 def _longer_spans(blocks: Blocks, longest_s: int) -> list[Count]:
-    """Spans longer than `longest_s`, each half as long again as the one before."""
+    """Spans longer than `longest_s`, each at least `_LONGER` times as long as the previous span."""
     found = []
     covered_s = arrivals = 0
     for block_s, count in reversed(blocks):

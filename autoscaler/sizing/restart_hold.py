@@ -1,6 +1,7 @@
-"""Rule: capacity that ran when the controller started counts as needed until an excess was seen.
+"""Rule: capacity that ran when the controller started counts as needed until an excess could be
+proven.
 
-A new controller knows no target. Without this rule it would plan for the present mean and remove
+A new controller has no target. Without this rule, it would plan for the present mean and remove
 capacity that its predecessor kept for a reason.
 """
 
@@ -14,7 +15,8 @@ from topics.reason_codes import ReasonCode
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """Demand that the inherited capacity can serve, for as long as an excess must last."""
+    """The rate that the inherited capacity can serve; None once the controller has run for as long
+    as an excess must last."""
     if not view.state.restart_hold:
         return None
     waits_ms = excess_blocks(view) * BLOCK_S * 1000

@@ -1,8 +1,8 @@
-"""Rule: requests that reach a model, or will reach it, through a service that stands for several
-models.
+"""Rule: requests that reach a model, now or soon, through a service that routes to several models.
 
-Before thresholds change, the model that gets more requests needs its capacity. A model whose
-requests others answer for lack of room needs capacity although they do not arrive there.
+Before thresholds change, the model that will get more requests needs its capacity. A model without
+enough capacity, whose requests other models answer, needs capacity although these requests do not
+arrive at it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _HOLDS = 0.97
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The planned rate while thresholds are about to change, and the lower bound of the present
-    rate."""
+    """The higher of two rates: the lower bound of the present routed rate, and the planned rate if
+    the thresholds are about to change."""
     routed = view.routed
     if routed is None:
         return None
     rate = max(routed.least_req_per_s, routed.planned_req_per_s)
     if rate <= 0.0 or rate < _HOLDS * view.state.target_req_per_s:
-        return None  # a lasting excess may lower the target
+        return None  # no proposal, so that a lasting excess may lower the target
     return TargetProposal(
         rate, Reason(ReasonCode.ROUTED, view.service.model, (routed.by,), (rate,))
     )

@@ -1,7 +1,7 @@
-"""All sizing rules, in one list, and how their proposals become a model's target.
+"""The list of all sizing rules, and the computation of a model's target from their proposals.
 
-The highest proposal raises the target at once. Lasting evidence lowers it, if no proposal raises
-it.
+The highest proposal raises the target at once. Lasting evidence lowers the target if no proposal
+raises it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ RAISING: tuple[Rule, ...] = (
     routed_traffic.propose,
     forecast_increase.propose,
 )
-_NO_TRAFFIC_S = 600.0  # the declared rate holds at least so long without arrivals
+_NO_TRAFFIC_S = 600.0  # minimum time without arrivals before the declared rate is dropped
 
 LOWERING: tuple[Rule, ...] = (scale_in.propose,)
 
 
 def update_target(view: ModelView) -> ModelState:
-    """The model's state with the target and the derating that follow from its view."""
+    """The model's state with a new target and derating, computed from `view`."""
     state = _rate_observed(view, capacity_derating.update_derating(view))
     in_flight = queue_growth.in_flight_history(view)
     if in_flight != state.in_flight:
@@ -59,7 +59,7 @@ def update_target(view: ModelView) -> ModelState:
         rose_ms = state.increase_started_ms if view.is_surging else view.now_ms
         state = replace(state, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms)
     if raised is not None and _is_restart_hold(raised, state) and not state.lost_ms:
-        # Inherited capacity is evaluated again while lengths are measured: that is no demand.
+        # A new evaluation of inherited capacity, after a change of measured lengths, is no demand.
         return replace(state, target_req_per_s=raised.req_per_s, overload_since_ms=0)
     if raised is not None and _effective_req_per_s(raised, planned) > state.target_req_per_s:
         return _raised(replace(view, state=state), raised)
@@ -99,20 +99,20 @@ def _is_proven_surge(proposal: TargetProposal) -> bool:
 
 
 def _is_restart_hold(proposal: TargetProposal, state: ModelState) -> bool:
-    """Whether the target still is that of the inherited capacity."""
+    """Whether the target still is the rate of the inherited capacity."""
     return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target_why
 
 
 def _effective_req_per_s(proposal: TargetProposal, planned_req_per_s: float) -> float:
-    """The rate that a proposal may ask for: without proof, at most the planned one."""
+    """The rate that `proposal` may set: without proof, at most the planned rate."""
     if proposal.is_proven:
         return proposal.req_per_s
     return min(proposal.req_per_s, planned_req_per_s)
 
 
 def _rate_observed(view: ModelView, state: ModelState) -> ModelState:
-    """Whether windows replace the declared rate: after traffic for a whole local window, or after a
-    long time without any."""
+    """`state`, with `rate_observed` set if the measured rate replaces the declared rate: after
+    traffic for a whole local window, or after a long time without traffic."""
     if state.rate_observed:
         return state
     seen_s = BLOCK_S * len(since_first_arrival(view.demand.blocks))

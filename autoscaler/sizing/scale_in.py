@@ -1,7 +1,7 @@
 """Rule: fewer requests arrive than are planned for, long enough and with enough evidence.
 
-It sets the lower target. The planner chooses what leaves, if anything. Missed SLOs and rising
-latency veto removals when an answer is applied (`estimate.scale_in_evidence`).
+The rule sets the lower target. The planner chooses which combos to remove, if any. Missed SLOs and
+rising latency veto removals when a planner answer is applied (`estimate.scale_in_evidence`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MATTERS = 0.99
 _REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
 """Reversals are limited: within an hour of an addition, a scale-in must lower the target below this
 share of the planned capacity."""
-_TWO_SIDED_95 = 1.96  # standard deviations, against undershooting the rate of a short sample
+_TWO_SIDED_95 = 1.96  # standard deviations, because a short sample may be below its rate
 _CLUMPED_LONGER = 2.0
 _CHANCE = 1.0  # standard deviations by which chance raises the highest of several windows
-_BLOCKS_FOR_BURSTINESS = 27  # blocks; fewer do not show how bursty arrivals are
+_BLOCKS_FOR_BURSTINESS = 27  # blocks; fewer are too few to measure burstiness
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """A lower target: the highest demand within the duration of the excess."""
+    """A lower target: the highest demand during the time for which an excess must last."""
     seen = view.demand.local
     if not view.state.rate_observed or stale_evidence(view) or not isinstance(seen, Stats):
         return None
@@ -61,14 +61,14 @@ def propose(view: ModelView) -> TargetProposal | None:
 
 
 def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:
-    """No traffic. With min: 0, remove the last combo, but only after `zero_after` with every block
-    reported empty."""
+    """A target for a model without traffic. With min: 0, the last combo is removed, but only after
+    `zero_after` in which every block was reported empty."""
     idle_s = max(must_s, view.service.zero_after_s)
     blocks = view.demand.blocks[-round(idle_s / BLOCK_S) :]
     covered_s = sum(seconds for seconds, _ in blocks)
     empty = not any(number for _, number in blocks) and covered_s >= _COVERED * idle_s
     if view.service.min_instances == 0 and not empty:
-        # A tiny demand keeps one combo.
+        # A target slightly above 0 keeps one combo.
         return _lower(view, IDLE_RATE, _no_requests(view, must_s))
     return _lower(view, 0.0, _no_requests(view, idle_s))
 
@@ -78,9 +78,9 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
 
 
 def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> float:
-    """How long an excess must last: `scale_in_after`, at least the local window; doubled for each
-    recent return of demand after a scale-in, and the long window if demand has returned since the
-    last one."""
+    """Seconds for which an excess must last: `scale_in_after`, at least the local window; doubled
+    for each recent return of demand after a scale-in. The long window if demand has returned since
+    the last scale-in."""
     least_s = max(service.scale_in_after_s, policy.local_window_s)
     if reversed_lately(turns, now_ms):
         return max(least_s, policy.global_window_s)
@@ -88,9 +88,10 @@ def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms
 
 
 def excess_blocks(view: ModelView) -> int:
-    """The same in 10 s blocks; up to twice as many if arrivals are bursty or too new to tell,
-    because then a few minutes of less demand prove little. No arrivals are not bursty. At most the
-    long window, less its first, partly covered block."""
+    """The number of 10 s blocks for which an excess must last: `excess_duration_s`, or up to twice
+    as long if arrivals are bursty or too new to measure burstiness, because then a few minutes of
+    lower demand prove little. No arrivals at all are not bursty. At most the long window without
+    its first, partly covered block."""
     must_s = excess_duration_s(view.service, view.policy, view.state.turns, view.now_ms)
     most = max(1, view.policy.global_window_s // BLOCK_S - 1)
     least = min(round(must_s / BLOCK_S), most)
@@ -105,8 +106,8 @@ def excess_blocks(view: ModelView) -> int:
 
 @memoize(4096)  # blocks change every ten seconds
 def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
-    """Covered seconds and arrivals of the last `count` blocks, and their highest rate over `window`
-    blocks. Not covered if requests began later."""
+    """Covered seconds and arrivals of the last `count` blocks, and the highest rate over `window`
+    of these blocks. All 0 if requests began within these blocks."""
     if 0 < len(since_first_arrival(blocks)) < count:
         return 0, 0, 0.0
     last = blocks[-count:]
@@ -115,8 +116,8 @@ def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float
 
 
 def _highest_rate(blocks: Blocks, length: int) -> float:
-    """The highest rate of any `length` successive blocks, counted back from now, less what chance
-    adds to the highest of several. A mean over all of them would accept an excess that lasted half
+    """The highest rate over `length` successive blocks, in steps of `length` back from now, minus
+    the chance error of a maximum. A mean over all blocks would accept an excess that lasted half
     the time."""
     found = 0.0
     for last in range(len(blocks), 0, -max(1, length)):
@@ -129,7 +130,7 @@ def _highest_rate(blocks: Blocks, length: int) -> float:
 
 
 def stale_evidence(view: ModelView) -> Reason | None:
-    """Why a lower demand may not be believed now; None if nothing contradicts it."""
+    """Why a lower demand is not reliable now; None if nothing contradicts it."""
     if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
         return Reason(ReasonCode.NO_FULL_WINDOW)
     if is_stale(view.demand):
@@ -143,8 +144,8 @@ def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
     added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
     turns = view.state.turns.last == "out" and since_ms < _NO_LIMIT_AFTER_MS
-    # Newer additions have not been in excess for as long, and a small excess is not worth a
-    # reversal. A target above the planned capacity may fall.
+    # No target below the planned capacity if the last addition is too new to have been in excess
+    # long enough, or if the excess is too small for a reversal.
     if since_ms < view.service.scale_in_after_s * 1000 or (
         turns and rate > _REVERSAL_SHARE * planned
     ):

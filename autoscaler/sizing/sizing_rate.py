@@ -1,10 +1,11 @@
-"""The rate to size by: an estimate of the present rate that counts more the longer the rate lasts.
+"""The rate to size by: an estimate of the present rate whose weight grows with the duration of the
+rate.
 
-A new instance serves in a minute or two, and a burst of three seconds is over by then: it counts as
-its mean over half a minute. A rate that lasted ten seconds counts with its lower bound; after half
-a minute it counts with slightly more than was seen, because a short order needs another order and
-another start. In between it grows. A mean over half a minute alone would include the time before a
-step.
+A new instance starts in a minute or two, so a burst of three seconds is over by then: it counts as
+its mean over half a minute. A rate that has lasted ten seconds counts with its lower bound; after
+half a minute it counts with slightly more than its mean, because too small an order costs another
+order and another start. Between ten seconds and half a minute the weight grows. A mean over half a
+minute alone would include the time before a step.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _TOWARDS_HIGH = 0.4
 
 @dataclass(frozen=True, slots=True)
 class SizingRate:
-    """Requests/s that lasted, their upper bound (95%), and the rate to order for."""
+    """The mean rate in requests/s over the last half minute or since the last change, its upper
+    bound (95%), and the rate to order for."""
 
     req_per_s: float
     high_req_per_s: float
@@ -32,7 +34,8 @@ class SizingRate:
 
 
 def sizing_rate(demand: ModelDemand, policy: Policy) -> SizingRate:
-    """The rate over the last half minute, or the lower bound since the rate changed."""
+    """The rate since the last change if it has lasted half a minute, else over the last half
+    minute."""
     rate = current_rate(demand, policy)
     likely = rate.req_per_s + _TOWARDS_HIGH * (rate.high - rate.req_per_s)
     if rate.window_s >= LASTS_S:
