@@ -1,6 +1,6 @@
 """The state that the controller keeps from tick to tick, and the observation of a tick.
 
-Times are domain ms since the epoch; 0 in a field that ends in `_ms` means "not yet".
+Times are domain ms since the epoch; in a field that ends in `_ms`, 0 means "not yet".
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Observation:
     """The inputs of one tick.
 
     demand: per model. statuses: latest per node. availability, prices: latest per pool, from feeds.
-    answers: of the planner, each in one observation only. alerts: since the last tick. controls:
+    answers: from the planner, each in one observation only. alerts: since the last tick. controls:
     latest of each key. engines: by model, the engines' own figures when an alert about them
     arrived. unmanaged: servers that Shoal did not start, per model for which the number is known.
-    lag_ms: for each topic that this controller has not read to its end, the age of the last moment
-    up to which it has; silence after that moment means nothing.
+    lag_ms: by topic, how far this controller is behind; topics that are read to their end are
+    absent. Silence on a topic with a lag is no evidence.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Observation:
     lag_ms: Mapping[str, int] = field(default_factory=dict)
 
     def read_until_ms(self, topic: str, now_ms: int) -> int:
-        """This observation includes every record written to `topic` until this time."""
+        """The time until which this observation includes every record written to `topic`."""
         return now_ms - self.lag_ms.get(topic, 0)
 
 
@@ -66,8 +66,8 @@ class Observation:
 class PendingApproval:
     """A change that waits for a person's approval, in mode approve.
 
-    number: of its decision. change: combos to add (+) and remove (-), starting from the fleet
-    `base`. kind, reasons: of the decision. rejected: it was rejected and is not proposed again
+    number: of its decision. change: combos to add (+) and remove (-), relative to the fleet `base`.
+    kind, reasons: of the decision. rejected: a person rejected the change; it is not proposed again
     before expires_ms.
     """
 
@@ -85,25 +85,26 @@ class PendingApproval:
 class ModelState:
     """The state of one model.
 
-    lengths, arrival_cv: of requests and of the gaps between them, as planned for; burstiness: sums
-    from which arrival_cv follows. mix: planned shares of the workload types; traffic_split: their
-    routes (both empty without types). target_req_per_s: planned demand, raised by evidence and
-    lowered by lasting evidence; target_why: that evidence. derate: measured over predicted capacity
-    if SLOs were missed without a shortage, in (0, 1]; derated_ms: its last change. rate_observed:
-    windows have shown the rate, so the declared workload no longer counts. restart_hold: the model
-    ran when the controller started. overload_since_ms: demand exceeds planned capacity since then.
-    increase_confirmed_ms, increase_started_ms: last and first proof of the present increase.
-    in_flight: (time, requests in flight) at two recent moments. no_data, no_data_noticed: telemetry
-    stopped, and a decision reports it. lost_ms: capacity was lost then and is not back. settled_ms:
-    all planned instances are ready since then. last_out_ms, last_in_ms: last addition and removal.
+    lengths, arrival_cv: planned request lengths and planned CV of the gaps between requests;
+    burstiness: sums from which arrival_cv is computed. mix: planned shares of the workload types;
+    traffic_split: their routes (both empty without types). target_req_per_s: planned demand, raised
+    by evidence and lowered by lasting evidence; target_why: that evidence. derate: measured over
+    predicted capacity if SLOs were missed without a shortage, in (0, 1]; derated_ms: time of its
+    last change. rate_observed: windows have measured the rate, so the declared workload no longer
+    counts. restart_hold: the model already had instances when the controller started.
+    overload_since_ms: time since which demand exceeds planned capacity. increase_confirmed_ms,
+    increase_started_ms: last and first proof of the present increase. in_flight: (time, requests in
+    flight) at two recent moments. no_data, no_data_noticed: telemetry stopped, and a decision
+    reports the stop. lost_ms: time of a capacity loss that is not replaced yet. settled_ms: time
+    since which all planned instances are ready. last_out_ms, last_in_ms: last addition and removal.
     unmet_req_per_s, unmet_until_ms: demand that the planner could not serve, and the time until
-    which it is not requested again; has_unserved: some demand is unserved because of it.
-    preemption_until_ms: groups leave to make room; until then only a full plan distributes it.
-    shortage_noticed_ms, slo_noticed_ms, violations_noticed_ms, violations_noticed: last notices of
-    a shortage, an unattainable SLO and violated constraints (which). recommended, recommended_ms:
-    last recommended counts. proposal: waits for approval. forecast: expected demand when an
-    instance started now would be ready. unmanaged: last known number of servers that Shoal did not
-    start, None = unknown. drift: measured against predicted start times and capacity.
+    which it is not requested again; has_unserved: some demand is unserved for this reason.
+    preemption_until_ms: until then groups leave to make room, and only a full plan distributes that
+    room. shortage_noticed_ms, slo_noticed_ms, violations_noticed_ms, violations_noticed: last
+    notices of a shortage, an unattainable SLO and violated constraints (which). recommended,
+    recommended_ms: last recommended counts. proposal: waits for approval. forecast: expected demand
+    when an instance started now would be ready. unmanaged: last known number of servers that Shoal
+    did not start, None = unknown. drift: measured against predicted start times and capacity.
     """
 
     lengths: Lengths
@@ -154,11 +155,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class SplitState:
-    """Thresholds of a service that stands for several models.
+    """Thresholds of a service that routes to several models.
 
-    cuts: in effect at gateways, () = none yet. chosen: last planned, at the mix `mix`; they take
-    effect when their fleet is ready. changed_ms: last change. planned: requests/s of each of its
-    models in that plan.
+    cuts: in effect at gateways, () = none yet. chosen: last planned thresholds, for the score
+    distribution `mix`; they take effect when their fleet is ready. changed_ms: time of the last
+    change. planned: requests/s of each of the service's models in that plan.
     """
 
     cuts: Cuts = ()
@@ -180,11 +181,13 @@ class FullPlans:
     due: triggers that wait for the rate limit. asked_ms: recent requests. made_ms, gap: time and
     proven gap (below 0: unknown) of the last plan for managed models. failed_ms: by model, the last
     failure since its last plan. failure_noticed_ms: last notice of a failure. last_was_managed:
-    whether the last request was for managed models. As of the last request: usd_per_h: prices of
-    nodes; lengths: of each model at the last request that concerned it; nodes: used nodes per pool,
-    or after the answer was applied (None: no request yet); switchable: combos of models below
-    target, and how many of each could take other roles; already_tried: reasons for a partly applied
-    plan; group_positions: life-cycle state of all groups.
+    whether the last request was for managed models.
+
+    The other fields describe the last request. usd_per_h: prices of nodes; lengths: request lengths
+    of each model at the last request that concerned it; nodes: used nodes per pool, or after the
+    answer was applied (None: no request yet); switchable: combos of models below target, and how
+    many of each could take other roles; already_tried: reasons for a partly applied plan;
+    group_positions: life-cycle state of all groups.
     """
 
     due: tuple[Trigger, ...] = ()
@@ -204,16 +207,16 @@ class FullPlans:
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
-    """All that the controller remembers.
+    """All data that the controller keeps between ticks.
 
     assignments, routes: last published; an edge may write them again at any time. silent_nodes:
-    nodes without recent statuses; lost_nodes: of these, owned nodes and nodes with instances.
-    combos: capacity and cost of running and chosen combos, from the planner; evaluated_at: the
-    demand at which it computed them. services: as last declared. pending: at most one request per
-    urgency. full: memory of full plans. active_controls: pauses, releases, scheduled floors and
-    freezes in effect, by scope and kind. unassigned: instances that no assignment names. splits:
-    thresholds by service. ticked_ms: last tick; listens_since_ms: begin of the present run of ticks
-    without a long gap (a stopped or disconnected leader hears nothing).
+    nodes without recent statuses; lost_nodes: owned nodes and nodes with instances among the silent
+    ones. combos: capacity and cost of running and chosen combos, from the planner; evaluated_at:
+    the demand for which the planner computed them. services: as last declared. pending: at most one
+    request per urgency. full: memory of full plans. active_controls: pauses, releases, scheduled
+    floors and freezes in effect, by scope and kind. unassigned: instances that no assignment names.
+    splits: thresholds by service. ticked_ms: last tick; listens_since_ms: start of the present run
+    of ticks without a long gap, because a stopped or disconnected leader receives nothing.
     """
 
     started_ms: int

@@ -1,4 +1,4 @@
-"""Decisions before their publication adds a number and the leader token."""
+"""Decisions before publication, which adds a number and the leader token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.explain.text import joined
 from topics.decisions import Decision
 
-NOTICE_INTERVAL_MS = 600_000  # between two notices of a lasting condition
+NOTICE_INTERVAL_MS = 600_000  # time between two notices of a lasting condition
 
 
 def notice(model: str, why: Reason, at_ms: int, *, kind: str = "hold") -> Decision:

@@ -1,4 +1,4 @@
-"""Effects of a tick: records to publish, and plans to request. The edge carries them out."""
+"""Effects of a tick: records to publish, and plans to request. The I/O layer executes them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class PublishRates:
 class SolveRequested:
     """Request a plan (`planning.planner`). The answer comes in one later `Observation.answers`.
 
-    Urgent requests must not wait for full ones. The loop abandons a request without an answer in
-    time and requests again.
+    Urgent requests must not wait for full ones. If an answer does not come in time, the loop
+    abandons the request and requests again.
     """
 
     request: PlanRequest

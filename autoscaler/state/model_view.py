@@ -18,7 +18,8 @@ IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 
 @dataclass(frozen=True, slots=True)
 class RoutedTraffic:
-    """Requests that reach a model through a service that stands for several. by: its name.
+    """Requests that reach a model through a service that routes to several models. by: name of the
+    service.
 
     least_req_per_s: lower bound of the present rate. planned_req_per_s: rate that the model must be
     able to serve before the service's thresholds change; 0 if they do not change.
@@ -33,11 +34,11 @@ class RoutedTraffic:
 class ModelView:
     """One model at this moment.
 
-    groups: number of wanted combos; raw_req_per_s: their capacity, starting instances included. In
-    modes that do not act: of the recommendation. ready: combos with all instances ready.
-    nothing_starting: no instance is starting. requests_in_engines: as engines report. frozen: why
-    nothing may be removed now, None if it may. A proposal that waits for approval counts as
-    applied. routed: traffic through another service.
+    groups: number of wanted combos; raw_req_per_s: their capacity, starting instances included.
+    Both are those of the recommendation in modes that do not act. ready: combos with all instances
+    ready. nothing_starting: no instance is starting. requests_in_engines: as reported by engines.
+    frozen: why nothing may be removed now, None if removals are allowed. A proposal that waits for
+    approval counts as applied. routed: traffic through another service.
     """
 
     service: Service
@@ -57,15 +58,15 @@ class ModelView:
 
     @property
     def is_surging(self) -> bool:
-        """Whether an increase was confirmed recently; the target then follows the rate without new
-        proof."""
+        """Whether an increase was confirmed recently. If so, the target follows the rate without
+        new proof."""
         surge_ms = self.state.increase_confirmed_ms
         return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
 
     @property
     def covers(self) -> bool:
         """Whether the wanted capacity covers the target, within a small tolerance. Without the
-        tolerance an exactly fitting fleet would change with every change of the target."""
+        tolerance, an exactly fitting fleet would change with every change of the target."""
         return self.planned_req_per_s >= self.state.target_req_per_s * (1.0 - SLIVER)
 
     @property
@@ -80,10 +81,11 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class TargetProposal:
-    """A proposed target. why: its code names the rule; since_ms: begin of the evidence, 0 = now.
+    """A proposed target. why: the reason, whose code names the rule; since_ms: start of the
+    evidence, 0 = now.
 
-    is_proven: beyond chance, or a promise, so it may exceed the planned capacity. continues_proof:
-    it continues an earlier proof.
+    is_proven: the evidence is significant, or the rate is a promise, so the target may exceed the
+    planned capacity. continues_proof: the proposal continues an earlier proof.
     """
 
     req_per_s: float

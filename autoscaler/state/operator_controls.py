@@ -1,7 +1,7 @@
 """Restrictions in effect now: pauses, releases, scheduled floors and freezes.
 
 A paused or released model is treated as in mode recommend: everything is computed and explained,
-nothing is changed.
+but nothing is changed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _NO_LAG: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class ActiveControls:
-    """cluster: the declaration with the restrictions applied. frozen: why nothing of a model may be
-    removed. reasons: restrictions in effect, keyed `scope/kind` (`chat/pause`), reported when they
-    change. stopped: paused or released scopes. advised: models declared in mode recommend."""
+    """Restrictions at one moment. cluster: the declaration with the restrictions applied. frozen:
+    by model, why nothing may be removed. reasons: restrictions in effect, keyed `scope/kind`
+    (`chat/pause`), reported when they change. stopped: paused or released scopes. advised: models
+    declared in mode recommend."""
 
     cluster: Cluster
     frozen: Mapping[str, Reason] = field(default_factory=dict)
@@ -85,7 +86,7 @@ def active_controls(
 
 
 def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[str, Reason]:
-    """Reasons for models that run although they are no longer declared, keyed as
+    """Reasons for models that have groups although they are no longer declared, keyed as
     `ActiveControls.reasons`."""
     codes = {
         model: ReasonCode.HELD_RUNNING if guarded.stops(model) else ReasonCode.LEFT_RUNNING
@@ -97,7 +98,7 @@ def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[s
 def control_notices(
     before: Mapping[str, Reason], now: Mapping[str, Reason], now_ms: int
 ) -> list[Decision]:
-    """Decisions about restrictions that began or ended, each once."""
+    """Decisions about restrictions that began or ended, one per restriction."""
     found = []
     for name, why in now.items():
         if before.get(name) != why:

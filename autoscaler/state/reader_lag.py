@@ -1,7 +1,7 @@
-"""The controller's own lag: unread records are not silence, so nothing is removed until it catches
-up.
+"""The controller's own lag: unread records are not silence, so nothing is removed while the
+controller is behind.
 
-`Observation.lag_ms` says how far the controller is behind.
+`Observation.lag_ms` holds the lag per topic.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _FLEET, _TRAFFIC = (STATUS.name,), (TELEMETRY.name, DEMAND.name)
 
 
 def topics_behind(lag_ms: Mapping[str, int]) -> tuple[str, ...]:
-    """Topics on which this controller is behind and whose silence would count as evidence."""
+    """Topics on which this controller is behind and on which silence would count as evidence."""
     return tuple(name for name in (*_FLEET, *_TRAFFIC) if name in lag_ms)
 
 
 def frozen(lag_ms: Mapping[str, int], services: tuple[Service, ...]) -> dict[str, Reason]:
-    """Why nothing may be removed, by model; empty if the controller has caught up."""
+    """By model, why nothing may be removed; empty if the controller is not behind."""
     late = topics_behind(lag_ms)
     if not late:
         return {}
@@ -33,7 +33,7 @@ def frozen(lag_ms: Mapping[str, int], services: tuple[Service, ...]) -> dict[str
 
 
 def behind(lag_ms: Mapping[str, int]) -> Reason | None:
-    """The reason that names the topics behind, None if the controller has caught up. It has no
-    figures, so it changes only if the topics do."""
+    """The reason that names the topics on which the controller is behind; None if there is none.
+    The reason has no figures, so it changes only if the topics change."""
     late = topics_behind(lag_ms)
     return Reason(ReasonCode.READER_BEHIND, "*", late) if late else None

@@ -10,7 +10,7 @@ from topics.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Plan the models in `scope` again because of `why`; an empty scope means all models."""
+    """A reason `why` to plan the models in `scope` again; an empty scope means all models."""
 
     scope: tuple[str, ...]
     why: Reason
@@ -22,7 +22,7 @@ class Trigger:
 
 
 def partly_applied(model: str, *why: Reason, of_all: bool = False) -> Trigger:
-    """The last plan for `model` was applied in part, because of `why`. of_all: plan every model
-    again."""
+    """The trigger of a plan for `model` that was applied only in part, because of `why`. of_all:
+    plan all models again."""
     scope = () if of_all else (model,)
     return Trigger(scope, Reason(ReasonCode.LEFT_OUT, model, because=why))
