@@ -21,7 +21,8 @@ from autoscaler.state.reader_lag import topics_behind
 def retire_undeclared(
     groups: tuple[ServingGroup, ...], inputs: ModelUpdateInputs
 ) -> tuple[ServingGroup, ...]:
-    """Retire the groups of models that are no longer declared, unless Shoal may not change them."""
+    """Retire the groups of models that are no longer declared, except groups that Shoal may not
+    change."""
     stay = {service.model for service in inputs.cluster.services} | inputs.retained_models
     return tuple(
         group
@@ -64,8 +65,8 @@ def _wave_inputs(
     if view is not None:
         service = view.service
         needed = view.raw_for(view.state.target_req_per_s)
-        # Planned capacity may be below demand: the model yields to others, or makes room first.
-        # A group on a node that is taken away would be wanted: it serves on while it can.
+        # Planned capacity may be below demand if the model yields to other models or makes room
+        # first. Groups on reclaimed nodes count too: they serve until the node is gone.
         wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
         if not (view.frozen or insufficient_evidence(view, inputs.now_ms)):
             proven = needed
@@ -99,8 +100,8 @@ def _wave_inputs(
 def _drain_timeout_ms(
     own: list[ServingGroup], view: ModelView | None, inputs: ModelUpdateInputs
 ) -> int:
-    """The model's drain time-out in ms; of an undeclared model, the one in its nodes'
-    assignments."""
+    """The model's drain time-out in ms. If the model is undeclared, the time-out in the assignments
+    of its nodes."""
     if view is not None:
         return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
     nodes = {placed.node for group in own for placed in group.placed}
@@ -114,7 +115,8 @@ def keep_needed(
     sight: FleetSnapshot,
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Cancel pending removals of models below their target: no other capacity serves sooner."""
+    """Cancel pending removals of models below their target, because no other capacity serves
+    sooner."""
     leaving = {g.model for g in groups if g.life in (Life.RETIRING, Life.UNROUTED)}
     short = {
         model

@@ -29,11 +29,11 @@ _LOOK_FOR_STRAYS_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ObservedTick:
-    """The starting point of a tick.
+    """The fleet and its inputs at the start of a tick.
 
-    inputs: for the model views; their cluster has the present prices, `cluster` the declared ones.
-    evaluated_at: demand at which the planner last evaluated each model's combos. unassigned:
-    instances that no assignment names. listens_since_ms: begin of the present run of ticks without
+    inputs: for the model views; `inputs.cluster` has the present prices, `cluster` the declared
+    ones. evaluated_at: demand at which the planner last evaluated each model's combos. unassigned:
+    instances that no assignment names. listens_since_ms: start of the present run of ticks without
     a long gap.
     """
 
@@ -75,7 +75,9 @@ def observe(
     decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
 
     stray = state.unassigned
-    before_ms = state.ticked_ms or state.started_ms  # ticks may be more than a second apart
+    before_ms = (
+        state.ticked_ms or state.started_ms
+    )  # not one second ago: ticks may be further apart
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = unassigned_instances(sight.fleet.running, state.assignments)
         decisions += [
@@ -89,7 +91,7 @@ def observe(
 
 
 def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozenset[str]:
-    """Models that were removed from the declaration while Shoal might not change them."""
+    """Models that were removed from the declaration while Shoal was not allowed to change them."""
     declared = {service.model for service in guarded.cluster.services}
     declared |= {route.name for route in guarded.cluster.routes}
     split = {name for name, routes in state.routes.items() if routes.split}

@@ -1,4 +1,4 @@
-"""The end of a tick: publish new and changed records, and remember them in the state."""
+"""The end of a tick: publish new and changed records, and store them in the state."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.hourly_rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes
 
-_RATES_EVERY_MIN = 10  # minutes
+_RATES_EVERY_MIN = 10  # in minutes, how often rates are published
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenRoutes:
     """Models whose routes do not change. advised: declared in mode recommend. retained_models: no
-    longer declared, but Shoal may not change them."""
+    longer declared, but protected from changes by Shoal."""
 
     advised: Collection[str] = ()
     retained_models: Collection[str] = ()
@@ -88,11 +88,11 @@ def publish(
                 effects.append(PublishRoutes(routes[service.model]))
             continue
         if service.mode is Mode.APPROVE and not own and last is None:
-            continue  # no change was approved yet, so no route is published
+            continue  # no route is published before the first approved change
         lengths = after.models[service.model].lengths
         heard = [group for group in own if not sight.unreachable(group)]
         found = route_groups(heard, sight.views, after.combos, lengths, last)
-        if not found:  # lost nodes may still serve, and there are no others
+        if not found:  # all nodes are unreachable, but may still serve
             found = route_groups(own, sight.views, after.combos, lengths, last)
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
@@ -149,7 +149,8 @@ def publish(
 
 
 def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool:
-    """Whether a model was removed and declared again before its groups already have to drain."""
+    """Whether the routes are empty although a group is active: the model was removed and declared
+    again before its groups had to drain."""
     active = any(group.life is Life.ACTIVE for group in groups)
     return routes is not None and not routes.groups and active
 
@@ -157,8 +158,8 @@ def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool
 def _rates(
     before: ControllerState, after: ControllerState, cluster: Cluster, now_ms: int
 ) -> list[PublishRates]:
-    """Recent request rates per model, every ten minutes and after each measured start: the next
-    controller fills in the later minutes from its windows."""
+    """Recent request rates per model, published every ten minutes and after each measured start.
+    The next controller fills in later minutes from its windows."""
     found = []
     for service in cluster.services:
         model, state = service.model, after.models[service.model]
@@ -188,7 +189,8 @@ def _is_applied(cluster: Cluster, model: str) -> bool:
 def _numbered(
     models: Mapping[str, ModelState], decisions: Iterable[Decision]
 ) -> dict[str, ModelState]:
-    """Give pending approvals the number of their decision, by which people refer to them."""
+    """`models`, with the decision number in each new pending approval. People refer to approvals by
+    this number."""
     found = dict(models)
     for decision in decisions:
         proposal = found[decision.model].proposal if decision.model in found else None
@@ -201,8 +203,8 @@ def _numbered(
 def _with_route_generations(
     groups: Iterable[ServingGroup], told: Mapping[str, int]
 ) -> tuple[ServingGroup, ...]:
-    """Note for each unrouted group the first route generation without it, which confirms its
-    drain."""
+    """`groups`, with the first route generation that excludes the group in each unrouted group. A
+    gateway that applies this generation confirms the drain."""
     kept = []
     for group in groups:
         held = group.switch is not None and not group.switch.asked
@@ -215,8 +217,8 @@ def _with_route_generations(
 
 
 def _may_differ(before: ControllerState, groups: tuple[ServingGroup, ...]) -> frozenset[str] | None:
-    """Nodes whose assignments may change: those of changed groups; None (all) after a new leader
-    token."""
+    """Nodes whose assignments may change: the nodes of changed groups. None means all nodes, after
+    a new leader token."""
     tokens = {assignment.leader_token for assignment in before.assignments.values()}
     if not tokens <= {before.leader_token} or (groups and not tokens):
         return None

@@ -1,8 +1,8 @@
-"""Thresholds of services that stand for several models: rates, changes and the time they take
-effect.
+"""Services that route to several models: their rates, threshold changes and the time when
+thresholds take effect.
 
 Thresholds are chosen with the plan (`planning.route_choice`). They take effect when the fleet is
-ready: a model that gets more requests gets its capacity first.
+ready: a model that will get more requests gets its capacity first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Demands = Mapping[str, ModelDemand]
 Splits = Mapping[str, SplitState]
 
 _NOWHERE = SplitState()
-_STD_MULTIPLE = 2.4  # times as far below the mean as the bound of 95%: four standard deviations
+_STD_MULTIPLE = 2.4  # multiple of the distance from mean to 95% bound: four standard deviations
 
 
 def route_requests(
@@ -40,10 +40,10 @@ def route_requests(
     models: Mapping[str, ModelState],
     now_ms: int,
 ) -> tuple[RouteTraffic, ...]:
-    """The input of a full plan for each service.
+    """The traffic of each service, as input of a full plan.
 
-    The rate is the sum that its models' targets hold for it. A split that only moves requests then
-    asks for as much as the present one, whatever the headroom.
+    The planned rate is the sum of the parts of its models' targets that serve this service. So a
+    split that only moves requests needs as much capacity as the present split, including headroom.
     """
     found = []
     for route in cluster.routes:
@@ -66,7 +66,7 @@ def route_requests(
 def _is_unchanged(
     route: QualityRoute, known: SplitState, demand: ModelDemand, policy: Policy, now_ms: int
 ) -> bool:
-    """Whether the thresholds moved too recently to move again for a lower cost."""
+    """Whether the thresholds must not move for a lower cost, because they moved too recently."""
     if not known.target_cuts or not known.changed_ms:
         return False
     now = route.mix(demand.local_lengths.classes)
@@ -77,8 +77,8 @@ def _is_unchanged(
 def _least_own_rate(
     service: Service, state: ModelState, demands: Demands, routed_req_per_s: float, policy: Policy
 ) -> float:
-    """Lower bound of the requests/s that a model gets from clients directly, not through the
-    service."""
+    """Lower bound in requests/s of the rate that a model gets directly from clients, not through
+    the service."""
     if not state.rate_observed:
         return service.req_per_s
     seen = current_rate(demands.get(service.model, UNKNOWN_DEMAND), policy)
@@ -86,7 +86,7 @@ def _least_own_rate(
 
 
 def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[str, RoutedTraffic]:
-    """By model: the rate that services send it now, and the planned one."""
+    """By model: the present and the planned rate of requests through services."""
     found = {}
     for route in cluster.routes:
         known = splits.get(route.name)
@@ -106,7 +106,8 @@ def adopt_answer(
     splits: Splits, answer: PlanAnswer, request: PlanRequest, cluster: Cluster, now_ms: int
 ) -> tuple[dict[str, SplitState], list[Decision]]:
     """`splits` with the thresholds of `answer`, and the decisions about them. The first thresholds
-    take effect at once: gateways learn the name and hold its requests until instances are ready."""
+    of a service take effect at once, because gateways then accept the service's name and queue its
+    requests until instances are ready."""
     found, said = dict(splits), []
     mixes = {ask.name: ask.mix for ask in request.routes}
     for chosen in answer.splits:
@@ -130,8 +131,8 @@ def adopt_answer(
 def advance_splits(
     splits: Splits, views: Mapping[str, ModelView], cluster: Cluster, now_ms: int
 ) -> tuple[Splits, list[Decision]]:
-    """`splits` after those whose capacity is ready, or is overdue, took effect. A split that needs
-    approval waits for it."""
+    """`splits`, with planned thresholds put into effect if their capacity is ready or overdue. A
+    split that needs approval waits for its capacity without a time limit."""
     found, said = dict(splits), []
     for route in cluster.routes:
         known = found.get(route.name)
@@ -158,7 +159,7 @@ def split_routes(
     leader_token: int,
     now_ms: int,
 ) -> Iterable[Routes]:
-    """Changed routes of services that stand for several models."""
+    """Changed routes of services that route to several models."""
     for route in cluster.routes:
         known = splits.get(route.name)
         if known is None or not known.cuts or not is_managed(route, cluster):
@@ -173,7 +174,8 @@ def split_routes(
 def from_routes(
     cluster: Cluster, published: Mapping[str, Routes], now_ms: int
 ) -> dict[str, SplitState]:
-    """Thresholds in the last routes whose classes are still declared, dated by the routes."""
+    """Thresholds from the last published routes, if their score classes are still declared, dated
+    by the routes."""
     found = {}
     for route in cluster.routes:
         last = published.get(route.name)
@@ -185,7 +187,7 @@ def from_routes(
 
 
 def is_managed(route: QualityRoute, cluster: Cluster) -> bool:
-    """Whether Shoal may change all of its models."""
+    """Whether Shoal may change all models of `route`."""
     return all(s.managed for s in cluster.services if s.model in route.models)
 
 
@@ -206,7 +208,7 @@ def _is_ready(view: ModelView) -> bool:
 
 
 def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:
-    """The present rate; the declared one until a local window with requests exists."""
+    """The present rate; the declared rate until requests have arrived for a whole local window."""
     if BLOCK_S * len(since_first_arrival(demand.blocks)) < policy.local_window_s:
         return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
     return current_rate(demand, policy)

@@ -37,7 +37,7 @@ _AFTER_FAILURE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PlanRequests:
-    """Requests of this tick, at most one per urgency. number: of the last request."""
+    """Plan requests of this tick, at most one per urgency. number: of the last request."""
 
     requests: tuple[Pending, ...]
     number: int
@@ -46,7 +46,7 @@ class PlanRequests:
 
 
 def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
-    """The requests after `done`, and the memory of full plans."""
+    """The plan requests after `done`, and the updated memory of full plans."""
     ground, number = done.ground, found.inputs.state.request_number
     asks: list[Pending] = []
     needy = models_below_target(ground, found.evaluated_at)
@@ -87,8 +87,8 @@ def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
 def _next_scope(
     concerned: Collection[str], memory: FullPlans, ground: PlanningContext
 ) -> tuple[str, ...]:
-    """The models to plan now, of those that triggers concern. If managed and recommended models are
-    both due, they alternate. Models whose last plan failed wait."""
+    """The models to plan now, among those that a trigger affects. If both managed and recommended
+    models are due, they alternate. A model whose last plan failed waits before its next request."""
     concerned = [
         model
         for model in concerned
@@ -102,7 +102,7 @@ def _next_scope(
 
 
 def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
-    """`memory` without removed models: a model that is declared again counts as new."""
+    """`memory` without removed models, so that a model that is declared again counts as new."""
     gone = (memory.lengths.keys() | memory.failed_ms.keys()) - ground.views.keys()
     if not gone:
         return memory
@@ -115,7 +115,7 @@ def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
 def _report_failure(
     found: ObservedTick, memory: FullPlans
 ) -> tuple[FullPlans, tuple[Decision, ...]]:
-    """Report that no plan came, repeatedly while it lasts."""
+    """Report that no full plan was found, and repeat the report while this lasts."""
     now_ms, told_ms = found.inputs.now_ms, memory.failure_noticed_ms
     failed = now_ms in memory.failed_ms.values()
     if not failed or (told_ms and now_ms - told_ms < NOTICE_INTERVAL_MS):

@@ -58,11 +58,12 @@ def restore(
 ) -> ControllerState:
     """The state for the next tick. assignments and statuses by node, routes by model.
 
-    A removal that was not yet told to drain is cancelled: removals need new evidence. A role switch
-    continues, as do reversals, the last addition and decision numbers. The planner's first answer
-    gives the capacity of combos. plan_number, next_serial: of the last plan. rates: requests of
-    past hours, and start times measured under the same predictions. full_ms: last request for a
-    full plan, in an earlier term of this process. All empty: a first start.
+    A removal that has not begun to drain is cancelled, because removals need new evidence. A role
+    switch continues. Reversals, the last addition and decision numbers are restored. The planner's
+    first answer gives the capacity of combos. plan_number, next_serial: of the last plan. rates:
+    requests of past hours, and start times measured under the present predictions. full_ms: last
+    request for a full plan, in an earlier term of this process. At a first start, all inputs are
+    empty.
     """
     assignments = {node: _within_bounds(record) for node, record in assignments.items()}
     routes = {model: _within_bounds(record) for model, record in routes.items()}
@@ -86,13 +87,13 @@ def restore(
     bases = {service.model: basis(service, cluster) for service in cluster.services}
     for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        past = record.hour <= now_ms // HOUR_MS  # otherwise a clock was wrong
+        past = record.hour <= now_ms // HOUR_MS  # a record of a later hour comes from a wrong clock
         if past and record.basis == bases.get(record.model):
             last[record.model] = record
     models = {
         service.model: ModelState(
             lengths=service.lengths,
-            # The declared rate is for a first start. A running fleet is better evidence.
+            # The declared rate is for a first start. An existing fleet is better evidence.
             rate_observed=service.model in running,
             restart_hold=service.model in running,
             turns=turns.get(service.model, Reversals()),
@@ -124,8 +125,8 @@ def restore(
 
 
 def _within_bounds(record: Told) -> Told:
-    """`record` with a generation that can still be raised. The new leader token makes it newer in
-    any case."""
+    """`record` with a generation low enough to be raised. The new leader token makes the record
+    newer in any case."""
     if record.generation <= MAX_RESTORED_COUNT:
         return record
     return replace(record, generation=MAX_RESTORED_COUNT)
@@ -138,9 +139,9 @@ def _groups(
     statuses: Mapping[str, Status],
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Groups according to the assignments. A group with a missing member serves no requests, so it
-    drains and the next plan replaces it. A drain in progress keeps counting against the disruption
-    budget."""
+    """The groups that the assignments describe. A group with a missing member serves no requests,
+    so it is drained, and the next plan replaces it. A drain in progress still counts against the
+    disruption budget."""
     served = {
         seen.instance
         for status in statuses.values()
@@ -185,7 +186,7 @@ def _groups(
                 combo_id=combo_id_of(name),
                 engine=first.engine,
                 placed=tuple(placed),
-                # A start in progress gets its whole time-out again.
+                # A start without a reported launch time counts from now.
                 created_ms=min(created or now_ms, now_ms),
                 life=Life.DRAINING if draining else Life.ACTIVE,
                 since_ms=now_ms,
@@ -205,10 +206,11 @@ def _placed(instance: DesiredInstance | ObservedInstance, node: str, pool: str) 
 def _switch(
     name: str, model: str, placed: list[Placed], phases: Mapping[str, Phase]
 ) -> Switch | None:
-    """The role switch of the group called `name`, if a member serves in another phase than
-    assigned: its executor changes that, or rolls it back. phases: as they serve, by instance.
+    """The role switch of the group called `name`, if a member serves in another phase than its
+    assignment: the executor of that member completes the switch or rolls it back. phases: the phase
+    in which each instance serves.
 
-    None if the present roles form no combo to return to: part of the switch is done.
+    None if the present roles form no combo to return to, because part of the switch is complete.
     """
     before = tuple(replace(p, phase=phases.get(p.instance, p.phase)) for p in placed)
     serving = {p.phase for p in before}
@@ -225,8 +227,8 @@ def _switch(
 def _unassigned(
     assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], since_ms: int
 ) -> dict[str, list[Placed]]:
-    """By group: instances on nodes whose assignment is lost. A node continues with the last
-    assignment that it read; assigned again, it goes on unchanged."""
+    """By group: instances on nodes without an assignment. Such a node continues with the last
+    assignment that it read; if it is assigned again, its instances keep running unchanged."""
     found: dict[str, list[Placed]] = {}
     for node, status in sorted(statuses.items()):
         if node in assignments or status.at_ms < since_ms:
@@ -238,7 +240,7 @@ def _unassigned(
 
 
 def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
-    """Whether the group called `name` has all its members. The name lists them."""
+    """Whether the group called `name` has all its members. The name lists the members."""
     try:
         _, members = parse_combo_id(combo_id_of(name))
     except InvalidValue:

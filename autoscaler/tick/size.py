@@ -20,7 +20,7 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class SizedTick:
-    """Every model with its target, and the fleet after one step of its rollout."""
+    """All models with their targets, and the fleet after one step of every rollout."""
 
     groups: tuple[ServingGroup, ...]
     models: Mapping[str, ModelState]
@@ -30,7 +30,7 @@ class SizedTick:
 
 
 def size(found: ObservedTick) -> SizedTick:
-    """Update all models, set their targets and advance the rollout."""
+    """Update all models, set their targets and advance their rollouts."""
     inputs, sight = found.inputs, found.sight
     now_ms, before = inputs.now_ms, inputs.state.models
     models = update_models(inputs, found.faults, sight)

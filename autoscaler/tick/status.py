@@ -1,6 +1,6 @@
 """The status of every model after a tick, for people and dashboards.
 
-An unknown figure is None, never 0.
+An unknown number is None, never 0.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ Desired = tuple[str, str, str, int]
 class ModelStatus:
     """Status of one model.
 
-    mode: as declared. held: why Shoal changes nothing of it, "" if it may. Text for people: held,
-    target_why, word, uncertain. demand_req_per_s: of the local window. target_req_per_s,
+    mode: as declared. held: why Shoal does not change the model, "" if it may. Text for people:
+    held, target_why, word, uncertain. demand_req_per_s: of the local window. target_req_per_s,
     target_why: planned demand and its evidence. wanted_req_per_s, ready_req_per_s: raw capacity of
     planned and of ready combos. ready, wanted: number of combos. unmanaged: servers that Shoal did
     not start, None = unknown; they count as ready if Shoal may not change the model. desired:
     instances by pool and role. p95 latencies and attained (share): of the local and the long
     window. telemetry_age_s: age of the newest reported second. usd_per_h: price of the GPUs of all
-    groups, starting and draining included; groups with all nodes lost excluded. proposal: number of
-    the decision that waits for approval, 0 for none. short: demand or the floor cannot be met.
-    is_held: paused or released by an operator. planned: a plan was made since the start. word:
-    condition in one word. uncertain: measurements far from their prediction, "" if none.
+    groups, starting and draining groups included; groups whose nodes are all lost excluded.
+    proposal: number of the decision that waits for approval, 0 for none. short: demand or the floor
+    cannot be met. is_held: paused or released by an operator. planned: a plan was made since the
+    start. word: the condition in one word. uncertain: measurements far from their prediction, "" if
+    none.
     """
 
     model: str
@@ -85,7 +86,7 @@ class FleetStatus:
 def fleet_status(
     state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
 ) -> FleetStatus:
-    """The status after a tick at `now_ms` that ended in `state`."""
+    """The status at `now_ms` after a tick whose result is `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
     sight = snapshot(
@@ -160,7 +161,7 @@ def _model_status(
         unmanaged=observation.unmanaged.get(service.model),
         uncertain=", ".join(texts(uncertainty(state))),
     )
-    # A schedule may set a higher floor than the declared one.
+    # A schedule may set a floor above the declared minimum.
     return _with_condition(made, held, whole.services.get(service.model, service), state)
 
 
@@ -186,7 +187,7 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
     for combo_id, count in wanted.items():
         for phase, _, pool, each in parse_combo_id(combo_id)[1]:
             region, name, market = pool.split("/")
-            # The value must be a valid Kubernetes label, where spot nodes are a pool of their own.
+            # The name must be a valid Kubernetes label. Spot nodes form a separate pool there.
             key = region, f"{name}-spot" if market == Market.SPOT else name, phase.value
             found[key] = found.get(key, 0) + count * each
     return tuple((*key, count) for key, count in sorted(found.items()))
