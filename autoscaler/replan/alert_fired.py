@@ -1,5 +1,5 @@
-"""Trigger: an alert fires. A resolved alert triggers nothing, because a dead exporter resolves
-alerts too."""
+"""Trigger: an alert fires. A resolved alert triggers nothing, because alerts are also resolved when
+an exporter dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 3
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """One trigger per firing alert, for the models it names."""
+    """One trigger per firing alert, for the models that the alert names."""
     known = {service.model for service in news.cluster.services}
     for alert in news.alerts:
         if alert.state != "firing":

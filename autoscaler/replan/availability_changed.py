@@ -1,4 +1,4 @@
-"""Trigger: a pool offers nodes again, offers none, or offers clearly more or fewer."""
+"""Trigger: a pool offers nodes again, offers none, or offers considerably more or fewer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """The offer of a pool appeared, ran out, or changed by more than `policy.ratio`."""
+    """One trigger per pool whose offer appeared, ran out, or changed by more than
+    `policy.ratio`."""
     ratio = news.cluster.policy.ratio
     for pool in news.cluster.pools:
         old, new = news.state.supply.offers.get(pool.id), news.supply.offers.get(pool.id)

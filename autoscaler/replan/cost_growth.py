@@ -1,4 +1,4 @@
-"""Trigger: additions raised the cost, so the fleet is planned as a whole."""
+"""Trigger: additions raised the cost, so the whole fleet is planned again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """The used nodes cost more, by over `policy.ratio`, than at the last full plan. Both sums use
-    the present prices, because price changes have a trigger of their own."""
+    """A trigger if the used nodes cost more than at the last full plan, by over `policy.ratio`.
+    Both sums use the present prices, because price changes have a separate trigger."""
     planned = news.planned_nodes
     if planned is None or planned == news.nodes:
         return

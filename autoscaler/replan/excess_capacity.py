@@ -1,4 +1,4 @@
-"""Trigger: a lasting excess lowered a target so far that an instance may leave."""
+"""Trigger: a lasting excess lowered a target so far that an instance can be removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models whose target was lowered by at least the capacity of an instance."""
+    """One trigger per model whose target fell to at least one instance below its planned
+    capacity."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
         if before is None or view.state.target_req_per_s >= before.target_req_per_s:

@@ -1,6 +1,6 @@
-"""Trigger: after a departure, the groups of a pool use more nodes than they fill.
+"""Trigger: after a group left, the other groups of its pool occupy more nodes than they need.
 
-The next full plan moves groups together and releases nodes, which are on the bill until then.
+The next full plan moves groups together and releases nodes; until then these nodes cost money.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """One per rented pool in which a group left in this tick, for the models in that pool. Fires
-    once per departure; if no group can move, the periodic plan tries again."""
+    """One trigger per rented pool that a group left in this tick, for the models in that pool. If
+    no group can move now, the periodic plan tries again."""
     stay = {group.name for group in news.groups}
     gone = (group for group in news.state.groups if group.name not in stay)
     left = {placed.pool for group in gone for placed in group.placed}

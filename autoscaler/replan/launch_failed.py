@@ -1,4 +1,5 @@
-"""Trigger: a launch failed or timed out. Its node backs off, so other capacity must serve."""
+"""Trigger: a launch failed or timed out. Its node gets no launches for a while, so other capacity
+must serve."""
 
 from __future__ import annotations
 

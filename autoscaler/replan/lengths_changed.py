@@ -1,6 +1,6 @@
 """Trigger: prompts became longer and answers shorter, or the reverse.
 
-Additions keep the roles of all running groups, so on a full pool only a full plan can respond.
+Additions keep the roles of all existing groups, so on a full pool only a full plan can respond.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _LEAST = 1.1
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models whose lengths moved in opposite directions, by a tenth each, since the last full
-    plan."""
+    """One trigger per model whose prompts and answers changed in opposite directions, by a tenth
+    each, since the last full plan."""
     for model, view in news.views.items():
         was, now = news.state.full.lengths.get(model), view.state.lengths
         if was is None:
@@ -29,7 +29,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 
 
 def _moved(was: float, now: float) -> int:
-    """1 where `now` is longer, -1 where it is shorter, 0 where it is about the same."""
+    """1 if `now` is longer, -1 if it is shorter, 0 if it is about equal."""
     if max(was, now) < _LEAST * min(was, now):
         return 0
     return 1 if now > was else -1

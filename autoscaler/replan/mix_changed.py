@@ -1,7 +1,7 @@
 """Trigger: the mix of requests shifted, between types of a model or between models.
 
-It matters in two cases: a budget, which is divided by the mix, and models of components, whose
-paths and cells depend on it.
+The mix affects two kinds of plans: with a budget, which is divided by the mix, and for component
+models, whose paths and cells depend on the mix.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MODELS = 2.0
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models whose type shares moved in this tick, and models whose share of all requests changed
-    since they were planned."""
+    """One trigger per model whose type shares changed in this tick, and one for all models if their
+    shares of all requests changed since the last plan."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
         if before is not None and before.mix and view.state.mix not in ((), before.mix):
@@ -28,7 +28,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
             name, share = max(view.state.mix, key=lambda one: one[1] - old.get(one[0], 0.0))
             shares = share, old.get(name, 0.0)
             why = Reason(ReasonCode.TYPE_MIX, model, (name,), shares)
-            # All models share a budget; a model of components is planned alone.
+            # All models share a budget; a component model is planned alone.
             yield Trigger(() if news.cluster.policy.spends_budget else (model,), why)
     if not news.cluster.policy.spends_budget:
         return

@@ -1,4 +1,4 @@
-"""Trigger: a node was lost or is back, if it is owned or had instances."""
+"""Trigger: a node was lost or returned, if the node is owned or had instances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED = 3
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Nodes lost and nodes back, since the last tick."""
+    """One trigger for the nodes lost, and one for the nodes that returned, since the last tick."""
     for nodes, code in (
         (news.lost - news.state.lost_nodes, ReasonCode.NODE_LOST),
         (news.state.lost_nodes - news.lost, ReasonCode.NODE_BACK),

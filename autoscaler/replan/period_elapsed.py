@@ -1,6 +1,6 @@
 """Trigger: the replan period has passed, because small changes add up.
 
-Transitions have a price in the objective, so a re-solve with little to gain changes nothing.
+The objective includes a price for transitions, so a new plan with little gain changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Every `policy.replan_every_s`, counted from the last request for a full plan."""
+    """A trigger every `policy.replan_every_s`, counted from the last request for a full plan."""
     every_s = news.cluster.policy.replan_every_s
     last_ms = max((news.state.started_ms, *news.state.full.asked_ms))
     if news.now_ms - last_ms >= every_s * 1000:

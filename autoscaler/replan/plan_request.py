@@ -1,6 +1,6 @@
 """The planner request of a tick: urgent for models below target, full after triggers.
 
-At most one request per urgency is open; one without an answer in time is abandoned.
+At most one request per urgency is open. A request without an answer in time is abandoned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RATE_MATTERS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """The fleet, states and supply after this tick's changes, from which requests are made."""
+    """The fleet, states and supply after this tick's changes, from which plan requests are made."""
 
     cluster: Cluster
     sight: FleetSnapshot
@@ -60,7 +60,7 @@ class PlanningContext:
         return self.sight.shut_pools | scarce_pools(self.backoff, serving, self.now_ms)
 
     def obtainable(self) -> dict[str, int]:
-        """Further nodes that can be had, per rented pool with known supply."""
+        """Further nodes that can be rented, per rented pool with known supply."""
         rented = rented_since_ms(self.groups)
         return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
 
@@ -68,10 +68,11 @@ class PlanningContext:
 def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -> tuple[str, ...]:
     """Models that need more capacity at once: below target or floor, or with unknown capacity.
 
-    Managed models come first; recommended ones only if no managed model is below target. A model
-    that could not get more waits for a while, but is still requested together with others, so that
-    free capacity goes by priority. For models that make room or wait for it, a full plan decides.
-    valued: the demand at which the planner last evaluated each model's combos.
+    Managed models come first; recommended models only if no managed model is below target. A model
+    for which no more capacity was available waits before its next request, but is included if
+    another model makes a request, so that free capacity goes by priority. Models that make room or
+    wait for room are left to a full plan. valued: the demand at which the planner last evaluated
+    each model's combos.
     """
     found: list[str] = []
     waiting: list[str] = []
@@ -80,7 +81,7 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
         view = ground.views[service.model]
         if ground.now_ms < state.preemption_until_ms:
             continue
-        # If only the floor is unmet, a rising target needs nothing more.
+        # If only the floor is unmet, a rising target needs no new request.
         waits = ground.now_ms < state.unmet_until_ms and (
             view.covers or state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
@@ -100,8 +101,8 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
 
 
 def _is_stale(valued: Demand | None, state: ModelState) -> bool:
-    """Whether combos must be evaluated again: capacity depends on lengths, burstiness and the
-    number of instances that share the arrivals."""
+    """Whether combos must be evaluated again, because their capacity depends on lengths, burstiness
+    and the number of instances that share the arrivals."""
     if valued is None:
         return True
     if (valued.lengths, valued.arrival_cv) != (state.lengths, state.arrival_cv):
@@ -137,7 +138,7 @@ def full_request(
 
 
 def _keeps(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
-    """Models of `scope` that may not give capacity away now."""
+    """Models of `scope` whose capacity may not shrink now."""
     views = [ground.views[model] for model in scope]
     if ground.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
@@ -145,8 +146,7 @@ def _keeps(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
-    """Running combos of the models in `scope` that may take other roles now, and how many of
-    each."""
+    """Combos of the models in `scope` that may take other roles now, and how many of each."""
     if not scope or not ground.cluster.policy.switches_roles:
         return ()
     running = by_model(group for group in ground.groups if ground.sight.counts(group))
@@ -164,15 +164,15 @@ def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[s
 
 
 def _fixed(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
-    """Models of `scope` without removals, whatever is added: an urgent answer only adds to them."""
+    """Models of `scope` from which nothing may be removed: an urgent answer only adds to them."""
     views = [ground.views[model] for model in scope]
     fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
     return tuple(view.service.model for view in fixed)
 
 
 def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) -> bool:
-    """Whether the plan repeats only because an exchange found no room: the same plan would find
-    none again."""
+    """Whether all triggers are exchanges that found no room. The plan must then add before it
+    removes, because an unrestricted plan would find no room again."""
     return all(
         trigger.is_partly_applied
         and trigger.scope
@@ -182,7 +182,7 @@ def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) ->
 
 
 def within_deadline(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urgency, Pending]:
-    """Requests that may still be answered."""
+    """Requests whose answer is not overdue."""
     return {
         urgency: one
         for urgency, one in pending.items()
@@ -191,9 +191,9 @@ def within_deadline(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urg
 
 
 def managed_first(scope: Collection[str], ground: PlanningContext, advise: bool) -> tuple[str, ...]:
-    """The models of `scope` to plan together: the managed ones, or with `advise` the recommended
-    ones, if there are any. Recommendations are planned around the managed models, because they must
-    not take capacity from serving models."""
+    """The models of `scope` to plan together: the managed models, or with `advise` the recommended
+    models; the other kind if there are none. Recommendations are planned around the managed models,
+    because they must not take capacity from serving models."""
     asked = [service for service in ground.cluster.services if service.model in scope]
     some = [service for service in asked if service.managed is not advise]
     return tuple(service.model for service in some or asked)
@@ -208,7 +208,8 @@ def _request(
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
         if view.covers:
-            # The request may only be for a new evaluation: the same tolerance applies.
+            # A request for a new evaluation alone must not change counts, so the tolerance of
+            # `covers` applies here too.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
     return PlanRequest(
@@ -229,8 +230,8 @@ def _request(
 
 
 def _fleet(ground: PlanningContext, scope: tuple[str, ...]) -> Counter[str]:
-    """The fleet that a plan for `scope` starts from: running groups, and for recommended models
-    their last recommendation."""
+    """The fleet at the start of a plan for `scope`: existing groups, and the last recommendation
+    for recommended models."""
     others = {s.model: s for s in ground.cluster.services if not s.managed}
     recommended = others.keys() & set(scope)
     fleet = Counter(
@@ -247,13 +248,13 @@ def _fleet(ground: PlanningContext, scope: tuple[str, ...]) -> Counter[str]:
 
 
 def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
-    """Running servers that Shoal did not start."""
+    """Number of running servers of `service` that Shoal did not start, by combo."""
     return {service.unmanaged: state.unmanaged} if service.unmanaged and state.unmanaged else {}
 
 
 def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Nodes on the bill, without those that get no launches and hold no counting group; nodes of
-    unmanaged servers included."""
+    """Nodes on the bill per pool, including nodes of unmanaged servers. Left out: nodes that get no
+    launches and hold no counting group."""
     shut = ground.unusable_nodes()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
@@ -272,7 +273,7 @@ def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
 
 
 def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """GPUs of leaving groups, on nodes that are usable or hold a counting group."""
+    """GPUs of leaving groups per pool, on nodes that are usable or hold a counting group."""
     leaving = [group for group in ground.groups if not ground.sight.counts(group)]
     if not leaving:
         return ()

@@ -1,4 +1,4 @@
-"""Trigger: a price changed enough to matter."""
+"""Trigger: a price changed enough to affect the plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """A pool's price changed by more than `policy.ratio` since the last full plan."""
+    """One trigger per pool whose price changed by more than `policy.ratio` since the last full
+    plan."""
     planned = news.state.full.usd_per_h
     now = news.supply.prices_usd_per_h()
     for pool in news.cluster.pools:

@@ -13,12 +13,12 @@ def plan_allowed(asked_ms: tuple[int, ...], now_ms: int) -> bool:
 
 
 def thresholds_may_move(changed_ms: int, now_ms: int, drifted: bool, window_s: float) -> bool:
-    """Whether a service that stands for several models may get other thresholds. They last moved at
-    `changed_ms` (0: there are none).
+    """Whether the thresholds of a service that routes to several models may change. changed_ms:
+    time of their last change (0: no thresholds yet).
 
-    Each move sends part of the requests to another fleet, so for ten minutes a lower cost alone is
-    no reason. A significant drift of scores is a reason once its window (`window_s`) lies entirely
-    after the last move.
+    Each change sends part of the requests to another fleet, so for ten minutes a lower cost alone
+    is no reason. A significant drift of scores is a reason once its window (`window_s`) lies
+    entirely after the last change.
     """
     rested_ms = now_ms - changed_ms
     return rested_ms >= (1000.0 * window_s if drifted else _THRESHOLDS_REST_MS)

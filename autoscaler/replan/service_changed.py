@@ -13,7 +13,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """The present declaration against that of the last tick."""
+    """One trigger per service that differs from its declaration at the last tick."""
     before = news.state.services
     if not before:
         return
@@ -29,8 +29,9 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 
 
 def _changed(before: Service, now: Service) -> Reason:
-    """The change, by name if it is the mode or the floor alone."""
-    # Not by `replace`: an old value may not go with a new one (a floor above a ceiling).
+    """The reason for a changed service. A change of the mode alone or of the floor alone is
+    named."""
+    # `replace` would fail if an old and a new value contradict (a floor above a ceiling).
     names = (own.name for own in fields(now))
     changed = {name for name in names if getattr(before, name) != getattr(now, name)}
     if changed == {"mode"}:

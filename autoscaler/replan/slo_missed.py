@@ -12,7 +12,7 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models whose capacity was derated further in this tick."""
+    """One trigger per model whose capacity was derated further in this tick."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
         if before is not None and view.state.derate < before.derate:

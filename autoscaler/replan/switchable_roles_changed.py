@@ -1,7 +1,7 @@
 """Trigger: a model is below target, and more of its groups may take other roles than at its last
 plan, or the previous switch is over.
 
-Additions keep the roles of all running groups, so only a full plan can respond.
+Additions keep the roles of all existing groups, so only a full plan can respond.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """Models with more switchable combos than at their last full plan, or with switchable combos
-    again after a switch."""
+    """One trigger per model that has more switchable combos than at its last full plan, or has
+    switchable combos after the end of a switch."""
     planned = news.state.full.switchable
     switching = {group.name for group in news.groups if group.switch}
     done = {g.model for g in news.state.groups if g.switch and g.name not in switching}
@@ -30,8 +30,8 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 def remember_switchable(
     planned: Mapping[str, int], now: Mapping[str, int], scope: Collection[str]
 ) -> dict[str, int]:
-    """Switchable combos at the last full plan of each model, after one for the models in
-    `scope`."""
+    """`planned`, the switchable combos at each model's last full plan, updated with `now` for the
+    models in `scope`."""
     kept = {combo_id: count for combo_id, count in planned.items() if _model(combo_id) not in scope}
     return kept | {combo_id: count for combo_id, count in now.items() if _model(combo_id) in scope}
 

@@ -1,4 +1,4 @@
-"""The inputs of all triggers: changes since the last tick that may call for a full plan."""
+"""The inputs of all triggers: changes since the last tick that may require a full plan."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from topics.alerts import Alert
 class TriggerInputs:
     """Inputs of one tick.
 
-    state: before the tick. cluster: as declared now. supply: after the latest records. lost: silent
-    nodes that had instances. engines: engines' own figures by model, if an alert asked for them.
-    failures: launches abandoned in this tick. replan: triggers for partly applied answers. demand:
-    as observed, also of services that stand for several models. nodes: used nodes per pool;
-    planned_nodes: the same after the last full plan (None: there was none). groups: all groups
-    after this tick. switchable: combos of models below target, and how many of each may take other
-    roles now.
+    state: before the tick. cluster: as declared now. supply: according to the latest records. lost:
+    silent nodes that had instances. engines: engines' own figures by model, if an alert requested
+    them. failures: launches abandoned in this tick. replan: triggers for partly applied answers.
+    demand: as observed, also of services that route to several models. nodes: used nodes per pool;
+    planned_nodes: used nodes per pool after the last full plan (None: there was none). groups: all
+    groups after this tick. switchable: combos of models below target, and how many of each may take
+    other roles now.
     """
 
     now_ms: int

@@ -1,7 +1,7 @@
 """All triggers of a full plan, in one list.
 
-A new trigger is one file with a `fire` and one line here. Triggers that arrive while a plan is
-made, or faster than `rate_limit` allows, wait and are answered together.
+A new trigger is one file with a `fire` and one line in this file. If a plan is in progress or the
+rate limit (`rate_limit`) is reached, triggers wait, and one later plan responds to all of them.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ TRIGGERS: tuple[Rule, ...] = (
 )
 
 _MOST_DUE = 50
-_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # stands for the triggers over the limit
+_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # represents the triggers over the limit
 
 
 def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """The waiting triggers and those of this tick; each (code, scope) once, with its latest
+    """The waiting triggers and those of this tick; one per (code, scope), with the latest
     figures."""
     found = {(trigger.why.code, trigger.scope): trigger for trigger in due}
     for rule in TRIGGERS:
@@ -86,7 +86,7 @@ def limited_to(models: Collection[str], triggers: tuple[Trigger, ...]) -> tuple[
 
 
 def scope_of(triggers: tuple[Trigger, ...], models: tuple[str, ...]) -> tuple[str, ...]:
-    """The models that `triggers` concern, in the order of `models`."""
+    """The models in the scope of `triggers`, in the order of `models`."""
     if any(not trigger.scope for trigger in triggers):
         return models
     named = {model for trigger in triggers for model in trigger.scope}
