@@ -1,9 +1,8 @@
-"""Mode approve: a proposal waits for a person's approval, and is then applied, dropped or
-forgotten.
+"""Mode approve: a proposal waits for a person's approval, and is then applied, dropped or expired.
 
-A model has at most one open proposal; a newer one replaces it. An approved proposal is applied to
-the present fleet: additions always, removals only if the fleet has not changed since the proposal
-and no present condition forbids them.
+A model has at most one open proposal; a newer proposal replaces it. An approved proposal is applied
+to the present fleet. Its additions are always applied. Its removals are applied only if the fleet
+has not changed since the proposal and no present condition forbids them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ def propose(
     state: ModelState,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """The pending approval for `decision`, unless it is open already or was rejected recently.
+    """The decision and the state with a pending approval for `decision`; nothing new if an equal
+    proposal is open or was rejected recently.
 
     done: the change as it would be applied now; it is not applied.
     """
@@ -91,7 +91,7 @@ def resolve_approvals(
     leader_token: int,
     scene: ChangeContext,
 ) -> ResolvedApprovals:
-    """Apply approved proposals, drop rejected ones, forget expired ones."""
+    """Apply approved proposals; drop rejected and expired proposals."""
     waiting = [s for s in scene.cluster.services if models[s.model].proposal is not None]
     if not waiting:
         return ResolvedApprovals(groups, site, models)
@@ -158,7 +158,8 @@ def _still_valid(
     view: ModelView,
     scene: ChangeContext,
 ) -> tuple[Change, Reason | None]:
-    """The part of an approved proposal that is still possible, and the reason why not all of it."""
+    """The part of an approved proposal that is still possible, and why the rest is not; None if
+    nothing is left out."""
     change = Counter(dict(proposal.change))
     adds, removes = +change, -change
     if not removes:
@@ -189,7 +190,7 @@ def _apply_approved(
     scene: ChangeContext,
 ) -> Decision:
     """The decision about an approved proposal, with its cost if it differs from the proposed
-    one."""
+    cost."""
     delta_usd = done.delta_usd_per_h
     costs = (part.quantities[0] for part in parts if part.code is ReasonCode.COST)
     if abs(delta_usd) > _CENT and all(abs(usd - delta_usd) >= _CENT for usd in costs):

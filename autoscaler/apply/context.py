@@ -17,7 +17,8 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class ChangeContext:
-    """Cluster, fleet snapshot, combos and views of this moment; they do not change meanwhile."""
+    """Cluster, fleet snapshot, combos and views at one moment; they do not change during the
+    application."""
 
     cluster: Cluster
     sight: FleetSnapshot
@@ -36,7 +37,7 @@ class ChangeContext:
         over_since_ms: int = 0,
         change: tuple[tuple[str, int], ...] = (),
     ) -> Decision:
-        """A decision about `model` for the reasons `why`, at its target and present capacity."""
+        """A decision about `model` for the reasons `why`, with its target and present capacity."""
         why = tuple(why)
         return Decision(
             number=0,

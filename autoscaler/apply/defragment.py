@@ -1,8 +1,8 @@
-"""Move a group next to others, so that its own node can be released.
+"""Move a group to nodes that other groups use, so that its own node can be released.
 
 A plan gives counts, packed as tightly as possible. The real placement depends on the nodes that
-were free at each start, and on later departures. At most one group per model moves; the total
-capacity stays the same.
+were free at each start, and on later removals. At most one group per model moves; the total
+capacity does not change.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def defragment(
     state: ModelState,
     scene: ChangeContext,
 ) -> AppliedChange | None:
-    """The move that frees the most expensive node, None if no group of the model fits on other
-    nodes on the bill. counting: the model's groups that count; groups: of all models."""
+    """The move that frees the most expensive node; None if no group of the model fits on other
+    nodes on the bill. counting: the model's groups that count as capacity; groups: of all models.
+    """
     if scene.views[service.model].frozen is not None:
         return None
     tenants = Counter(node for group in groups.values() for node in _nodes(group))
@@ -57,7 +58,8 @@ def defragment(
 def _freed_usd_per_h(
     group: ServingGroup, tenants: Mapping[str, int], scene: ChangeContext
 ) -> float:
-    """Price of the nodes that the group has to itself; 0 if it is not ready there."""
+    """Price of the group's nodes in USD/h; 0 if the group shares a node, is not ready, or uses an
+    owned or undeclared pool."""
     view = scene.sight.views[group.name]
     if (
         group.life is not Life.ACTIVE

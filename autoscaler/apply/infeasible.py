@@ -1,6 +1,6 @@
 """Decisions of kind `infeasible`: demand, SLOs and constraints that no plan can meet.
 
-The state remembers each, so that it is neither requested again at once nor reported too often.
+The state stores each of them, so that it is not requested again at once and not reported too often.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 ASK_AGAIN_MS = 30_000
-_PROMISE_AGAIN_MS = 540_000  # with every second periodic full plan
+_PROMISE_AGAIN_MS = 540_000  # repeated with every second periodic full plan
 
 
 def unmet_demand(
@@ -31,11 +31,11 @@ def unmet_demand(
     service: Service,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """No more capacity can be had: remember it, and report it periodically.
+    """No more capacity is available: store this in the state, and report it periodically.
 
-    short, sought: requested and unserved demand in requests/s; both include the derating, which is
-    removed again. The target may have risen since: a higher one is requested at once. runs: wanted
-    combos now.
+    short, sought: unserved and requested demand in requests/s. Both include the derating, which is
+    removed here. The target may have risen since the request: a higher target is requested at once.
+    runs: wanted combos now.
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
@@ -68,7 +68,7 @@ def slo_unattainable(
     service: Service,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """No available GPU meets the SLO at the present request lengths: report it periodically.
+    """Report periodically that no available GPU meets the SLO at the present request lengths.
 
     target: the planned combos of `service`.
     """
@@ -84,9 +84,10 @@ def slo_unattainable(
 def constraints_violated(
     answer: PlanAnswer, state: ModelState, service: Service, scene: ChangeContext
 ) -> tuple[list[Decision], ModelState]:
-    """Report a constraint other than demand that the plan violates: survival, the spot limit.
+    """Report the constraints that the plan violates, except demand: survival, the spot limit.
 
-    Reported when another one is violated, and periodically. Floors: see `unmet_demand`.
+    The report is made when a further constraint is violated, and periodically. Unmet floors are
+    reported by `unmet_demand`.
     """
     broken = [
         promise

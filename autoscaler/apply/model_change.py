@@ -1,6 +1,6 @@
 """Apply one model's change: start, switch and retire groups, and compute the cost.
 
-It turns counts of combos into groups, for a planner answer and for an approved proposal alike.
+The change is given as counts of combos, by a planner answer or an approved proposal.
 `scale_in_guards` decides whether a removal may begin.
 """
 
@@ -32,9 +32,9 @@ _MAKE_ROOM_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Combos of one model to add and to remove, and the reason why not more. makes_room: serving
-    groups may leave before the additions start. urgent: the model is below target, so it is no
-    exchange, however small the gain."""
+    """Combos of one model to add and to remove, and the reason why a part is left out. makes_room:
+    serving groups may leave before the additions start. urgent: the model is below target, so the
+    change is no exchange, however small the gain."""
 
     adds: Counter[str]
     removes: Counter[str]
@@ -47,10 +47,10 @@ class Change:
 class AppliedChange:
     """A change after it was applied.
 
-    groups: of all models. site: free capacity after it. started: placed groups; switched: groups
-    that change roles in place; going: groups that retire, and the switched ones in their old form.
-    unplaced: combos without room. delta_usd_per_h: of the bill. state: of the model. left_out: why
-    a part is missing.
+    groups: of all models. site: free capacity after the change. started: placed groups; switched:
+    groups that change roles in place; going: groups that retire, and the switched groups before
+    their switch. unplaced: combos without room. delta_usd_per_h: of the bill. state: of the model.
+    left_out: why a part is missing.
     """
 
     groups: Mapping[str, ServingGroup]
@@ -72,7 +72,7 @@ class AppliedChange:
 
     @property
     def kind(self) -> str:
-        """The kind of its decision; replacements are decided elsewhere."""
+        """The kind of the decision about this change; replacements are decided elsewhere."""
         return kind_of(bool(self.started or self.switched), bool(self.going))
 
 
@@ -86,8 +86,9 @@ def apply_change(
     scene: ChangeContext,
     short: float = 0.0,
 ) -> AppliedChange:
-    """Apply `change`. counting: the model's groups that count; groups: of all models, by name.
-    short: demand that the plan leaves unserved; removals then make room for other models."""
+    """Apply `change`. counting: the model's groups that count as capacity; groups: of all models,
+    by name. short: demand that the plan leaves unserved; if it is above 0, removals make room for
+    other models."""
     if not change.adds and not change.removes:
         return AppliedChange(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
@@ -132,11 +133,12 @@ def apply_switch(
     site: FreeCapacity,
     scene: ChangeContext,
 ) -> tuple[Change, FreeCapacity, tuple[ServingGroup, ...]]:
-    """The part of `change` that needs no other GPUs: groups that become other combos in place.
+    """Apply the part of `change` that needs no other GPUs, by switching groups to other combos in
+    place. Returned: the rest of the change, the free capacity, and the switched groups.
 
-    They serve less meanwhile, so only as many switch as demand can spare. If the plan gives more to
-    a model under strain, as many as the disruption budget allows. The others are replaced by new
-    groups.
+    A group serves less during its switch, so only as many groups switch as demand can spare. If the
+    plan gives more capacity to an overloaded model, as many groups switch as the disruption budget
+    allows. The others are replaced by new groups.
     """
     policy = scene.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
@@ -165,7 +167,7 @@ def room_to_switch(
     gains: bool,
 ) -> SwitchRoom:
     """Capacity that may stop serving for a role switch, in addition to switches in progress. gains:
-    the model is to have more afterwards."""
+    whether the model has more capacity afterwards."""
     known = [group for group in counting if group.combo_id in combos]
     away = [combos[group.combo_id].req_per_s for group in known if group.switch]
     ready = {
@@ -182,7 +184,7 @@ def room_to_switch(
 
 
 def kind_of(adds: bool, removes: bool) -> str:
-    """The kind of a decision that adds or removes something."""
+    """The kind of a decision with additions, removals or both."""
     if adds and removes:
         return "replan"
     return "scale_in" if removes else "scale_out"
@@ -192,7 +194,8 @@ def after_change(
     state: ModelState, net_req_per_s: float, both: bool, view: ModelView, *, outward: bool = False
 ) -> ModelState:
     """The state after a change of capacity. both: combos were added and removed; if the capacity
-    stays about the same this is no reversal. outward: an addition, however small."""
+    stays about equal, the change is no reversal. outward: the change counts as an addition, however
+    small."""
     turns, now_ms = state.turns, view.now_ms
     exchange = both and is_exchange(net_req_per_s, view) and not outward
     out = outward or (net_req_per_s > 0.0 and not exchange)
@@ -223,10 +226,10 @@ def _affordable(
     scene: ChangeContext,
     switches: bool,
 ) -> Change:
-    """Removals that capacity allows if some additions found no room.
+    """`change` with the removals that capacity allows although some additions found no room.
 
-    If the plan makes room, the disruption budget leaves first, and no more until that room is used.
-    Role switches in place use the same budget.
+    If the plan makes room, groups within the disruption budget are removed first; further removals
+    wait until that room is used. Role switches in place use the same budget.
     """
     if not unplaced:
         return change

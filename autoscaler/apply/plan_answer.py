@@ -1,7 +1,7 @@
 """Apply a planner answer to the present fleet, which may have changed since the request.
 
 A part that no longer fits is left out and planned again; the rest is applied. Removals need
-evidence at the moment when they begin, additions do not.
+evidence at the moment when they begin; additions do not.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def apply_answer(
     models: Mapping[str, ModelState],
     scene: ChangeContext,
 ) -> AppliedPlan:
-    """Apply `answer` to `pending`, model by model, higher priority first.
+    """Apply `answer`, which answers the request `pending`, model by model, higher priority first.
 
-    A full plan rents no more nodes than it lists for models that are served: additions without a
-    place wait for departures. If no managed model moves, they would wait for each other; then the
-    first model that this helps may use further nodes.
+    While a model's demand is served, a full plan rents no more nodes for the model than the plan
+    lists: additions without room wait until other groups leave. If no managed model changes, all of
+    them would wait for each other; then the first model that can change in this way may use further
+    nodes.
     """
     if answer.outcome is Outcome.NONE:
         return AppliedPlan(groups, site, models)
@@ -87,7 +88,7 @@ def apply_answer(
 def _planned_nodes(
     answer: PlanAnswer, pending: Pending, scene: ChangeContext
 ) -> dict[str, int] | None:
-    """Nodes per pool after the answer; None for an urgent one."""
+    """Nodes per pool after the answer; None for an urgent answer."""
     if answer.urgency is Urgency.URGENT:
         return None
     counts = Counter(dict(answer.counts))
@@ -113,8 +114,8 @@ def _apply_to_models(
     planned: Mapping[str, int] | None,
     beyond: str = "",
 ) -> AppliedPlan:
-    """planned: nodes per pool for served models, None for no limit. beyond: the model that may
-    exceed it."""
+    """Apply `answer` to all models. planned: nodes per pool for served models, None for no limit.
+    beyond: name of the model that may use more nodes."""
     states = dict(models)
     waits: list[str] = []
     decisions: list[Decision] = []
@@ -189,7 +190,7 @@ def _apply_to_models(
                 decisions.append(notice(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
         if short > RATE_EPSILON or done.unplaced or below_floor:
-            runs = scene.views[model].groups  # a proposal that is open counts
+            runs = scene.views[model].groups  # an open proposal counts as applied
             if done.change:
                 runs = len(counting) + sum(n for _, n in done.change)
             said, states[model] = unmet_demand(
@@ -221,7 +222,7 @@ def _change(
     short: float,
     scene: ChangeContext,
 ) -> Change:
-    """The change that the answer still means for the model in its present state."""
+    """The change that `answer` requires from the model's present fleet."""
     view = scene.views[service.model]
     if answer.urgency is Urgency.URGENT:
         # Combos that were added meanwhile, for example by a full plan, are not added twice.
@@ -232,7 +233,7 @@ def _change(
         removes = _counts(answer.replaced).get(service.model, Counter())
         moved_on = have != asked or view.frozen is not None
         if removes and moved_on and len(counting) >= service.min_instances:
-            return Change(Counter(), Counter())  # the fleet moved on: planned again
+            return Change(Counter(), Counter())  # the fleet has changed and is planned again
         if moved_on or scale_in_veto(view, adds, removes, short, scene):
             removes = Counter()
         return Change(adds, removes if adds else Counter(), urgent=True)
@@ -250,7 +251,7 @@ def _change(
 
 
 def _kind(answer: PlanAnswer, state: ModelState, done: AppliedChange) -> str:
-    # An urgent change adds capacity, even if it makes other combos superfluous.
+    # An urgent change is an addition, even if it makes other combos superfluous.
     outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
     kind = "scale_out" if outward else done.kind
     return "replace" if kind == "scale_out" and state.lost_ms else kind
@@ -264,7 +265,7 @@ def _parts(
     service: Service,
     done: AppliedChange,
 ) -> tuple[Reason, ...]:
-    """The reasons of the change, its cost, and when and how it takes effect."""
+    """The reasons of the change, its cost, and when and how the change takes effect."""
     why = _reasons(answer, pending, scene.views[service.model], _kind(answer, state, done))
     if done.started and not done.change:
         pools = tuple(sorted({p.pool for group in done.going for p in group.placed}))
@@ -322,7 +323,7 @@ def _recommend(
     scene: ChangeContext,
     state: ModelState,
 ) -> tuple[list[Decision], ModelState]:
-    """Record the recommendation. The next plan starts from it."""
+    """Store the recommendation in the state, from which the next plan starts."""
     before = Counter(dict(state.recommended))
     change = Counter(wanted)
     change.subtract(before)

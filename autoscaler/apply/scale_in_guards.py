@@ -1,6 +1,6 @@
 """Guards of scale-in: why nothing of a model may be removed at this moment.
 
-They are checked when a removal begins, for planner answers and approved proposals alike.
+The guards are checked when a removal begins, for planner answers and approved proposals alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity was der
 def scale_in_veto(
     view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: ChangeContext
 ) -> Reason | None:
-    """Why nothing of the model may be removed now; None if it may."""
+    """Why nothing of the model may be removed now; None if the removal is allowed."""
     if view.frozen is not None:
         return scale_in_paused(view.frozen)
     # The view counts a proposal as applied, but this check needs the real fleet.
@@ -36,18 +36,18 @@ def scale_in_veto(
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
     raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
     change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
-    # An increase within capacity is no surge, but the removed capacity would be missed.
+    # An increase within capacity is no surge, but may need the capacity to be removed.
     present = max(view.state.target_req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:
         return None  # a move, not a removal
     if view.policy.spends_budget:
-        # Another model gets the capacity, so fresh data is enough: no proof of an excess is needed.
+        # Another model gets the capacity, so fresh data is enough, without proof of an excess.
         return (
             scale_in_paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
         )
-    # An exchange is no reversal, but needs as much evidence.
+    # An exchange is no reversal, but needs the evidence of a removal.
     exchange = adds and is_exchange(change, view)
     return (None if exchange else reversal_veto(view, scene.now_ms)) or insufficient_evidence(
         view, scene.now_ms
@@ -55,12 +55,13 @@ def scale_in_veto(
 
 
 def scale_in_allowed(view: ModelView, now_ms: int) -> bool:
-    """Whether a model may give capacity away now. If not, it may still exchange capacity."""
+    """Whether the model's capacity may shrink now. If not, an exchange is still allowed."""
     return not (view.frozen or reversal_veto(view, now_ms) or insufficient_evidence(view, now_ms))
 
 
 def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
-    """Why a removal would be one reversal too many; None if it is allowed."""
+    """Why a removal is too soon after the last addition, or one reversal too many; None if it is
+    allowed."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.policy.cooldown_s:
         return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
@@ -88,5 +89,5 @@ def raw_req_per_s_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> 
 
 
 def is_exchange(net_req_per_s: float, view: ModelView) -> bool:
-    """Whether additions and removals leave about the same capacity."""
+    """Whether additions and removals leave the capacity about equal."""
     return abs(net_req_per_s) / max(view.raw_req_per_s, RATE_EPSILON) <= _EXCHANGE
