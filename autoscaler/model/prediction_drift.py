@@ -1,8 +1,8 @@
-"""Measured start times and capacity against their predictions.
+"""Measured start times and capacity compared with their predictions.
 
-If starts differ by more than a fifth, the measured time counts. `sizing.capacity_derating` measures
-capacity. A model whose start time or capacity is that far off is uncertain. After a day below
-prediction, scale-in needs a person's approval.
+If start times differ from their prediction by more than a fifth, the measured time is used.
+`sizing.capacity_derating` measures capacity. A model whose start time or capacity differs by more
+than a fifth is uncertain. After a day below prediction, scale-in needs a person's approval.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def update_drift(
     cluster: Cluster,
     now_ms: int,
 ) -> ModelState:
-    """`state` with the measured start times of the model's instances, and since when they are worse
-    than predicted.
+    """`state` with the measured start times of the model's instances, and the time since which
+    measurements are worse than predicted.
 
-    Measurements are dropped once instances run and none has a combo that was measured.
+    Start times are dropped if the model has groups but none with a measured combo.
     """
     took = _measured_start(groups, fleet, combos, cluster)
     learnt = state.drift
@@ -49,7 +49,7 @@ def update_drift(
         learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
     if len(took) >= _LEAST_STARTS:
         measured_s, predicted_s = median(s for _, s, _ in took), median(s for _, _, s in took)
-        # A status may be as old as a node may be silent.
+        # Measured times are uncertain by the largest age of a status.
         little_s = max(_OFF * predicted_s, cluster.policy.node_silent_s)
         apart = abs(measured_s - predicted_s) > little_s
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
@@ -70,10 +70,11 @@ def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> 
 
 
 def expected_s(state: ModelState, predicted_s: float) -> float:
-    """Expected start time in seconds of an instance with prediction `predicted_s`.
+    """Expected start time in seconds of an instance with the prediction `predicted_s`.
 
-    The measured difference applies, or the measured ratio if the prediction is shorter than the
-    measured ones. The result is never 0, and never later by more than was measured.
+    The measured difference is added; if `predicted_s` is below the prediction of the measured
+    starts, only a proportional part. So the result is never 0, and at most the measured difference
+    above `predicted_s`.
     """
     learnt = state.drift
     if learnt.start_s == learnt.predicted_s or predicted_s <= 0.0:
@@ -83,24 +84,24 @@ def expected_s(state: ModelState, predicted_s: float) -> float:
 
 
 def basis(service: Service, cluster: Cluster) -> str:
-    """Basis of the model's predictions: weights, engine and engine profile."""
+    """Hash of the inputs of the model's predictions: weights, engine and engine profile."""
     known = cluster_profile(cluster).content_hash
     told = f"{service.architecture} {service.engine} {known}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def uncertainty(state: ModelState) -> tuple[Reason, ...]:
-    """The measurements that are far from their prediction; empty if none is."""
+    """The measurements that differ considerably from their prediction, as reasons."""
     return (*_capacity(state.derate), *_starts(state.drift))
 
 
 def drift_veto(
     state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float
 ) -> tuple[Reason, ...]:
-    """Why scale-in needs approval; empty if it does not.
+    """Why scale-in needs approval; empty if no approval is needed.
 
-    Starts that are quicker than predicted are no risk. Low measured capacity counts only under a
-    load that can show it; otherwise the planned surplus would stay idle forever.
+    Starts that are faster than predicted are no risk. Low measured capacity counts only under a
+    load that can prove it; otherwise the planned surplus would stay idle forever.
     """
     since_ms = state.drift.worse_since_ms
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
@@ -112,7 +113,7 @@ def drift_veto(
 def drift_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], now_ms: int
 ) -> Iterator[Decision]:
-    """A decision for each model that became uncertain, or no longer is."""
+    """A decision for each model that became uncertain or is no longer uncertain."""
     for model, state in after.items():
         was, now = before[model].drift if model in before else PredictionDrift(), state.drift
         if was.off == now.off:
@@ -129,10 +130,11 @@ def drift_notices(
 def _measured_start(
     groups: Iterable[ServingGroup], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
 ) -> list[tuple[str, float, float]]:
-    """(combo, measured, predicted) seconds from launch to ready of each serving instance. Left out:
-    restarts, and instances that may have changed roles or were taken over.
+    """(combo, measured, predicted) of each serving instance, in seconds from launch to ready. Left
+    out: restarts, and instances that may have changed roles or were taken over.
 
-    No status tells whether a launch waited for a rented node: the nearer prediction counts.
+    No status shows whether a launch waited for a rented node, so the predicted time is the nearest
+    one to the measured time between the predictions with and without that wait.
     """
     provision_s = {pool.id: pool.provision_s for pool in cluster.pools}
     found = []
@@ -140,7 +142,7 @@ def _measured_start(
         combo = combos.get(group.combo_id)
         pools = {placed.pool for placed in group.placed}
         if combo is None or len(pools) != 1:
-            continue  # the prediction may be of any of several pools
+            continue  # the prediction may belong to any of several pools
         least_s = combo.start_s - provision_s.get(pools.pop(), 0.0)
         longest_s = max(cluster.policy.start_timeout_s, 2.0 * combo.start_s)
         for placed in group.placed:

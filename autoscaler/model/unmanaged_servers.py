@@ -1,6 +1,8 @@
-"""Servers of a model that Shoal may not change: its own groups, and servers that it did not start.
+"""Servers of a model that Shoal may not change: its own groups, and servers that Shoal did not
+start.
 
-Recommendations start from them. Shoal adopts a change of their number and never changes them.
+Recommendations start from these servers. Shoal records changes of their number, but never changes
+it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from topics.reason_codes import ReasonCode
 def adopt_unmanaged(
     state: ModelState, service: Service, seen: int | None, own: Iterable[ServingGroup]
 ) -> ModelState:
-    """`state` with the fleet that recommendations start from: `own` groups and `seen` servers
-    (None: unknown), at first and whenever their number changes; none for a managed model."""
+    """`state` with the fleet from which recommendations start: `own` groups and `seen` servers
+    (None: unknown). Set at first and whenever the number of servers changes; removed for a managed
+    model."""
     if service.managed:
         # The recommendation may be zero.
         if not state.recommended and not state.recommended_ms and state.unmanaged is None:
@@ -42,7 +45,7 @@ def adopt_unmanaged(
 def unmanaged_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], cluster: Cluster, now_ms: int
 ) -> Iterator[Decision]:
-    """A decision for each changed number."""
+    """A decision for each model whose number of unmanaged servers changed."""
     for service in cluster.services:
         was, now = before.get(service.model), after[service.model].unmanaged
         earlier = was.unmanaged if was is not None else None

@@ -1,6 +1,6 @@
 """Update the state of each model, and build the view that sizing rules read.
 
-The target itself is set in `autoscaler.sizing`.
+The target is set in `autoscaler.sizing`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ModelUpdateInputs:
 def update_models(
     inputs: ModelUpdateInputs, faults: Faults, sight: FleetSnapshot
 ) -> dict[str, ModelState]:
-    """The state of every declared model, with measured lengths and newly lost capacity."""
+    """The state of every declared model, with measured lengths and new losses of capacity."""
     gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
     hit = {failure.group.model for failure in faults.failures}
     hit |= {
@@ -87,7 +87,8 @@ def update_models(
 
 
 def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
-    """Update the shares of the workload types, if plans use them; as often as lengths."""
+    """`state` with updated shares of the workload types, if plans use shares. Updated every ten
+    seconds."""
     kinds: Sequence[WorkloadType | RequestType] = ()
     if service.graph is not None:
         kinds = service.graph.types
@@ -109,7 +110,7 @@ def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) ->
 
 
 def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
-    """Update measured lengths and burstiness; they change slowly."""
+    """`state` with updated lengths and burstiness, every ten seconds because they change slowly."""
     if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
@@ -126,7 +127,7 @@ def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs
 def _with_forecast(
     state: ModelState, service: Service, inputs: ModelUpdateInputs, starts: Mapping[str, float]
 ) -> ModelState:
-    """Expected demand of the model when an instance started now would be ready."""
+    """`state` with the expected demand at the time when an instance started now would be ready."""
     if not _is_due(service, inputs):
         return state
     outlook = update_forecast(
@@ -145,8 +146,8 @@ def _stagger_slot(service: Service) -> int:
 
 
 def _is_due(service: Service, inputs: ModelUpdateInputs) -> bool:
-    """Whether the model's second of ten has passed since the last tick. Models are staggered, and
-    ticks may be more than a second apart."""
+    """Whether the model's slow update is due: once in ten seconds, at a second that depends on the
+    model. Ticks may be more than a second apart."""
     before_ms = inputs.state.ticked_ms or inputs.state.started_ms
     own_ms = _stagger_slot(service) * 1000
     return (inputs.now_ms + own_ms) // _LENGTHS_EVERY_MS != (
@@ -176,7 +177,7 @@ def refresh_views(
     models: Mapping[str, ModelState],
     sight: FleetSnapshot,
 ) -> dict[str, ModelView]:
-    """The same views, except those of models whose groups or state changed."""
+    """`views_`, with new views for the models whose groups or state changed."""
     if after is before and all(view.state is models[model] for model, view in views_.items()):
         return dict(views_)
     old = {group.name: group for group in before}
@@ -204,7 +205,7 @@ def _view(
     if service.managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)
         if state.proposal is not None and not state.proposal.rejected:
-            # A proposal counts as approved: the planner is asked for the rest.
+            # A proposal counts as approved, so the planner only plans the rest.
             change = [(i, n) for i, n in state.proposal.change if i in combos]
             count += sum(n for _, n in change)
             raw += sum(combos[i].req_per_s * n for i, n in change)
@@ -245,7 +246,7 @@ def _view(
 def with_states(
     views_: Mapping[str, ModelView], models: Mapping[str, ModelState]
 ) -> dict[str, ModelView]:
-    """The same views with other states."""
+    """`views_` with the states in `models`."""
     return {
         model: view if view.state is models[model] else replace(view, state=models[model])
         for model, view in views_.items()
@@ -253,7 +254,7 @@ def with_states(
 
 
 def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:
-    """Mark models whose telemetry stopped, and report it once it lasts."""
+    """Mark models whose telemetry stopped, and report a lasting stop once."""
     models: dict[str, ModelState] = {}
     said = []
     for model, view in views_.items():
@@ -277,9 +278,9 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
 def evaluated_combos(
     state: ControllerState, observation: Observation, cluster: Cluster
 ) -> tuple[dict[str, Combo], dict[str, Demand]]:
-    """Combos with the planner's last evaluation, and the demand of that evaluation, per model.
+    """Combos with the planner's last evaluation, and per model the demand of that evaluation.
 
-    Combos that neither run nor appear in an answer are dropped.
+    Combos that are in no group, recommendation, proposal or answer are dropped.
     """
     declared = {service.model for service in cluster.services}
     running = {group.combo_id for group in state.groups}
