@@ -14,7 +14,8 @@ from autoscaler.optimizer.templates import TemplateProblem
 def account(problem: TemplateProblem, rows: Ints) -> tuple[float, Floats, bool]:
     """Cost in USD/h, requests/s served by group, and whether any capacity is exceeded.
 
-    `rows` (n, 4): group, region, template, count, all newly started."""
+    `rows` (n, 4): group, region, template, count. All instances are newly started.
+    """
     price = problem.price_usd_per_h
     used = np.zeros(price.shape)
     served = np.zeros(len(problem.demand_req_per_s))
@@ -28,7 +29,8 @@ def account(problem: TemplateProblem, rows: Ints) -> tuple[float, Floats, bool]:
 
 
 def changes(rows: Ints, running: Ints) -> tuple[int, int]:
-    """How many instances of `rows` are started and how many of `running` are stopped."""
+    """Numbers of instances to start and to stop for a change from the plan `running` to the plan
+    `rows`."""
     before = {(k, r, i): n for k, r, i, n in running.tolist()}
     after = {(k, r, i): n for k, r, i, n in rows.tolist()}
     keys = before.keys() | after.keys()

@@ -3,9 +3,10 @@
 usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
       [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]
 
-The product's optimizer solves it (`optimizer.templates`). A tiny instance is solved before the
-clock starts, for the compilation. The measured time includes reading, reducing and solving the
-instance. CPU seconds are those of this process, because the solver runs here on one thread.
+The product's optimizer solves the instance (`optimizer.templates`). A tiny instance is solved
+before the clock starts, so that the time excludes compilation. The measured time includes reading,
+reducing and solving the instance. The solver runs in this process on one thread; CPU seconds are
+those of this process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Files of the allocation benchmarks: instances (.npz) and plans (.json).
 
-Each fault of a file gets one error that names it.
+Each fault in a file raises one error that names the fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from autoscaler.optimizer.templates import TemplatePlan, TemplateProblem
 
 
 def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateProblem:
-    """The instance in `path`, its demand times `scale_demand`. InvalidValue or OSError if bad."""
+    """Read the instance in `path` and multiply its demand by `scale_demand`. Raises InvalidValue or
+    OSError if the file is bad."""
     try:
         archive = np.load(path, allow_pickle=False)
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
@@ -80,8 +81,7 @@ def read_plan(path: Path, instance: TemplateProblem) -> Ints:
 
 
 def write_plan(path: Path, plan: TemplatePlan, missing: Floats, extra: dict[str, Any]) -> None:
-    """Write the plan in the form that the checker reads; `missing`: unserved requests/s by
-    group."""
+    """Write the plan in the form that the checker reads. missing: unserved requests/s by group."""
     result = plan.result
     body = {
         "instances": [

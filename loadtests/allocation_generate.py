@@ -5,10 +5,11 @@ usage: python -m loadtests.allocation_generate --models M --regions R --configs 
 
 The seed draws a plausible world: GPU kinds with published memory, compute and bandwidth; prices per
 GPU with a factor for size and region; models of lognormal size; templates as node multisets whose
-memory holds the model up to 12 times. A template's throughput grows faster than its parts while
-memory is short, and loses to uneven pipelines. With --scarcity X the available nodes are worth
-about X times the cost of an unconstrained fleet for the demand; without it nothing is scarce.
-Template counts and throughputs are drawn, not placed, so results hold for such worlds only.
+memory holds the model up to 12 times. A template's throughput grows faster than the sum of its
+parts while memory is short, and falls if its pipeline is uneven. With --scarcity X the available
+nodes are worth about X times the cost of an unconstrained fleet for the demand; without --scarcity,
+no node is scarce. Templates and their throughputs are drawn at random instead of computed by a
+placement, so results hold only for such worlds.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LOOSE = 2.6
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Configurations: names, memory (C,), compute (C,), bandwidth (C,), list price (C,)."""
+    """Node configurations: names, memory (C,), compute (C,), bandwidth (C,), list price (C,)."""
 
     names: list[str]
     memory_gib: Floats
@@ -56,8 +57,8 @@ class World:
 
 
 def world(configs: int) -> World:
-    """Return the first `configs` combinations of kind and size; after the real kinds, mixtures of
-    two."""
+    """Return the first `configs` combinations of GPU kind and node size. Mixtures of two kinds
+    follow the real kinds."""
     names: list[str] = []
     rows: list[list[float]] = []
     kinds = list(KINDS.items())
@@ -79,14 +80,15 @@ def world(configs: int) -> World:
 def templates(
     generator: np.random.Generator, here: World, size_gib: float, prefill: bool, most: int
 ) -> tuple[Ints, Floats]:
-    """Node counts (n, C) uint8 and relative throughputs (n,) of one model and phase."""
+    """Node counts (n, C) uint8 and relative throughputs (n,) of the templates for one model and
+    phase."""
     configs = len(here.names)
     singles = np.eye(configs, dtype=np.uint8)
     a, b = np.triu_indices(configs)
     parts = [singles, singles[a] + singles[b]]
     for nodes, share in ((3, 0.03), (4, 0.12), (5, 0.3), (6, 0.55)):
         count = int(1.6 * most * share) + 1
-        # Few distinct configurations per template, as pipelines of like nodes balance best.
+        # Few distinct configurations per template, because pipelines of equal nodes balance best.
         distinct = generator.integers(1, 5, count)
         palette = generator.integers(0, configs, (count, 4))
         pick = generator.integers(0, 1 << 30, (count, nodes)) % distinct[:, None]
@@ -156,7 +158,7 @@ def generate(
             nodes, rate = templates(generator, here, float(sizes[m]), is_prefill, count)
             cost = (nodes @ price.T).min(axis=1)
             cheapest = float((cost / rate).min())
-            # Demand in requests/s is the same for both phases; the unit of rate absorbs the rest.
+            # Both phases have the same demand in requests/s; rates are scaled to the wanted cost.
             requests = float(generator.uniform(20.0, 70.0))
             requests = demand[-1] if not is_prefill else requests
             spent = wanted_usd_per_h if is_prefill else wanted_usd_per_h * generator.uniform(0.1, 1)

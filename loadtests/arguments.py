@@ -1,4 +1,4 @@
-"""Values of command lines, checked as they are read."""
+"""Parsers of command-line values that check a value's range."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def number(low: float, high: float) -> Callable[[str], float]:
-    """Reads a number from `low` to `high`."""
+    """Return a parser of numbers from `low` to `high`."""
 
     def parse(text: str) -> float:
         try:
@@ -23,7 +23,7 @@ def number(low: float, high: float) -> Callable[[str], float]:
 
 
 def whole(low: int) -> Callable[[str], int]:
-    """Reads a whole number from `low` on."""
+    """Return a parser of whole numbers from `low` on."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < low:

@@ -21,8 +21,8 @@ Draw = Callable[[np.random.Generator], tuple[int, int]]
 def lognormal_lengths(
     input_mean: float, output_mean: float, cv: float = 1.0, most: int = 32_768
 ) -> Draw:
-    """Independent lognormal lengths with these means and standard deviations of cv x mean, in
-    [1, most / 2] each, so that any request fits a model of max_len `most`."""
+    """Independent lognormal lengths with these means and a standard deviation of cv x mean. Each
+    length is in [1, most / 2], so that every request fits a model with max_len `most`."""
     finite("lengths: cv", cv, 0.0, 100.0)
     sigma = math.sqrt(math.log(1.0 + cv * cv))
 
@@ -74,8 +74,8 @@ def poisson(
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """A rate that swings around its mean, from the lowest to `ratio` times that and back, once in
-    `period_s`; it starts at the lowest."""
+    """A rate that swings around its mean once in `period_s`: from its lowest value to `ratio` times
+    that value and back."""
 
     mean_req_per_s: float
     ratio: float
@@ -95,7 +95,7 @@ class Swing:
 def swinging(
     model: str, swing: Swing, end_s: float, lengths: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Poisson arrivals with the rate of `swing`, by thinning those of its highest rate."""
+    """Poisson arrivals with the rate of `swing`: arrivals at its highest rate, thinned."""
     highest = swing.req_per_s(0.5 * swing.period_s)
     arrivals: list[Arrival] = []
     at_s = 0.0
@@ -117,7 +117,7 @@ def gamma_renewal(
 ) -> list[Arrival]:
     """Renewal arrivals whose gaps are Gamma distributed with standard deviation cv x mean.
 
-    cv 1 is a Poisson process; 3 to 4 comes in bursts with long gaps between them.
+    cv = 1 gives a Poisson process; cv = 3 to 4 gives bursts with long gaps between them.
     """
     finite("gamma: cv", cv, 0.01, 100.0)
     finite("gamma: req_per_s", req_per_s, 1e-6, 1e6)

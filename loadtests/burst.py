@@ -118,8 +118,8 @@ class Watch:
                     self.ordered.setdefault(model, []).append((message.timestamp, total))
 
     def answer(self, model: str, since_ms: int) -> Burst | None:
-        """Return the burst of `model` that began at `since_ms`; None before its assignment is
-        read."""
+        """Return the burst of `model` that began at `since_ms`; None until the assignment that
+        answers the burst is read."""
         orders = self.ordered.get(model, [])
         before = max((total for at, total in orders if at <= since_ms), default=0)
         at_ms = next((at for at, total in orders if at > since_ms and total > before), 0)
@@ -130,8 +130,8 @@ class Watch:
 
 
 async def one_round(bootstrap: str, prefix: str, folder: Path) -> list[Burst | None]:
-    """Start a stack and give each of its models a burst; None for a model without an answer in
-    time."""
+    """Start a stack and give each of its models a burst. The result is None for a model whose burst
+    is not answered in time."""
     await ensure_topics(bootstrap, prefix)
     stack = Stack(
         folder, bootstrap, prefix, _CONFIG, ("controller-a",), ("executor-east",), ("gateway-a",)
@@ -203,7 +203,7 @@ def _p95(values: list[int]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0: both aims met; 1: not; 2: it could not be run."""
+    """Exit codes: 0 both aims are met, 1 an aim is missed, 2 the benchmark could not run."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.burst", description=__doc__)
     parser.add_argument("--bursts", type=int, default=20, help="how many (20)")
     parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")

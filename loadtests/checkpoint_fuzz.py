@@ -52,8 +52,8 @@ def mutated(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 
 def run(count: int, seed: int) -> Counter[str]:
-    """Count how the mutations ended: "read", "refused", or with an error, of which it keeps an
-    example."""
+    """Count the results of `count` mutations: "read", "refused", or an error, with an example of
+    each error."""
     chance = random.Random(seed)
     configs = [row["config"] for row in facts().values()]
     configs = [one for one in configs if len(json.dumps(one)) < _LARGEST]

@@ -1,5 +1,4 @@
-"""Comparison of the controller's run with fixed fleets: is the run dominated, and what do they
-cost?
+"""Comparison of the controller's run with fixed fleets: costs, and whether fleets dominate the run.
 
 The functions compare results of simulations and format them as text or JSON.
 """

@@ -13,7 +13,7 @@ the first time from the step on that ordered capacity is at least the need of th
 Over-provisioning: the mean over time, from the first arrival on, of ordered x utilization / true
 rate, minus 1, over the time with a true rate above 0.
 
-A false scale-out comes after the first possible arrival although the ordered capacity was
+A scale-out is false if it comes after the first possible arrival, the ordered capacity was
 sufficient, and no node was lost in the two minutes before.
 
 Attainment, ordered capacity and reversals are as `autoscaler.simulation.run_measures` defines them.
@@ -154,7 +154,8 @@ def model_figures(
 
 
 def smoothed_rates(arrivals: Sequence[Arrival], lead_s: float) -> dict[str, Rate]:
-    """The true rate of recorded arrivals: their number within a minute before and after."""
+    """The true rate of recorded arrivals at a time: their mean rate in a window around that time.
+    lead_s: added to the times of arrivals."""
     times: dict[str, list[float]] = {}
     for arrival in arrivals:
         times.setdefault(arrival.model, []).append(arrival.at_s + lead_s)

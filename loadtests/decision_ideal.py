@@ -1,4 +1,4 @@
-"""Cost of an ideal fleet for a changing rate, because nodes are rented whole.
+"""Cost of an ideal fleet of whole nodes for a changing rate.
 
 The ideal fleet is, at each moment, the cheapest plan for the rate of that moment; changes take no
 time and cost nothing. Its cost is no lower bound, because a smaller fleet than the planned one may
@@ -16,7 +16,8 @@ _MOMENTS = 144  # moments of a day: every ten minutes
 
 
 def ideal_usd(case: Case, seed: int) -> float:
-    """Return USD for `case`, whose rate is known, with the lengths that `seed` drew."""
+    """Cost of the ideal fleet for `case` in USD, with the lengths that `seed` draws. The case must
+    have a known rate."""
     prepared = prepare(case, seed)
     scenario, truth = prepared.scenario, prepared.truth
     (service,) = scenario.cluster.services

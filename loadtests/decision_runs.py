@@ -129,14 +129,14 @@ def judge(name: str, seed: int, prepared: Prepared, found: Timeline) -> Run:
 
 
 def write_timeline(path: Path, timeline: Timeline) -> None:
-    """The timeline as JSON lines."""
+    """Write the timeline as JSON lines."""
     with path.open("wb") as out:
         for line in timeline.lines():
             out.write(orjson.dumps(line) + b"\n")
 
 
 def as_json(runs: Sequence[Run], extra: dict[str, Any] | None = None) -> bytes:
-    """Return the run as an entry of `runs[]`."""
+    """Return the runs as a JSON text. extra: further keys of that text."""
     report = {"runs": [one.as_json() for one in runs], **(extra or {})}
     return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 

@@ -1,7 +1,7 @@
 """Generated records at the limits of the codec, on every topic.
 
-Some fields of a plain record, at any depth, are set to values at their bounds or in contradiction
-to other fields. Most of the records are valid; the others are malformed records for the readers.
+Some fields of a plain record, at any depth, get values at their bounds or values that contradict
+other fields. Most of the records are valid; the others test how readers treat malformed records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Names:
     token: int = 1
 
     def strange(self) -> tuple[str, ...]:
-        """Return names of every kind, to put in the place of any other."""
+        """Return names of every kind. Each may replace any other name in a record."""
         known = (*self.models, *self.nodes, *self.pools, *self.groups, *self.instances)
         serials = ("0", "007", "9" * 12, "9" * 150, str(MAX_COUNT), "x")
         combos = [group.rpartition(":")[0] for group in self.groups[:3]]
@@ -63,7 +63,7 @@ class Names:
 
 
 def extreme(pick: Pick, names: Names, topic: str = "") -> tuple[str, bytes | None, bytes]:
-    """Return (topic, key, record) of one extreme record; topic: "" draws one."""
+    """Return (topic, key, record) of one extreme record. topic: "" draws a topic at random."""
     topic = topic or pick([one.name for one in TABLE])
     record = plain(pick, names, topic)
     value = orjson.loads(encode(record))

@@ -12,11 +12,11 @@ one or two instances of one model.
 
 With --engine vllm the engine is one real vLLM on a CPU with a small model (built once, see `make
 test-vllm`): `shoal profile measure` measures it through the gateway first, and the simulator uses
-that measurement. With --url a running server takes the stack's place: the configuration describes
-it (with its `measurements:`), and its prefix cache must be off, because prompts are alike.
+that measurement. With --url, a running server replaces the stack. The configuration describes that
+server (with its `measurements:`). The server's prefix cache must be off, because prompts are alike.
 
-Exit code 0: both deviations are within the limit; 1: one is not; 2: the comparison failed, the load
-was late, or the two real runs differ too much to compare with.
+Exit codes: 0 both deviations are within the limit, 1 a deviation exceeds it, 2 the comparison
+failed, the load was late, or the two real runs differ too much to compare the simulator with them.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Played:
 
 
 def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> Played:
-    """Send every request at its time to the gateway at `base`, whether or not others were
-    answered."""
+    """Send every request at its due time to the gateway at `base`, without waiting for earlier
+    answers."""
     client = Client(base, _ANSWER_S)
     begin_s = time.monotonic() + start_s
     run: dict[int, Latency] = {}

@@ -53,9 +53,9 @@ class Deviation:
 
 
 def deviation(run: Run, real: Run, phase: str) -> Deviation:
-    """Return the deviation of `run` from `real`. A request is left out if only one of them answered
-    it, or if it took no time in `real` (a single token has no decode). Without a pair the mean is
-    NaN."""
+    """Return the deviation of `run` from `real`. A request is left out if only one of the two
+    answered it, or if its phase took no time in `real` (an answer of one token has no decode).
+    Without a pair the mean is NaN."""
     of = PHASES[phase]
     pairs = [(of(run[k]), of(real[k])) for k in real if k in run and of(real[k]) > 0.0]
     if not pairs:
@@ -66,15 +66,15 @@ def deviation(run: Run, real: Run, phase: str) -> Deviation:
 
 
 def bar(phase: str, between_runs: float) -> float:
-    """Return the largest allowed deviation of the simulator: Coral's, or 1.5 times the deviation
-    between two real runs."""
+    """Return the largest allowed deviation of the simulator: Coral's deviation, or 1.5 times the
+    deviation between two real runs if that is larger."""
     return max(CORAL[phase], RUNS_FACTOR * between_runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Deviations of one phase. simulated, shift_ms: the simulator against the real runs, the mean
-    over both; runs: the second real run against the first."""
+    """Deviations of one phase. simulated, shift_ms: deviation of the simulator from the real runs,
+    averaged over both. runs: deviation of the second real run from the first."""
 
     phase: str
     pairs: int

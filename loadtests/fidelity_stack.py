@@ -50,14 +50,14 @@ engines:
            --distributed-executor-backend=uni, --kv-cache-memory-bytes=134217728]
     max_num_seqs: 16
 """
-# Eight times the tiny model: an iteration takes longer than the work of the other processes.
+# Eight times the tiny model, so that an iteration takes longer than the other processes' work.
 _SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 8,
 }  # fmt: skip
-_LONGEST = 600, 100  # tokens of a prompt and of an answer: seconds, on a core
-_TOKENS_A_WORD = 2  # tokens of one word of the client, for a tokenizer of bytes
-# Prompts of about 400 and 100 tokens; the first step twice, because it is the most informative.
+_LONGEST = 600, 100  # most tokens of a prompt and of an answer; they take seconds on a core
+_TOKENS_A_WORD = 2  # tokens of each word that the client sends; the tokenizer counts bytes
+# Prompts of about 400 and 100 tokens. The first step runs twice, as the most informative one.
 _SWEEP = ("--input", "64", "--output", "100", "--concurrency", "1,1,2,4")
 _READY_S = 240.0
 _SETTLED_S = 3.0
@@ -65,7 +65,8 @@ _GATEWAY = "gateway-a"
 
 
 def fixed_fleet(instances: int) -> str:
-    """Return a configuration with this many simulated instances of one model at any demand."""
+    """Return a configuration with `instances` simulated instances of one model, whatever the
+    demand."""
     return _SIMULATED.format(n=instances)
 
 
@@ -76,15 +77,15 @@ def one_vllm(folder: Path) -> str:
 
 
 def before_others() -> None:
-    """Give this process and its children priority over other processes of the machine, if allowed:
-    waiting for the CPU would distort the latencies."""
+    """Give this process and its children priority over other processes of the machine, if allowed,
+    because waiting for the CPU would distort the latencies."""
     with contextlib.suppress(PermissionError):
         os.nice(-15)
 
 
 def on_a_core_of_its_own(real: RealEngines, folder: Path) -> RealEngines:
-    """Return the engine pinned to one core, and pin this process and its other children to the
-    others: a busy engine would delay the client's clock."""
+    """Return the engine pinned to one core. Pin this process and its other children to the other
+    cores, because a busy engine would delay the client's clock."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return real
@@ -147,7 +148,8 @@ async def running(
 
 def measure(base: str, model: Path, into: Path) -> None:
     """Run `shoal profile measure` on the small model behind `base` and show its progress. It
-    measures through the gateway, because the gateway's time is part of a first token."""
+    measures through the gateway, because the time to the first token includes the gateway's time.
+    """
     argv = [
         sys.executable, "-m", "streams.cli.main", "profile", "measure", "--url", base,
         "--served-model", "small", "--model", str(model), "--gpu", "CPU-core",

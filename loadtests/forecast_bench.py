@@ -2,13 +2,13 @@
 
 Every strategy of `autoscaler.estimate.forecast` is compared with last value. At each moment of a
 series a strategy sees the earlier bins, and its forecast is compared with the later ones. `auto` is
-the choice that the controller makes every 30 bins from the past errors; without a choice the
-controller uses the present rate, so `auto` scores as last value.
+the choice that the controller makes every 30 bins from the past errors. Without a choice the
+controller uses the present rate, so `auto` then gets the errors of last value.
 
-Generated series are Poisson counts of minutes around a known rate. --traces names the folder of the
-public traces: per minute, per 10 s for a trace shorter than half an hour, ServeGen's windows of 10
-minutes as they are. Printed: mean absolute error (MAE) and pinball loss at 0.9 in requests/s, and
-both as a share of last value's.
+Generated series are Poisson counts per minute around a known rate. --traces names the folder of the
+public traces. Their bins are minutes, or 10 s if a trace is shorter than half an hour, or
+ServeGen's windows of 10 minutes. It prints the mean absolute error (MAE) and the pinball loss at
+0.9 in requests/s, and both relative to the errors of last value.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ async def connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 
 async def send(address: str, answers: Counter[str], data: bytes, wait_s: float = 15.0) -> None:
-    """Send `data` as it is, note the status that comes back."""
+    """Send `data` unchanged and record the status of the answer."""
     try:
         reader, writer = await connected(address)
         writer.write(data)
@@ -120,11 +120,11 @@ ATTACKS: dict[str, Attack] = {
     "clients that do not read": _not_reading,
     "unknown models": repeated(body(b'{"model":"nobody","prompt":"a"}'), 50),
 }
-_LONGER_S = {"1,000 half-sent heads": 12.0}  # they are refused after 10 s
+_LONGER_S = {"1,000 half-sent heads": 12.0}  # the gateway refuses such heads after 10 s
 
 
 async def ordinary(pool: EnginePool, targets: list[Target], seconds: float) -> list[list[float]]:
-    """Send steady ordinary requests; returns their latencies in ms, per target."""
+    """Send ordinary requests at a steady rate; returns their latencies in ms, per target."""
     found: list[list[float]] = [[] for _ in targets]
 
     async def one(number: int) -> None:
@@ -172,7 +172,7 @@ def p99(found: list[float]) -> float:
 
 
 async def suffer(attacked: Target, beside: Target, name: str, s: float, found: Suffered) -> None:
-    """Measure one quiet period and one under attack; the attacker is a process of its own."""
+    """Measure one quiet period and one under attack. The attacker is a separate process."""
     pool, targets = EnginePool(5.0, 2.0, 1 << 24), [attacked, beside]
     failed = attacked.failed
     await ordinary(pool, targets, 0.3)  # opens the connections

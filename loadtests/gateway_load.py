@@ -2,7 +2,7 @@
 
     python -m loadtests.gateway_load [--json OUT] [--rounds 3] [--workers 2]
 
-Each proxy stands in front of the same engine, which answers at once or streams 64 events, 4 ms
+Each proxy forwards to the same engine, which answers at once or streams 64 events, 4 ms
 apart. Targets take turns within every round, so that other load on the machine affects all alike.
 Figures per target: requests per CPU-second of the proxy's process (plain and streamed), the latency
 that the proxy adds to direct requests at a low rate (plain requests, time to the last byte), and
@@ -10,10 +10,11 @@ the memory of 1,000 open streams. nginx is measured if it is installed; `bare` i
 aiohttp reverse proxy (`loadtests.gateway_targets`).
 
 With `--workers N` our gateway and `bare` are measured with one process and with N on one port.
-`scaling` is N times the requests per CPU-second of N processes over those of one, at the same load
-of each process, because a busier process handles more at a time and so needs less CPU time per
-request. It is the throughput of N cores relative to one, if clients and engine have cores of their
-own, which this machine may lack. The loss of `bare` is the machine's.
+`scaling` is N times the ratio of requests per CPU-second with N processes and with one. Each
+process gets the same load, because a busier process handles more requests at a time and needs less
+CPU time for each. `scaling` equals the throughput of N cores relative to one core if clients and
+engine have other cores; this machine may lack them. Scaling below N for `bare` is an effect of the
+machine.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PLAIN = json.dumps(
 ).encode()
 _STREAM = _PLAIN[:-1] + b',"stream":true}'
 _OPEN_STREAMS = 1_000
-_EVEN_REQ_PER_S = 600.0  # of each process, far below its limit
+_EVEN_REQ_PER_S = 600.0  # per process, far below its limit
 
 
 async def ask(pool: EnginePool, target: Target, body: bytes) -> None:
@@ -54,8 +55,8 @@ async def ask(pool: EnginePool, target: Target, body: bytes) -> None:
 
 
 async def busy(pool: EnginePool, target: Target, body: bytes, seconds: float, at_once: int) -> int:
-    """Count the requests that `at_once` clients, each without a pause, get answered in
-    `seconds`."""
+    """Count the answers that `at_once` clients get in `seconds`. Each client sends without a
+    pause."""
     until = time.monotonic() + seconds
     count = 0
 

@@ -162,8 +162,8 @@ class Stand:
 
 @contextmanager
 def started(gateways: Sequence[int], others: bool) -> Iterator[list[Target]]:
-    """Start all processes, and end them afterwards: direct requests first, then proxies (others:
-    also foreign ones). gateways: number of workers of each of our gateways."""
+    """Start all processes, yield their targets, and end the processes afterwards. gateways: number
+    of workers of each of our gateways. others: also start other proxies."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes on SIGTERM as well
     with tempfile.TemporaryDirectory() as folder:
         stand = Stand(folder)

@@ -33,7 +33,7 @@ _WHOLE = b'{"id":"cmpl-1","choices":[{"index":0,"text":"%s"}],"usage":%s}' % (b"
 
 
 async def generate(exchange: Exchange) -> None:
-    """A whole answer at once, or a stream with a gap between events."""
+    """Answer with the whole text at once, or with a stream that has a gap between events."""
     if b'"stream":true' not in b"".join(exchange.body[-2:])[-512:]:
         exchange.answer(200, _WHOLE)
         return

@@ -1,7 +1,7 @@
 """Large estates for benchmarks: models, pools, and the records of their nodes and gateways.
 
-Every assignment is carried out at once. Models repeat after some kinds, so that an estate of any
-size follows from a small one.
+Every assignment is carried out at once. Large estates consist of copies of the models of a small
+one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _HEARTBEAT_S = 2
 class Estate:
     """`models` models, each allowed in one of `regions`, and `nodes` nodes in eight pools a region.
 
-    load: factor of a model's rate of 2 to 6 req/s. kinds: number of distinct models, which then
-    repeat.
+    load: factor on every model's rate, which is 2 to 6 req/s. kinds: number of distinct models; the
+    others are copies of them.
     """
 
     def __init__(self, models: int, nodes: int, regions: int, load: float, kinds: int) -> None:
@@ -101,8 +101,7 @@ class Estate:
         return dict(self._said)
 
     def copied(self, block: Estate) -> None:
-        """Copy the instances that `block` runs for its models to the models of all kinds, on other
-        nodes."""
+        """Repeat the assignments of `block` on other nodes for every copy of its models."""
         used: dict[str, int] = {}
         for node, wanted in block.assignments.items():
             if wanted.instances:

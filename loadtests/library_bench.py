@@ -3,9 +3,9 @@
 `python -m loadtests.library_bench [--setup core|extended|both] [--engine coral] [--json FILE]`.
 Models, latency limits (Coral Table 3), GPUs (sec. 6.1), N_max = 6 and rho = 12 are the paper's.
 Lengths are the means of the paper's dataset for each model, if available (Azure conversation), or
-round figures that the output states. Throughput comes from this release's performance model, not
-from the paper's profiling. CPU seconds exclude imports and the first compilation, which happens on
-a small library beforehand.
+else round figures, which the output shows. Throughput comes from this release's performance model,
+not from the paper's profiling. CPU seconds exclude imports and the first compilation, which happens
+on a small library beforehand.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m loadtests.malformed_files [--count 20000] [--seed 1] [traces results feeds]
 
 Files of the usual form (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting
-before they are read. Each failure is printed with its file; the exit code is 1 then.
+before they are read. Each failure is printed with its file; with a failure, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def spoilt(text: str, draw: random.Random) -> bytes:
 
 
 def _values(data: bytes, draw: random.Random) -> bytes:
-    """Replace a value, a key or a row of JSON; of other files, a cell."""
+    """Replace a value, a key or a row of a JSON file, or a cell of another file."""
     lines = data.split(b"\n")
     try:
         found = json.loads(data)
@@ -205,7 +205,7 @@ _CLUSTER = Cluster(
 
 
 def read_supply(path: Path, seed: int, draw: random.Random) -> None:
-    """Read a feed, a file of --supply, or both, as the seed allows."""
+    """Read a feed or a file of --supply, depending on the kinds that file number `seed` allows."""
     kind = draw.choice(seeds.FEED_READERS[seed])
     if kind == "supply":
         times = TraceTime(None, 3600.0, _INSTANCES)

@@ -1,4 +1,4 @@
-"""Files of the usual form, for the faults of `loadtests.malformed_files`."""
+"""Valid files, which `loadtests.malformed_files` damages."""
 
 from __future__ import annotations
 

@@ -5,10 +5,11 @@
 Stages of a model of components are processes of their own and answer at once. Three gateways, each
 a whole process that reads its routes from disk, differ in one respect:
 
-planned         the path is sampled once, by the plan, and followed (as Shoal does)
+planned         the gateway samples a path once, by the plan, and follows it (as Shoal does)
 queues asked    each hop goes to the instance with the shortest queue in its /metrics, as a
                 gateway must do that shares instances with other gateways
-own counts      the same by this gateway's own requests in flight; other gateways' are unknown
+own counts      each hop goes to the instance with the fewest requests in flight from this
+                gateway; requests of other gateways are unknown
 
 Rounds alternate. Printed are requests per CPU-second of the gateway's process.
 """
@@ -83,7 +84,7 @@ class ByQueues:
             options = [(hop, end) for hop in hops for end in stages[hop.stage]]
             lengths = await asyncio.gather(*(self._queue(proxy, end) for _, end in options))
             shortest = [one for one, n in zip(options, lengths, strict=True) if n == min(lengths)]
-            hop, end = self._draw.choice(shortest)  # so both methods make as many hops as the plan
+            hop, end = self._draw.choice(shortest)  # drawn, so as many hops as with the plan
             left = [component for component in left if component not in hop.runs]
             self._in_flight[end] += 1
             try:
@@ -120,7 +121,7 @@ def serve(way: str, options: list[str]) -> int:
 
 @contextmanager
 def started() -> Iterator[dict[str, tuple[str, int]]]:
-    """Yield method -> (address, pid) of its gateway; every process is ended afterwards."""
+    """Yield the (address, pid) of the gateway of each method; every process is ended afterwards."""
     processes: list[subprocess.Popen[str]] = []
 
     def run(*words: str) -> subprocess.Popen[str]:

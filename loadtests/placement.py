@@ -1,7 +1,7 @@
 """Exact placement of one model on one multiset of nodes, one case at a time.
 
-It calls the search that builds template libraries. The input is T̂ as numbers, without models, SLOs
-or prices.
+It calls the search that builds template libraries. The input is a table of throughputs, without
+models, SLOs or prices.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m loadtests.recording [--seconds 180] [--out docs/recording.md] [--readme README.md]
 
-`make run` runs on a terminal in memory, which is resized to 100, 80 and 60 columns at each moment.
-Its text is copied, Ctrl-C is pressed at the end, and the document is written. The picture of the
-first minute at 80 columns becomes the README's first screen.
+`make run` runs on a terminal in memory. At each recorded moment the terminal is resized to 100, 80
+and 60 columns and its text is copied. At the end Ctrl-C is pressed and the document is written. The
+picture after the first minute at 80 columns becomes the README's first screen.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class Terminal:
 
 
 def record(argv: list[str], seconds: float) -> list[tuple[str, dict[int, str]]]:
-    """Run `argv`; returns (moment, pictures by columns), with the end of the run."""
+    """Run `argv`; returns (moment, pictures by columns) for each moment, the last for the end of
+    the run."""
     terminal = Terminal(argv)
     began = time.monotonic()
     found = []

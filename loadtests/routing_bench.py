@@ -3,10 +3,10 @@
     python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7] [--page PAGE]
 
 The simulated gateway routes by the code of the real one (`autoscaler.serving.request_router`).
-Inside a combo: opportunistic scheduling and round robin (Cauchy, Table 3: 6-13% in latency).
-Between combos: goodput-weighted and equal shares (the paper: up to 25%). Arrivals are Poisson,
-lengths log-normal. A combo's goodput is its requests/s under a constant 64 requests in the combo;
-the load is a share of that.
+Inside a combo it compares opportunistic scheduling with round robin (Cauchy, Table 3: 6-13% lower
+latency); between combos, goodput-weighted with equal shares (the paper: up to 25% lower). Arrivals
+are Poisson, lengths log-normal. A combo's goodput is its requests/s with a constant 64 requests in
+the combo; the load is a share of that goodput.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def compared(
     requests: int,
     seeds: int,
 ) -> dict[str, dict[str, float]]:
-    """Mean latencies under both policies, and by how much ours is lower."""
+    """Mean latencies under both policies, and the reduction by our policy."""
     found = {}
     for name, shapes in cases.items():
         weights = [goodput(shape) for shape in shapes]
@@ -217,7 +217,7 @@ def main() -> int:
 
 
 def _page(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[list[str], str]:
-    """Table and chart."""
+    """The table and the chart for the page."""
     rows = [(title, name, row) for title, cases in found.items() for name, row in cases.items()]
     cells = [
         [title, name, f"{row['base_s']:.2f}", f"{row['ours_s']:.2f}", f"{-row['lower']:+.1%}",

@@ -4,12 +4,12 @@ usage: python -m loadtests.scorecard [--traces DIR] [--work DIR] [--only NAME,..
       [--jobs N] [--share X] [--draws N] [--policies A,B,...]
 
 Each scenario is one `shoal backtest` of all policies, and of ours without each of its parts. Knobs
-are tuned on another trace: of a recorded trace, even arrivals at its mean rate with its lengths; of
-a generated one, another seed, shorter. A generated trace is drawn several times (--draws), because
-on a single one the result depends on a few purchases. Its JSON is kept in --work. A scenario with a
-JSON file is not run again, so that the page can be written from runs made one at a time. Spans are
-short; --share 3 makes generated and cut ones three times as long. --traces names the folder of the
-public traces; scenarios without their file are left out, and the page says so.
+are tuned on another trace: even arrivals at the mean rate and with the lengths of a recorded trace,
+or a shorter draw of a generated trace. A generated trace is drawn several times (--draws), because
+the result of a single draw depends on a few purchases. --work keeps the JSON of each scenario. A
+scenario that has a JSON file is not run again, so that scenarios can run one at a time. Spans are
+short; --share 3 makes generated and cut traces three times as long. --traces names the folder of
+the public traces; the page lists scenarios that are left out because their file is missing.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario. about: text for the page. make: arrivals of one model at a mean rate for a
-    number of seconds, with the lengths of the bundled trace, `req_per_s` over all models; None =
-    the trace in `file`, the slice [from_s, from_s + span_s) of it, with its requests assigned to
-    the models by chance. config: a file in this folder, "" for the bundled one. models: shares of
-    the requests. few: only ours, its variants, Homo and the fixed fleet for the peak, because a run
-    takes long. fluid: simulate rates (`shoal backtest --fluid`)."""
+    """One scenario. about: text for the page. make: generates arrivals of one model at a mean rate
+    for a number of seconds, with the lengths of the bundled trace; req_per_s is the rate over all
+    models. None = the slice [from_s, from_s + span_s) of the trace in `file`, with its requests
+    assigned to the models at random. config: a file in this folder, "" for the bundled one. models:
+    shares of the requests. few: run only ours, its variants, Homo and the fixed fleet for the peak,
+    because a run takes long. fluid: simulate rates (`shoal backtest --fluid`)."""
 
     name: str
     about: str
@@ -98,8 +98,8 @@ def _steps(
 def _hourly(
     model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Jobs that start by the clock: four times the rate of the other arrivals in the first tenth of
-    every hour."""
+    """Jobs that start on the hour: the rate in the first tenth of every hour is four times the rate
+    in the rest of the hour."""
     high = rate / 0.325
     steps = [
         Step(at_s, each)
@@ -113,8 +113,8 @@ def _hourly(
 def _roles(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Requests with long prompts and short answers; a third of the time the opposite, at a higher
-    rate."""
+    """Requests with long prompts and short answers; in the middle third of the time, requests with
+    shorter prompts and longer answers at a higher rate."""
     third_s = span_s / 3.0
     prompts, answers = lognormal_lengths(6000.0, 150.0, 0.7), lognormal_lengths(2000.0, 400.0, 0.7)
     parts = ((0.82, prompts), (1.36, answers), (0.82, prompts))
@@ -130,8 +130,8 @@ def _roles(
 def _mix(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """A constant request rate with one change from long prompts with short answers to short prompts
-    with long answers and back."""
+    """Requests at a constant rate that change from long prompts with short answers to short prompts
+    with long answers, and back."""
     long, short = lognormal_lengths(8000.0, 80.0, 0.5), lognormal_lengths(500.0, 400.0, 0.5)
     return [
         one
@@ -337,8 +337,8 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
 
 
 def _source(scenario: Scenario, traces: Path | None) -> Path | None:
-    """File with the lengths, and with the requests if the scenario has no rule of its own; None if
-    it does not exist."""
+    """File with the lengths, and with the requests if the scenario has no `make`; None if the file
+    does not exist."""
     if not scenario.file:
         return BUNDLED_TRACE
     path = traces / scenario.file if traces else None
@@ -348,8 +348,8 @@ def _source(scenario: Scenario, traces: Path | None) -> Path | None:
 def _traces(
     scenario: Scenario, source: Path, folder: Path, share: float, draws: int
 ) -> tuple[list[Path], Path]:
-    """Return (judged, for tuning): plain CSV files. draws: number of judged traces if they are
-    generated."""
+    """Return (traces to judge, trace for tuning), as plain CSV files. draws: number of traces to
+    judge if they are generated."""
     tune = folder / f"{scenario.name}-tune.csv"
     judged = []
     for number in range(1, draws + 1 if scenario.make else 2):

@@ -59,7 +59,7 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _exceptions(reports: Mapping[str, Report]) -> list[str]:
-    """List each policy that attains at least as much at a lower cost, with its share of the
+    """List each policy that attains at least as much at a lower cost, with the causes of the
     difference."""
     lines = [
         f"- {name}, {other}: {_cause(_named(report, 'shoal'), _named(report, other))}"

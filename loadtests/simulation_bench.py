@@ -5,8 +5,8 @@ usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N]
 
 Serving: a fixed fleet at 75% of its planned load, so that decisions cost almost nothing; the
 decider's time is measured and subtracted. Day: three models at 20 requests/s in all under the
-production controller, with requests (one tick per second) and with rates. Week: ServeGen's windows
-with rates. CPU time is shown by part; --hours takes only the first hours.
+production controller, simulated as requests (one tick per second) and as rates. Week: ServeGen's
+windows, simulated as rates. CPU time is shown by part; --hours simulates only the first hours.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def simulate_timed(
 
 
 def day(span_s: float, draw: Draw) -> None:
-    """Three models whose rates swing 3:1 in a day under the production controller, request by
-    request and with rates."""
+    """Simulate three models whose rates swing 3:1 in a day under the production controller, as
+    single requests and as rates."""
     scenario = _swings(_DAY, span_s, draw)
     lengths = measured_lengths(scenario.arrivals)
     freeze_objects()
@@ -181,7 +181,7 @@ def day(span_s: float, draw: Draw) -> None:
 
 
 def week(path: Path, hours: float) -> None:
-    """ServeGen's windows in `path`, or their first `hours`, with rates."""
+    """Simulate ServeGen's windows in `path`, or their first `hours`, as rates."""
     demand = Demand((f"{_WEEK_MODEL}={path}",), to_s=3600.0 * hours, fluid=True)
     workload, setting = prepared(demand, seed=1)
     trial = POLICIES["shoal"].build(setting, POLICIES["shoal"].default)

@@ -6,12 +6,13 @@ capacity) requests with Poisson arrivals go through `serving.batching.Batcher`. 
 from a lognormal distribution or from the (input, output) pairs of a trace. Sizing gets their means
 and the quantiles at `LEVELS`, as from telemetry.
 
-predicted: share of the model's sample that attains. simulated: share of LONG_RUN independent
-requests that attains in the compiled engine, which a test compares with the Batcher; batcher: share
-of 4,000 x seeds in the Batcher itself (long prompts vary between runs). spare: the highest rate at
-which an independent sample keeps the percentile, over the planned load (both at most utilisation x
-saturation): how far capacity is on the safe side. Exit status 1 when a prediction is more than two
-points too high, or a pair at planned load that far below its percentile.
+All shares are shares of requests that attain the SLO. predicted: in the sample of the sizing model.
+simulated: of LONG_RUN independent requests in the compiled engine, which a test compares with the
+Batcher. batcher: of 4,000 x seeds requests in the Batcher itself (long prompts vary between runs).
+spare: margin of the capacity, the highest rate at which an independent sample keeps the percentile
+over the planned load (both at most utilisation x saturation). The exit code is 1 if a prediction is
+more than two points too high, or a pair at planned load is more than two points below its
+percentile.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ PERCENTILES = (0.9, 0.95, 0.99)
 LOADS = (0.6, 0.8, 0.95)
 POOLS = (2, 3, 8)
 _UTILISATION = 0.85
-_USEFUL = 0.1  # of saturation: at a lower load the percentile is almost unattainable
+_USEFUL = 0.1  # share of saturation; below it the percentile is almost unattainable
 _REQUESTS = 4000
 _EDGE = 500  # requests at either end, left out of the count
 _SPARE_REQUESTS = 24_000
@@ -60,7 +61,7 @@ LONG_RUN = 72_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case at one percentile and one load; spare and the rate are those of the percentile."""
+    """One case at one percentile and one load. spare and req_per_s belong to the percentile."""
 
     engine: str
     traffic: str
@@ -79,7 +80,7 @@ class Row:
 
 
 def simulated(times: StepTimes, slo: Slo, traffic: Traffic, req_per_s: float, seed: int) -> float:
-    """Share of requests that attain in the Batcher."""
+    """Share of requests that attain the SLO when the Batcher simulates them."""
     unit, inputs, outputs = draw(traffic, _REQUESTS, seed)
     arrivals = unit * 1e3 / req_per_s
     batched = batched_tokens(Phase.AGGREGATED, times.max_batch)
@@ -105,7 +106,7 @@ def simulated(times: StepTimes, slo: Slo, traffic: Traffic, req_per_s: float, se
 def compiled_share(
     times: StepTimes, slo: Slo, traffic: Traffic, req_per_s: float, seed: int
 ) -> float:
-    """Share of LONG_RUN / 12 requests that attain in the compiled engine."""
+    """Share of LONG_RUN / 12 requests that attain the SLO in the compiled engine."""
     unit, inputs, outputs = draw(traffic, LONG_RUN // 12, 500 + seed)
     arrivals = unit * 1e3 / req_per_s
     first, last = _served(times, Phase.AGGREGATED, arrivals, inputs, outputs, np.zeros(len(unit)))
@@ -137,7 +138,7 @@ def bears(
 def _served(
     times: StepTimes, phase: Phase, arrivals: Floats, inputs: Ints, outputs: Ints, hold_ms: Floats
 ) -> tuple[Floats, Floats]:
-    """First and last token of each request, in the compiled engine."""
+    """Times of the first and last token of each request in the compiled engine, in ms."""
     batched = batched_tokens(phase, times.max_batch)
     grid = timing_grid(times, batched)
     first, last = np.empty(len(arrivals)), np.empty(len(arrivals))
@@ -223,8 +224,8 @@ def _rows(
 
 
 def pooled(setup: Setup, traffic: Traffic) -> list[float]:
-    """Ratio of the load per instance that POOLS instances behind one round robin sustain to that of
-    one alone."""
+    """Load per instance that POOLS instances behind one round-robin router sustain, relative to the
+    load of one instance alone."""
     model, _, slo = _placed(setup)
     node, lengths = NodeSlice(catalog.gpu(setup[2]), setup[3]), traffic.lengths()
     rates = [
@@ -238,9 +239,10 @@ def pooled(setup: Setup, traffic: Traffic) -> list[float]:
 
 
 def pair_attains(setup: Setup, traffic: Traffic, percentile: float, load: float) -> float | None:
-    """Share that attains on a prefill and a decode instance in a row, both at `load` of planned.
+    """Share of requests that attain the SLO on a prefill and a decode instance in a row, both at
+    `load` of the planned load.
 
-    The slower of the two sets the pair's rate. None if one of them cannot keep the percentile.
+    The slower instance sets the pair's rate. None if an instance cannot keep the percentile.
     """
     model, _, slo = _placed(setup)
     node, lengths = NodeSlice(catalog.gpu(setup[2]), setup[3]), traffic.lengths()

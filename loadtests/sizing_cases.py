@@ -28,7 +28,7 @@ ENGINES = (
     ("meta-llama/Llama-3.3-70B-Instruct", "fp8", "L40S", 4, 2000.0, 60.0),
     ("meta-llama/Llama-3.3-70B-Instruct", "fp8", "H100", 4, 2000.0, 60.0),
 )
-# name, mean input, mean output, standard deviation over mean; the last is long prompts (p95 7,300)
+# name, mean input, mean output, standard deviation over mean; the last has long prompts (p95 7,300)
 _DRAWN = (
     ("fixed", 1155.0, 211.0, 0.0),
     ("chat", 1155.0, 211.0, 1.0),
@@ -58,7 +58,7 @@ class Traffic:
 
 
 def drawn_traffic() -> Iterator[Traffic]:
-    """Return lognormal lengths, and fixed ones."""
+    """Return two traffics: lognormal lengths and fixed lengths."""
     random = np.random.default_rng(7)
     for name, mean_in, mean_out, cv in _DRAWN:
         sigma = np.sqrt(np.log1p(cv * cv))
@@ -72,7 +72,7 @@ def drawn_traffic() -> Iterator[Traffic]:
 
 
 def trace_traffic(path: Path, most: int = 16_000) -> Traffic:
-    """The pairs of a trace, each count at least 1 and at most `most`."""
+    """The (input, output) pairs of a trace, each count clipped to 1 to `most` tokens."""
     trace = load_trace(path)
     inputs = np.clip(np.array(trace.input_tokens), 1, most).astype(np.int64)
     outputs = np.clip(np.array(trace.output_tokens), 1, most).astype(np.int64)
@@ -80,7 +80,7 @@ def trace_traffic(path: Path, most: int = 16_000) -> Traffic:
 
 
 def draw(traffic: Traffic, count: int, seed: int) -> tuple[Floats, Ints, Ints]:
-    """Draw arrivals at 1 per ms, with input and output tokens."""
+    """Draw `count` arrivals at a mean rate of 1 per ms, with input and output tokens."""
     random = np.random.default_rng(seed)
     at = random.integers(0, len(traffic.inputs), count)
     gaps = random.exponential(1.0, count)

@@ -2,13 +2,13 @@
 
 Records of 100 requests each, as from gateways, are written to a new topic on one broker (an
 embedded one by default). One process reads them twice: with a bare `getmany` and `orjson.loads`,
-and with our code into windows that are queried as often as once a second at the steady rate. Then
-it follows another process that writes at that rate, and queries the windows whenever the controller
-would, up to ten times a second. Last, the windows are filled with half an hour of records of all
-gateways, so that the peak of memory is that of a long-running controller. CPU seconds are of this
-process, without the time to load (or, on a machine's first run, to compile) the windows' kernel.
-Gateways report the kinds of requests per combo (`sent`) only for models that are planned by kind;
-its cost per record is measured separately. JSON keys:
+and with our code into windows. It queries the windows once for every second of records at the
+steady rate. Then it follows another process that writes at that rate, and queries the
+windows whenever the controller would, up to ten times a second. Last, the windows are filled with
+half an hour of records of all gateways, so that peak memory is that of a long-running controller.
+CPU seconds are those of this process, without loading (or, on a machine's first run, compiling) the
+windows' kernel. Gateways report the kinds of requests per combo (`sent`) only for models that are
+planned by kind; the cost of these kinds per record is measured separately. JSON keys:
 
     bare_records_per_cpu_s, ours_records_per_cpu_s, us_per_record, requests_per_cpu_s,
     p99_append_to_window_ms, peak_rss_mib, steady_us_per_record, kinds_us_per_record
@@ -89,7 +89,7 @@ def records(
 
 
 def _load() -> None:
-    """Load the kernel, which the first records of a process would otherwise wait for."""
+    """Load the kernel in advance; the first records would otherwise wait for it."""
     windows = TelemetryWindows()
     record = _record("model", "gateway", 1, 1000, 1, [{0: 1}] * 4)
     windows.add_all(read_reported([encode(record)])[0], np.array([1000]))
@@ -97,7 +97,8 @@ def _load() -> None:
 
 
 def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_ms: int) -> None:
-    """Add half an hour of seconds with `requests` requests of each model."""
+    """Fill `windows` with half an hour of records, with `requests` requests of each model in each
+    second."""
     random_ = random.Random(0)
     sketches = [[_sketch(random_, *of, requests) for of in _SKETCHED] for _ in range(4)]
     said = [
@@ -160,8 +161,7 @@ async def _write(producer: AIOKafkaProducer, name: str, made: Sequence[tuple[str
 
 
 async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> float:
-    """CPU seconds of a bare loop over `count` records, with the same settings of the consumer as
-    ours."""
+    """CPU seconds of a bare loop over `count` records, whose consumer has the settings of ours."""
     began = time.process_time()
     consumer = new_consumer(bootstrap, "bench-bare", fetch_max_wait_ms=40)
     await consumer.start()

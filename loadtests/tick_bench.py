@@ -2,11 +2,11 @@
 
 The first 20 models are declared a few each second until all run. The others are copies of them,
 which a controller takes over as after a start. Then it ticks: without changes, and with surges of
-one model at a time. Every node reports; every assigned instance is ready at once. Printed are CPU
-seconds of the takeover, of windows and deciding (a tick), and of the urgent plans that a second
-thread makes. Full plans are made by another process (`loadtests.resolve_bench` measures them). One
-is answered at the end, at other prices and half of the demand so that every model changes, and the
-longest tick that carries it out is printed.
+one model at a time. Every node reports; every assigned instance is ready at once. It prints CPU
+seconds of the takeover, of ticks (windows and decisions), and of the urgent plans that a second
+thread makes. Another process makes full plans (`loadtests.resolve_bench` measures them). At the end
+the controller gets one full plan for other prices and half of the demand, so that every model
+changes; the longest tick that carries out this plan is printed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Run:
 
     @property
     def now_ms(self) -> int:
-        """Domain time."""
+        """Present domain time."""
         return START_MS + self.second * 1000
 
     def take_over(self, block: _Run) -> float:
@@ -135,7 +135,7 @@ class _Run:
         return len({parse_combo_id(combo_id)[0] for combo_id in moved})
 
     def settle(self, seconds: int) -> None:
-        """Tick without counting."""
+        """Tick for `seconds` without measuring."""
         for _ in range(seconds):
             self.tick()
         self.ticks, self.plans = {False: [], True: []}, []

@@ -4,7 +4,7 @@
 
 It builds the real vLLM if needed, starts one server with all its processes on one core, and prints
 (tokens, batch, ms) rows of prefill passes and decode steps as JSON, as a streaming client sees
-them: each the minimum of several tries, so that other load on the machine counts little.
+them. Each time is the minimum of several tries, to reduce the effect of other load.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Server:
             await asyncio.sleep(0.25)
 
     async def generate_ms(self, tokens: int, output: int, batch: int) -> float:
-        """Until all of `batch` requests of one size are answered."""
+        """Milliseconds until all of `batch` requests of one size are answered."""
         body = {"model": "tiny", "max_tokens": output, "ignore_eos": True, "stream": True}
         started = time.perf_counter()
 

@@ -1,7 +1,7 @@
-"""A relay between one process and the broker, which can be cut, held up or slowed.
+"""A relay between one process and the broker that can be cut or slowed.
 
-It reads only two kinds of Kafka's answers: those that name the broker's address (Metadata,
-FindCoordinator) are rewritten to name the relay, so that a client connects only through it.
+The relay parses only the two kinds of Kafka answers that name the broker's address (Metadata,
+FindCoordinator). It replaces that address with its own, so that a client connects only through it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _ADDRESSES: dict[tuple[int, int], Any] = {
 
 
 class Relay:
-    """One listening port in front of `broker` ("host:port"). cut: no data passes, new connections
-    are refused and old ones end; slow_s: added to every answer."""
+    """One listening port in front of `broker` ("host:port").
+
+    is_cut: no data passes, new connections are refused and old ones end. slow_s: delay that is
+    added to every answer.
+    """
 
     def __init__(self, broker: str) -> None:
         host, _, port = broker.removeprefix("kafka://").rpartition(":")

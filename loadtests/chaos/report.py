@@ -42,7 +42,7 @@ def summary(chaos: Chaos, title: str) -> dict[str, object]:
 
 
 def _lost(request: Request, chaos: Chaos) -> dict[str, object]:
-    """A request without an answer, and the fault at its time ("" for none)."""
+    """Describe a request without an answer, with the fault at its time ("" for none)."""
     at_s = request.sent_s - chaos.began_s
     met = (
         o.fault
@@ -60,7 +60,7 @@ def _lost(request: Request, chaos: Chaos) -> dict[str, object]:
 
 
 def html(chaos: Chaos, title: str) -> str:
-    """Return the page; it opens without a network."""
+    """Return the HTML page, which opens without a network."""
     found = summary(chaos, title)
     rows = "".join(_row(o) for o in chaos.outcomes)
     return "\n".join([

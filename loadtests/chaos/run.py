@@ -33,10 +33,10 @@ _FLOOR = 2
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of one fault. at_s, until_s: times from the start of the run; well_s: seconds from its
-    end until the stack was healthy again, -1 if it never was; stall_s: stall of the host meanwhile;
-    takeover_s: seconds until another controller led; cost: requests without an answer, started
-    instances."""
+    """Result of one fault. at_s, until_s: its begin and end, in seconds from the start of the run.
+    well_s: seconds from its end until the stack was healthy again, -1 if it never was. stall_s:
+    stall of the host during the fault. takeover_s: seconds until another controller led, -1 without
+    a takeover. failed: requests without an answer. started: newly started instances."""
 
     fault: str
     lines: str
@@ -54,8 +54,8 @@ class Outcome:
 
 
 class Chaos:
-    """State of a run, for faults and checks. hit: target of the present fault. poison: places that
-    must get one dead letter each. bases: clocks given to executors."""
+    """State of a run, for faults and checks. hit: target of the present fault. poison: places of
+    invalid records, each of which must get one dead letter. bases: clocks given to executors."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Chaos:
         self._why = ""
 
     async def run(self, minutes: float, only: str = "") -> None:
-        """Inject faults until the time is over. only: this kind alone."""
+        """Inject faults for `minutes`. only: name of the single fault to inject, "" for all."""
         tasks = [
             asyncio.create_task(self.topics.follow(self.stack, self.embedded)),
             asyncio.create_task(self.load.run(self.stack)),
@@ -140,7 +140,8 @@ class Chaos:
         return outcome
 
     async def _takeover(self, leader: str, began: float) -> float:
-        """Seconds until another controller's first decision, by its own record."""
+        """Seconds from `began` until a controller other than `leader` reports that it leads; -1 if
+        none does."""
         since = self.stack.leads_since.get(leader, (0, 0.0))[0]
         while time.monotonic() - began < _GIVE_UP_S:
             for name, (token, at_s) in self.stack.leads_since.items():
@@ -152,8 +153,8 @@ class Chaos:
     # -- is the stack healthy -----------------------------------------------------------------
 
     async def _well(self, limit_s: float) -> float:
-        """Seconds from now until the stack stayed healthy for `_STEADY_S`; -1 if that takes longer
-        than `limit_s`. The effect of a fault may show with a delay."""
+        """Seconds from now until the stack was healthy and stayed healthy for `_STEADY_S`; -1 if
+        that takes longer than `limit_s`. The steady period reveals delayed effects of a fault."""
         began = ill = time.monotonic()
         while ill - began < limit_s:
             self._why = await self._ill()
@@ -165,7 +166,7 @@ class Chaos:
         return -1.0
 
     async def _ill(self) -> str:
-        """Describe an unhealthy part; "" if all are healthy."""
+        """Describe an unhealthy part of the stack; "" if all parts are healthy."""
         seen = [await self._metrics(name) for name in CONTROLLERS]
         leading = [m for m in seen if m.get("shoal_leader") == 1.0]
         if len(leading) != 1:
@@ -259,7 +260,7 @@ class Chaos:
             if name in launched and len(times) > len(launched[name])
         }  # fmt: skip
         outcome.started = len(fresh)
-        # Surplus instances of an earlier fault may leave later.
+        # Instances that an earlier fault made surplus may be removed during this fault.
         moved = [
             d
             for _, d in self.topics.decisions[said:]
@@ -278,7 +279,7 @@ class Chaos:
         await self._special(fault, outcome)
 
     def _requests(self, fault: Fault, outcome: Outcome, began: float) -> None:
-        """Check that serving goes on: only the fault itself may make requests fail."""
+        """Check that requests succeed, except those that the fault may make fail."""
         failed = self.load.failed(began - _SERVES_S, time.monotonic())
         failed = [r for r in failed if r.sent_s + r.took_s >= began]
         outcome.failed = len(failed)
@@ -306,8 +307,8 @@ class Chaos:
     async def _special(self, fault: Fault, outcome: Outcome) -> None:
         broken = outcome.broken
         if fault.leads:
-            # A lost or doubled count stays in the window for a minute; a record on its way to
-            # one of the two readers on a busy host does not.
+            # A lost or doubled count shows in the window for a minute. A record that only one of
+            # the two readers has read shows only briefly, so look again.
             for _ in range(_LOOKS):
                 outcome.rate_off = await self._rate_off()
                 if outcome.rate_off <= _OFF:
@@ -340,12 +341,12 @@ class Chaos:
         self.answers.clear()
 
     async def _rate_off(self) -> float:
-        """Deviation of the leader's windows from counting every telemetry record once.
+        """Relative deviation of the leader's windows from a count of every telemetry record.
 
         The reference is the window of a reader that never failed. The newest second of a window is
-        incomplete, and the tick of a scrape is not known to the second. So each scrape counts with
-        its nearest window, and a few scrapes count with their median. A lost or doubled record
-        stays in most of them.
+        incomplete, and the tick of a scrape is not known to the second. Therefore each scrape is
+        compared with its nearest reference window, and the median of a few scrapes is returned. A
+        lost or doubled record affects most scrapes, so the median shows it.
         """
         await asyncio.sleep(2.0)
         scrapes: list[dict[str, float]] = []
@@ -371,7 +372,7 @@ class Chaos:
 
 
 def line(outcome: Outcome, number: int, left_s: float) -> str:
-    """One line of the table that grows on the terminal."""
+    """Format one line of the table on the terminal."""
     verdict = "BROKEN" if outcome.broken else "held"
     well = f"{outcome.well_s:5.1f}" if outcome.well_s >= 0 else "never"
     more = f" takeover {outcome.takeover_s:.1f} s" if outcome.takeover_s >= 0 else ""

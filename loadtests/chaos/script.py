@@ -1,7 +1,7 @@
 """Faults: the effect of each, its duration, its permitted losses, and its limit for recovery.
 
 A new fault is one entry in `FAULTS`. Limits are in real seconds. The measured stall of the host is
-added to them, because a process without a processor keeps no promise.
+added to each limit, because a process that gets no CPU time cannot keep a promise.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ Act = Callable[["Chaos", random.Random], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """lines: of the table of promises. lasts_s: least and most. limit_s: from its end until the
-    stack is healthy. loses: permitted failures meanwhile as text, "" for none. quiet: it gives no
-    reason to start or remove an instance. real: only on a real broker; killable: only on a broker
-    that is started again after a kill. leads: it removes the leader."""
+    """One fault. lines: lines of the table of promises that it tests. lasts_s: shortest and longest
+    duration. limit_s: longest time from its end until the stack is healthy. loses: permitted
+    failures during the fault as text, "" for none. quiet: it gives no reason to start or remove an
+    instance. real: it needs a real broker. killable: it needs a broker that is started again after
+    a kill. leads: it removes the leader."""
 
     name: str
     lines: str
@@ -181,7 +182,7 @@ def engine_on(port: str) -> int:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process descends from this one, because the machine may run other stacks."""
+    """Whether process `pid` descends from this process. The machine may run other stacks."""
     while pid > 1:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -193,7 +194,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _wrong_clock(chaos: Chaos, by_s: float) -> None:
-    """Restart executors with another clock, because they read the file of their clock only at the
+    """Restart an executor with a clock that is `by_s` ahead. Executors read the clock only at the
     start."""
     path = chaos.stack.folder / f"{chaos.hit}.json"
     base = shifted(chaos.stack.base, by_s)
@@ -218,8 +219,8 @@ Raw = tuple[str, bytes | None, bytes]
 
 
 async def _write(chaos: Chaos, records: Sequence[Raw]) -> list[Any]:
-    """Write (topic, key, value), signed as their writers sign, because readers ignore unsigned
-    records. Returns the broker's answers."""
+    """Write each (topic, key, value), signed as its regular writer would sign it, because readers
+    ignore unsigned records. Returns the broker's answers."""
     signer = Signer(Keys(chaos.stack.key), lambda: time.time_ns() // 1_000_000, "chaos")
     writer = producer(chaos.stack.bootstrap, "chaos")
     await writer.start()
@@ -251,7 +252,7 @@ async def _poison(chaos: Chaos, rng: random.Random) -> None:
 
 
 async def _extreme(chaos: Chaos, rng: random.Random) -> None:
-    """Write valid records at their bounds, which no reader may believe."""
+    """Write valid records with values at their bounds. No reader may act on them."""
     chaos.hit = "every topic"
     prefix, cluster = chaos.stack.prefix, chaos.stack.config.cluster
     idle = [node for node, status in sorted(chaos.topics.statuses.items()) if not status.instances]
@@ -266,7 +267,8 @@ async def _extreme(chaos: Chaos, rng: random.Random) -> None:
 
 
 async def _foreign(chaos: Chaos, rng: random.Random) -> None:
-    """Write empty assignments and routes: of a former leader, of one without a claim, unsigned."""
+    """Write empty assignments and routes with tokens of a former, the present and no known
+    leader."""
     chaos.hit = "assignments and routes"
     prefix = chaos.stack.prefix
     records: list[Raw] = []
@@ -298,7 +300,7 @@ async def _prices(chaos: Chaos, rng: random.Random) -> None:
         jump = Price(pool.id, 1000.0 * pool.price_usd_per_h, now_ms)
         records.append((PRICES.wire_name(prefix), pool.id.encode(), encode(jump)))
     for number, taken in enumerate(await _write(chaos, records)):
-        if number % 5 != 4:  # the fifth is an absurd price
+        if number % 5 != 4:  # every fifth record is valid
             chaos.poison.add((PRICES.name, taken.partition, taken.offset))
 
 
@@ -385,7 +387,7 @@ FAULTS: tuple[Fault, ...] = (
 def order(
     rng: random.Random, embedded: bool, only: str = "", *, killable: bool = False
 ) -> list[Fault]:
-    """Return every fault once, shuffled; a longer run repeats them in another order."""
+    """Return every applicable fault once, in random order."""
     faults = [fault for fault in FAULTS if not (fault.real and embedded)]
     faults = [fault for fault in faults if killable or not fault.killable]
     faults = [fault for fault in faults if only in ("", fault.name)]

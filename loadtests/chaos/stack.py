@@ -53,7 +53,7 @@ _READY_S = 120.0
 
 class Stack:
     """All processes of one run. folder: for logs and state. bootstrap: the broker's own address.
-    real: engines that are not simulated."""
+    real: real engines to use instead of simulated ones."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Stack:
         self.leads_since: dict[str, tuple[int, float]] = {}
 
     async def open(self) -> None:
-        """Start everything but the fleet, which the controllers start."""
+        """Start all processes except the fleet's engines, which the controllers order."""
         (self.folder / "token").write_text(self.token)
         self.children.open()
         for name in (*self._controllers, *self._executors, *self._gateways):
@@ -112,7 +112,7 @@ class Stack:
         await self.children.start(child)
 
     def pid(self, name: str) -> int:
-        """Process id of a part now, 0 while there is none."""
+        """Process id of a part; 0 if the part is not running."""
         process = self.parts[name].process
         return process.pid if process is not None and process.returncode is None else 0
 
@@ -123,11 +123,12 @@ class Stack:
             os.kill(pid, what)
 
     def leader(self) -> str:
-        """Controller that came to lead last, by its own record; "" before the first."""
+        """Name of the controller that became leader last, as controllers report; "" before the
+        first leader."""
         return max(self.leads_since, key=lambda n: self.leads_since[n][0], default="")
 
     def controller(self, name: str) -> Child:
-        """Process of a controller."""
+        """Process of the controller `name`."""
         child = self._child(
             name, "streams.controller", "--config", str(self.path),
             "--broker", self.relays[name].address, "--time-base", self.base.format(),
@@ -176,8 +177,8 @@ class Stack:
         return Child(name=name, argv=argv, log=self.folder / f"{name}.log")
 
     def waited_s(self) -> float:
-        """CPU seconds for which the controllers' main threads were ready and had to wait, so far:
-        the host's stall, as the kernel counts it."""
+        """CPU seconds so far for which the controllers' main threads were ready but waited for a
+        CPU. The kernel counts them; they measure the host's stall."""
         waited = 0.0
         for name in self._controllers:
             try:

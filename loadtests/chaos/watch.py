@@ -30,10 +30,10 @@ _BODY_TOKENS = 32
 
 @dataclass(slots=True)
 class Topics:
-    """Records of a run. statuses, assignments, routes: last by key; heard: monotonic seconds of
-    each node's last status. windows: of all telemetry, by a reader that never failed. numbers: how
-    often each (leader token, decision number) was read. launches: by instance, the start times of
-    its processes."""
+    """Records of a run. statuses, assignments, routes: the last record of each key. heard:
+    monotonic seconds of each node's last status. windows: all telemetry, as read by a reader that
+    never failed. numbers: how often each (leader token, decision number) was read. launches: start
+    times of each instance's processes."""
 
     statuses: dict[str, Status] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Topics:
     launches: dict[str, set[int]] = field(default_factory=dict)
 
     async def follow(self, stack: Stack, embedded: bool) -> None:
-        """Read until cancelled."""
+        """Read records until cancelled."""
         known: dict[TopicPartition, int] = {}
         while True:
             reading = consumer(
@@ -111,14 +111,16 @@ class Request:
 
 @dataclass(slots=True)
 class Load:
-    """A steady open load on both gateways. factor: multiplies its rate, for bursts."""
+    """Steady load on both gateways, sent without waiting for answers. factor: multiplies the rate,
+    for bursts."""
 
     requests: list[Request] = field(default_factory=list)
     factor: float = 1.0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, stack: Stack) -> None:
-        """Send until cancelled; a late sender catches up, so that the rate holds."""
+        """Send requests until cancelled. A late sender catches up, so that the mean rate is
+        kept."""
         async with ClientSession(timeout=ClientTimeout(total=60.0)) as session:
             due_s, turn = time.monotonic(), 0
             while True:
@@ -145,13 +147,13 @@ class Load:
         self.requests.append(Request(model, gateway, sent_s, took_s, status, why))
 
     def failed(self, since_s: float, until_s: float) -> list[Request]:
-        """Requests sent in this period without a good answer."""
+        """Requests sent between `since_s` and `until_s` without a successful answer."""
         return [r for r in self.requests if since_s <= r.sent_s < until_s and r.status != 200]
 
 
 @dataclass(slots=True)
 class Host:
-    """Stall of the host. late_s: total delay of a sleeping task here."""
+    """Stall of the host. late_s: total delay with which a sleeping task of this process woke up."""
 
     late_s: float = 0.0
 

@@ -1,4 +1,4 @@
-"""BOute, Table 3: cost of a quality and a latency, stand-alone, uniform, homogeneous and ours.
+"""BOute, Table 3: cost of a quality and a latency limit with four methods.
 
     python -m loadtests.experiments.boute [--steps N] [--json OUT]
     python -m loadtests.experiments.boute --scale [--steps N] [--json OUT]
@@ -15,8 +15,8 @@ uniform         the split of least cost when both models get the same money (the
 homogeneous     splits and fleets optimised on the best single GPU type (BOute-Homo)
 ours            splits and fleets optimised together
 
-With --scale: the time of the whole front at the sizes of Table 2, one eight-GPU server of each
-type, with candidates (BOute's times include its simulations of candidates).
+With --scale: the time to compute the whole front at the sizes of Table 2, with one eight-GPU server
+of each type. The time includes making candidates; BOute's times include simulating candidates.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TABLE_2 = ((3, "23.5 s"), (4, "32.5 s"), (6, "1.2 min"))
 
 
 def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Cluster:
-    """Return pools of at most `most` servers of each of these GPUs, and the two models with this
+    """Return a cluster with at most `most` servers of each of `gpus`, and the two models with this
     latency limit."""
     pools = tuple(
         Pool(
@@ -90,7 +90,7 @@ def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Clust
 
 
 def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityRoute:
-    """Generate scores and answers as the module describes."""
+    """Generate scores and answers as the module's docstring describes."""
     rng = np.random.default_rng(seed)
     difficulty = rng.random(n)
     scores = difficulty + rng.normal(0.0, 0.15, n)
@@ -100,18 +100,18 @@ def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityR
 
 
 class Prices:
-    """Prices of fleets of one cluster, by the share of the large model."""
+    """Prices of fleets of one cluster, by the share of requests that the large model gets."""
 
     def __init__(self, cluster: Cluster, profile: Profile, req_per_s: float = RATE) -> None:
         self.cluster, self.profile, self.req_per_s = cluster, profile, req_per_s
         self.known: dict[tuple[str, ...] | None, dict[tuple[float, ...], Plan]] = {}
 
     def of(self, split: Split) -> tuple[Plan, float, bool]:
-        """Joint plan of both models."""
+        """Plan both models together: (plan, USD/h, whether demand is unserved)."""
         return self._planned(split.fractions, None)
 
     def alone(self, split: Split, model: str) -> float:
-        """USD/h of one model's share by itself; inf if no plan serves it."""
+        """USD/h of a plan for one model's share of the requests alone; inf if no plan serves it."""
         _, usd, short = self._planned(split.fractions, (model,))
         return float("inf") if short else usd
 
@@ -139,7 +139,7 @@ def least(options: list[PricedSplit[Plan]], quality: float) -> float:
 
 
 def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict[str, float]:
-    """All rows of one case."""
+    """Costs of one case in USD/h by method, and CPU seconds of ours."""
     grid = splits(route(quality, steps))
     homes = [Prices(cluster_of((gpu,), latency_s), profile) for gpu in PRICES]
     mixed = Prices(cluster_of(tuple(PRICES), latency_s), profile)

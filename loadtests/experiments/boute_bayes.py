@@ -3,9 +3,9 @@
     pip install 'shoal[bayes]'
     python -m loadtests.experiments.boute_bayes [--steps N] [--trials N] [--seed N]
 
-The case is that of `boute` (P95 latency 8 s). As in the paper (sec. 5) a point of the search is a
-threshold and a deployment candidate per model, from a table: the model alone on one GPU type, or on
-all of them. Optuna's multi-objective TPE sampler searches for low cost and high quality. The exact
+The case is that of `boute` (P95 latency 8 s). As in the paper (sec. 5), a point of the search is a
+threshold and one deployment candidate per model. A candidate is the model alone on one GPU type, or
+on all types. Optuna's multi-objective TPE sampler searches for low cost and high quality. The exact
 front has the joint plan of every threshold. Seconds are CPU time of this process.
 """
 

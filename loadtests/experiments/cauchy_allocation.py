@@ -40,7 +40,7 @@ PAPER = "DailyMail: CO-LP +46.9% over MCE-LP, +28.9% over MC-LP; highest on all 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One plan. efficiency: 1,000 tokens of the demand per USD; combos: its combos."""
+    """One plan. efficiency: 1,000 tokens of the demand per USD; combos: the plan's combos."""
 
     workload: str
     strategy: str

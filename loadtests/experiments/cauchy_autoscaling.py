@@ -6,7 +6,7 @@ The paper's cluster, model and lengths (`cauchy_allocation`). Arrivals are Poiss
 follows the Azure trace of 2023 (conversations, minute by minute), scaled so that its mean is the
 paper's requests/s of the workload; lengths are lognormal around the paper's means. Both fleets
 start as the controller's own plan for that mean; one stays fixed, the controller changes the other.
-The same requests meet both in the simulator. Latency is end to end, over the requests served.
+Both serve the same requests in the simulator. Latency is end to end, over the served requests.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def scenario_of(workload: str, rates: Sequence[float], seed: int) -> Scenario:
 
 
 def both(scenario: Scenario) -> tuple[Outcome, Outcome]:
-    """Run the fixed plan, and the control loop."""
+    """Run `scenario` with the fixed plan and with the control loop."""
     live = simulate(scenario, ControllerUnderTest())
     first = [one for one in live.ordered if one.at_s <= scenario.lead_s]
     if not first:

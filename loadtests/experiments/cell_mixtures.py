@@ -17,8 +17,8 @@ _ROUNDING = 1e-9
 
 
 def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
-    """Algorithm 2: GPUs of a cell -> number of cells. It takes the largest cell that does not
-    overshoot the remaining rate, else the smallest."""
+    """Algorithm 2: the number of cells by cell size in GPUs. It repeatedly takes the largest cell
+    that does not overshoot the remaining rate, or the smallest cell if all overshoot it."""
     _check(cells, req_per_s)
     mixture: dict[int, int] = {}
     left = req_per_s
@@ -31,9 +31,10 @@ def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
 
 
 def fewest_gpus(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
-    """The mixture of fewest GPUs that serves `req_per_s`; among equals, the one that serves most.
+    """The mixture with the fewest GPUs that serves `req_per_s`; among several, the one with the
+    highest rate.
 
-    most[n] = the largest rate on n GPUs, an unbounded knapsack over small sizes.
+    most[n] = the largest rate on n GPUs: an unbounded knapsack over small sizes.
     """
     _check(cells, req_per_s)
     largest = max(cells, key=lambda c: c.req_per_s / c.gpus)

@@ -1,8 +1,8 @@
-"""Simulation of requests through a model of components, in virtual time: the capacity of a plan.
+"""Simulation of requests to a model of components, in virtual time: the capacity of a plan.
 
-The stages have queues: each instance does one request after another, as the simulated stage does.
-The paths come from the same `serving.paths` as at gateways; for comparison, `carry_by_queues`
-routes by the queues. Deterministic: arrivals and sizes are given.
+Each instance has a queue and serves one request at a time, as a simulated stage does. The gateways'
+code (`serving.paths`) samples the paths; for comparison, `carry_by_queues` routes by the queues.
+Deterministic: arrivals and sizes are given.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def carry_by_queues(
     requests: Sequence[GraphRequest],
     sized: frozenset[str] = frozenset(),
 ) -> Carried:
-    """Send `requests` by the shortest queue: at every hop to the instance that can continue the
-    request and would finish its part first."""
+    """Send `requests` by the shortest queue. At every hop, a request goes to the instance with the
+    least time until completion per component of the request that the instance runs."""
     free, found = dict[Endpoint, float](), Carried()
     stages = [(s.name, end) for group in groups for s in group.stages for end in s.endpoints]
     of = {option.name: option for option in graph.deployments}
@@ -125,8 +125,7 @@ def carry_by_queues(
 
 
 def seconds_on(graph: ComponentGraph, gpu: str) -> Seconds:
-    """The times of `graph` if all stages run on one kind of GPU, by the names of its
-    deployments."""
+    """The times of `graph` by deployment, if all stages run on GPUs of the kind `gpu`."""
     times = graph.seconds(gpu)
     return lambda stage, runs: times[stage, frozenset(runs)]
 
@@ -138,7 +137,8 @@ def _took(
     request: GraphRequest,
     sized: frozenset[str],
 ) -> float:
-    """The mean time; the encoder's part of it grows with the size of the media."""
+    """Seconds that the stage takes: the mean, with the encoders' part scaled by the size of the
+    media."""
     mean = seconds(stage, runs)
     encoders = sized & set(runs)
     if not encoders:
@@ -149,7 +149,7 @@ def _took(
 def _work(
     found: Carried, free: dict[Endpoint, float], at: Endpoint, now_s: float, took_s: float
 ) -> float:
-    """Let `at` work for `took_s` after its earlier work; returns the time of completion."""
+    """Occupy instance `at` for `took_s` after its earlier work; returns the time of completion."""
     done_s = max(now_s, free.get(at, 0.0)) + took_s
     free[at] = done_s
     found.busy_s[at.instance] = found.busy_s.get(at.instance, 0.0) + took_s

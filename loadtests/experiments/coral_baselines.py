@@ -1,7 +1,7 @@
 """Coral's two baselines on allocation instances: Homo, and Cauchy with its combos.
 
-They are rules over arrays, as Coral's section 6.1 describes them. Homo takes, model by model, the
-homogeneous template with the most goodput per USD and continues with the next if nodes run out.
+Both follow the rules in Coral's section 6.1. Homo takes, model by model, the homogeneous template
+with the most goodput per USD, and continues with the next template if nodes run out.
 Cauchy builds combos of homogeneous prefill and decode replicas, one prefill replica to several
 decode ones, and solves its ILP (eq. 16). Their plans have the rows of `optimizer.templates`.
 """
@@ -31,8 +31,8 @@ class Replica:
 
 
 def replicas(instance: TemplateProblem, group: int, most_nodes: int = 1) -> list[Replica]:
-    """Per configuration, the homogeneous template with the most goodput per node, of those with at
-    most `most_nodes` nodes (0 = any number)."""
+    """Per configuration, the homogeneous template with the most goodput per node, among those with
+    at most `most_nodes` nodes (0 = any number)."""
     nodes, rates = instance.nodes[group], instance.throughput_req_per_s[group]
     found = []
     for config in range(nodes.shape[1]):
@@ -48,7 +48,8 @@ def replicas(instance: TemplateProblem, group: int, most_nodes: int = 1) -> list
 
 
 def homo(instance: TemplateProblem, most_nodes: int = 1) -> Ints:
-    """Rows (group, region, template, count): greedy, each model for itself, most demand first."""
+    """Homo's plan as rows (group, region, template, count): greedy, one model after another,
+    highest demand first."""
     left = instance.available_nodes.astype(np.int64).copy()
     rows = []
     for group in np.argsort(-instance.demand_req_per_s, kind="stable"):
@@ -92,9 +93,11 @@ class Combo:
 def combos(
     instance: TemplateProblem, pairs: list[tuple[int, int]], most_nodes: int = 1
 ) -> list[Combo]:
-    """Return every pair of replicas at the ratio with the cheapest request, and at the best ratio
-    with a single prefill replica, because scarce nodes may not suffice for two of a kind. weight: P
-    / C, with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance).
+    """Return every pair of a prefill and a decode replica at two ratios of their numbers.
+
+    One is the ratio with the lowest cost per request. The other is the best ratio with a single
+    prefill replica, because scarce nodes may not suffice for two replicas of a kind. weight: P / C,
+    with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance).
     """
     return [
         combo
@@ -132,7 +135,8 @@ def cauchy(
     time_limit_s: float = 60.0,
     most_nodes: int = 1,
 ) -> Ints:
-    """Rows of Cauchy's plan: least sum of P / C; goodput first if the demand cannot be met."""
+    """Cauchy's plan as rows, with the least sum of P / C. If the demand cannot be met, the plan
+    maximises goodput first."""
     every = combos(instance, pairs, most_nodes)
     wanted = np.array([float(instance.demand_req_per_s[first]) for first, _ in pairs])
     counts = _solve(instance, every, wanted, time_limit_s, None)
@@ -166,7 +170,7 @@ def _solve(
     first: str | None,
 ) -> list[int] | None:
     """Counts of combos; None if the demand cannot be met. first: "goodput" maximises the sum of
-    served shares instead of requiring them."""
+    served shares instead of requiring that all demand is met."""
     model = pulp.LpProblem("cauchy", pulp.LpMinimize)
     x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(every))]
     used: dict[tuple[int, int], list[pulp.LpAffineExpression]] = {}

@@ -3,7 +3,7 @@
     python -m loadtests.experiments.coral_config [--setup core|extended] [--library vllm|coral]
            [--nodes N] > shoal.yaml
 
-Models, SLOs, nodes, prices and demand: `coral_setup`. Library `coral`: an instance may join any
+Models, SLOs, nodes, prices and demand: `coral_setup`. Library `coral`: an instance may combine any
 nodes, as in the paper (simulated engines only). Library `vllm`: equal slices of nodes, which vLLM
 can run.
 """

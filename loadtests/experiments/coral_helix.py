@@ -3,16 +3,16 @@
     python -m loadtests.experiments.coral_helix [--page docs/experiments.md]
 
 Helix's "High GPU-Heterogeneity Cluster" (4 A100 40G, 6 V100, 16 L4, 38 T4) serves Llama 2 70B on
-requests of 763 tokens in, 232 out (Azure conversation). Ours: the exact templates of at most six
-nodes under a TTFT of 2090 ms and 730 ms a token, in the cheapest allocation that serves the most.
-Coral does not print Helix's own throughput, so its plan is modelled: all nodes in one pipeline
-without a latency limit, prompts and tokens sharing every stage, with the best number of stages.
-Nodes are dealt to stages by their strength, layers by an exact search. Both use our performance
-model.
+requests of 763 tokens in, 232 out (Azure conversation). Our plan uses the exact templates of at
+most six nodes within 2090 ms to the first token and 730 ms per token, in the cheapest of the
+allocations that serve the most requests. Coral does not print Helix's own throughput, so Helix's
+plan is modelled: all nodes in one pipeline without a latency limit, with prompts and tokens sharing
+every stage, and with the best number of stages. Nodes are assigned to stages by their strength,
+layers by an exact search. Both plans use our performance model.
 
-Assumptions, because the paper does not say: the nodes are 4 x 1 A100, 6 x 1 V100, 8 x 1 and 4 x 2
-L4, 10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on demand, and a size that is not sold costs its
-share of the next one.
+Assumptions, because the paper gives no values: the nodes are 4 x 1 A100, 6 x 1 V100, 8 x 1 and 4 x
+2 L4, 10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on-demand prices, and a node size that AWS does not
+sell costs its share of the next larger size.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def instance(req_per_s: float) -> TemplateProblem:
 
 
 def allocated(problem: TemplateProblem, name: str) -> Row:
-    """The cheapest placements for the demand, or for as much of it as possible."""
+    """The cheapest placements for the demand, or for as much of the demand as the nodes can
+    serve."""
     plan = solve_templates(problem, SolveOptions(gap=0.005))
     if not len(plan.rows):
         raise InvalidValue("demand", float(problem.demand_req_per_s[0]), plan.result.reason)
@@ -109,8 +110,8 @@ def one_pipeline(name: str, slo: Slo) -> Row:
 
 
 def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
-    """Requests/s of `counts` nodes dealt to `stages`, each to the weakest stage so far. table:
-    (configurations, layers), never rising in layers."""
+    """Requests/s of a pipeline of `stages` stages. Each of the `counts` nodes joins the stage that
+    is weakest so far. table: (configurations, layers) requests/s, never rising with the layers."""
     layers = table.shape[1]
     strength = (table * np.arange(1, layers + 1)).max(axis=1)
     kinds = np.repeat(np.arange(len(counts)), counts)
@@ -123,14 +124,14 @@ def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
     low, high = 0.0, float(held.max())
     for _ in range(60):
         middle = 0.5 * (low + high)
-        fits = (held >= middle).sum(axis=1)  # the most layers at which a stage does `middle`
+        fits = (held >= middle).sum(axis=1)  # most layers with which a stage serves `middle`
         low, high = (middle, high) if fits.min() > 0 and fits.sum() >= layers else (low, middle)
     return low
 
 
 def compared() -> list[Row]:
-    """Return the one pipeline without a limit and within our limit; our plan for the most requests;
-    our plan for four requests/s."""
+    """Return four rows: one pipeline without a limit, one within our limit, our plan for the most
+    requests, and our plan for four requests/s."""
     plenty = instance(100.0)
     four = replace(plenty, demand_req_per_s=np.full(2, 4.0))
     return [

@@ -4,12 +4,13 @@
            [--library coral|vllm] [--vary] [--page docs/experiments.md]
 
 Models, SLOs, nodes and prices: `coral_setup`. Each plan is for the mean rate of one epoch, without
-a limit on nodes, so start penalties (under 1% in the paper) play no part.
+a limit on nodes and without start penalties (under 1% in the paper).
 
-coral     ours over Coral's full library (any nodes in an instance, stages shared by several), the
-          baselines over its single homogeneous nodes, as they choose in the paper
-vllm      ours over deployments that vLLM can run (pipelines, matched pairs, one GPU type in a
-          tensor-parallel group) with waiting counted, the baselines over the same on single nodes
+coral     our plan over Coral's full library (any nodes in an instance, several nodes in a stage),
+          the baselines over that library's single nodes, which they choose in the paper
+vllm      our plan over deployments that vLLM can run (pipelines, matched pairs, one GPU type in a
+          tensor-parallel group), the baselines over such deployments on single nodes; latencies
+          include waiting
 
 --vary changes one assumption at a time, to show how the ratios depend on it.
 """
@@ -68,8 +69,8 @@ _METHODS = ("shoal", "homo", "cauchy")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """USD/h of ours, and cost of Homo and Cauchy relative to it. largest: the same for the last
-    model alone."""
+    """USD/h of our plan, and the costs of Homo and Cauchy relative to our plan. largest: both
+    relative costs for the last model alone."""
 
     name: str
     usd_per_h: float
@@ -79,8 +80,8 @@ class Row:
 
 
 def on_library(setup: Setup, profile: Profile, mixes: Sequence[str], nodes: int = 1) -> list[Row]:
-    """Costs over Coral's full library; nodes: most nodes of a baseline's replica, 0 = any
-    number."""
+    """Costs over Coral's full library. nodes: largest number of nodes in a baseline's replica, 0 =
+    any."""
     made, rows = libraries(setup, profile), []
     for mix in mixes:
         problem = instance(setup, made, mix, PLENTY)
@@ -161,7 +162,7 @@ def _cluster(setup: Setup) -> Cluster:
 
 
 def varied(setup: Setup, profile: Profile) -> list[Row]:
-    """The balanced mix with one assumption changed at a time."""
+    """Rows of the balanced mix, each with one assumption changed."""
     changes: dict[str, Callable[[Setup], Setup]] = {
         "as stated": lambda one: one,
         "every GPU of a kind at one price": _one_price,

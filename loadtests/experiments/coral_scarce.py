@@ -4,11 +4,12 @@
            [--alike gpus|nodes] [--page docs/experiments.md]
 
 Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Alibaba's trace is
-not available, so this experiment assumes: in each epoch nodes of all kinds and regions come in a
-drawn order, of each size as many GPUs as of any other (--alike nodes: as many nodes). The shortest
-prefix of that order with which our plan serves everything is available, and 25% (core) or 75%
-(extended) more. As in the paper a method that cannot serve the demand is asked for less of every
-model until it can (steps of 2%). Goodput is the share at that point, cost that of the plan.
+not available, so this experiment draws an order of nodes of all kinds and regions for each epoch.
+All node sizes have the same expected number of GPUs (--alike nodes: of nodes). The available nodes
+are the shortest prefix of that order with which our plan serves all demand, and 25% (core) or 75%
+(extended) more. As in the paper, if a method cannot serve the demand, the demand for every model is
+lowered in steps of 2% until the method can. Goodput is the remaining share of the demand; cost is
+that of the plan for it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Epoch:
 
 
 def epochs(setup: Setup, seeds: Sequence[int], alike: str) -> list[Epoch]:
-    """Return one epoch for each seed, and report each as it is ready."""
+    """Return one epoch for each seed, and print each as soon as it is ready."""
     plenty = instance(setup, libraries(setup, default_profile()), "balanced", MOST_NODES)
     methods: dict[str, Method] = {
         "shoal": lambda problem: ours(problem, 0.01),
@@ -96,7 +97,7 @@ def epochs(setup: Setup, seeds: Sequence[int], alike: str) -> list[Epoch]:
 def scarce(
     setup: Setup, plenty: TemplateProblem, seed: int, alike: str = "gpus"
 ) -> TemplateProblem:
-    """`plenty` with the nodes of an epoch."""
+    """`plenty` with the available nodes of the epoch that `seed` draws."""
     shape = plenty.available_nodes.shape
     each = [1.0 / node.gpus if alike == "gpus" else 1.0 for node in setup.nodes]
     weights = np.tile(each, shape[0])
@@ -117,7 +118,8 @@ def scarce(
 
 
 def most(problem: TemplateProblem, method: Method) -> Served:
-    """The largest share of the demand that `method` serves for every model, and its cost."""
+    """The largest share of the demand that `method` can serve for every model, and the cost of that
+    plan."""
     low, high, usd_per_h = 0, _STEPS + 1, 0.0
     asked = _STEPS
     while high - low > 1:

@@ -3,9 +3,10 @@
     python -m loadtests.experiments.coral_sensitivity [--model NAME] [--page docs/experiments.md]
 
 The paper's test bed: the prefill phase of GPT-OSS 120B on the extended setup's 20 node
-configurations. For each pair of N_max (nodes of a template) and rho (its memory over the model's
-size): the searched multisets, the kept templates, CPU seconds on one thread, and requests per USD
-of the best template. Our search takes at most 6 nodes; the paper's curve is flat from there on.
+configurations. For each pair of N_max (nodes of a template) and rho (memory of a template over the
+model's size), it prints the searched multisets, the kept templates, CPU seconds on one thread, and
+requests per USD of the best template. Our search takes at most 6 nodes; the paper's curve is flat
+from 6 nodes on.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ PAIRS = ((1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0), (5, 10.0), (6, 12.0), (6, 24.0)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One library. best: requests per USD of its best template; nodes: of that template."""
+    """One library. best: requests per USD of its best template; nodes: number of nodes of that
+    template."""
 
     most_nodes: int
     rho: float
@@ -79,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     try:
-        measure(args.model, 2, 12.0)  # compiles
+        measure(args.model, 2, 12.0)  # compiles before the measurements
         rows = [measure(args.model, n, rho) for n, rho in PAIRS]
         lines = _table(rows)
         print("\n".join(lines))

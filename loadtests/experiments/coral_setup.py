@@ -3,7 +3,7 @@
 The two setups are the paper's. Values that the paper does not print are assumptions: mean lengths
 of the datasets (Azure conversation 1155/211, Azure code 2048/28, BurstGPT 621/235 tokens), AWS
 on-demand prices of the smallest instance of 1, 2, 4 or 8 GPUs (a size that AWS does not sell costs
-half or a quarter of the next), and regions that are 10 and 20% dearer than the first.
+half or a quarter of a larger size), and regions that cost 10 and 20% more than the first.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A setup of sec. 6.1. slack: nodes beyond the needed ones, if nodes are scarce (sec. 6.4).
-    heavy: models that get 80% of the requests under uneven demand (sec. 6.5)."""
+    """A setup of sec. 6.1. slack: available nodes over needed nodes, if nodes are scarce (sec.
+    6.4). heavy: models that get 80% of the requests under uneven demand (sec. 6.5)."""
 
     name: str
     models: tuple[Model, ...]
@@ -88,7 +88,7 @@ class Setup:
         return np.asarray(np.outer(factors, each))
 
     def req_per_s_of(self, mix: str) -> dict[str, float]:
-        """Requests/s per model: equal, or 80% to the heavy ones."""
+        """Requests/s per model: equal shares, or 80% for the heavy models."""
         total = self.req_per_s * len(self.models)
         heavy = self.heavy.get(mix, ())
         if not heavy:
@@ -123,7 +123,8 @@ class Libraries:
 
 
 def libraries(setup: Setup, profile: Profile) -> Libraries:
-    """Coral's full library (sec. 4.2): any nodes, data parallel stages, no reserve for waiting."""
+    """Coral's full library (sec. 4.2): any nodes, data-parallel stages, no capacity reserved for
+    queueing."""
     slices = tuple(NodeSlice(node.gpu, node.gpus) for node in setup.nodes)
     nodes, rates = [], []
     for model in setup.models:
@@ -155,8 +156,8 @@ def pairs(setup: Setup) -> list[tuple[int, int]]:
 
 
 def ours(problem: TemplateProblem, gap: float) -> Ints:
-    """Our plan within `gap` of the cheapest. It has no time limit, so the same problem gives the
-    same plan."""
+    """Our plan within `gap` of the cheapest. The search has no time limit, so equal problems get
+    equal plans."""
     return solve_templates(problem, SolveOptions(gap=gap)).rows
 
 

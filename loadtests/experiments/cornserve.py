@@ -2,12 +2,12 @@
 
     python -m loadtests.experiments.cornserve [--json OUT]
 
-Component rates are the paper's Table 1 (one A100-80GB each). The paper profiled the shared
-deployments too but does not print them. Here a shared instance takes `overhead` times as long as
-its components alone; several overheads are shown, because the choice depends on it. Printed, for
-mixes from text alone to image-heavy and spoken: requests/s on 8 GPUs, with all components in one
-deployment, with each in its own, and by the plan; then Algorithm 1's cells and, for a range of
-rates, the GPUs of Algorithm 2's mixture and of the exact one.
+Component rates are the paper's Table 1 (one A100-80GB each). The paper does not print its profiles
+of shared deployments. Here a shared instance takes `overhead` times as long as its components
+alone; several overheads are shown, because the best choice depends on the overhead. For mixes from
+text alone to image-heavy and spoken requests, it prints requests/s on 8 GPUs: with all components
+in one deployment, with each component in its own, and by the plan. It also prints Algorithm 1's
+cells and, for a range of rates, the GPUs of Algorithm 2's mixture and of the exact mixture.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ OVERHEADS = (1.0, 1.2, 1.5)
 
 
 def graph(mix: dict[str, tuple[float, tuple[str, ...]]], overhead: float) -> ComponentGraph:
-    """Return deployments of each component alone, each encoder with the LLM, and all together."""
+    """Return a model that can deploy each component alone, each encoder with the LLM, or all
+    together."""
     types = tuple(RequestType(n, share, frozenset(uses)) for n, (share, uses) in mix.items())
     used = {c for kind in types for c in kind.uses}
     groups = [(c,) for c in AFTER if c in used]
@@ -63,14 +64,15 @@ def graph(mix: dict[str, tuple[float, tuple[str, ...]]], overhead: float) -> Com
 
 
 def _option(group: tuple[str, ...], types: tuple[RequestType, ...], overhead: float) -> Deployment:
-    """Mean seconds of the mix on the shared instance, as Algorithm 3 takes them."""
+    """A deployment of `group` whose rate follows from mean seconds over the mix, as in
+    Algorithm 3."""
     seconds = sum(kind.share / TABLE_1[c] for kind in types for c in group if c in kind.uses)
     factor = overhead if len(group) > 1 else 1.0
     return Deployment("+".join(group), frozenset(group), 1, {GPU.name: 1.0 / (factor * seconds)})
 
 
 def best_rate(model: ComponentGraph, gpus: int) -> float:
-    """Requests/s on `gpus` GPUs; 0 if they do not hold the model."""
+    """Requests/s on `gpus` GPUs; 0 if the model does not fit."""
     pool = Pool("cell", "a100", GPU, 1, gpus, Market.ON_DEMAND, 1.0)
     try:
         return most_for_budget(component_problem((model,), (pool,), math.inf)).multiple
@@ -79,7 +81,7 @@ def best_rate(model: ComponentGraph, gpus: int) -> float:
 
 
 def only(model: ComponentGraph, *names: str) -> ComponentGraph:
-    """`model` with these deployments alone."""
+    """`model` with only the deployments `names`."""
     kept = tuple(option for option in model.deployments if option.name in names)
     return ComponentGraph(model.model, model.after, model.types, kept, model.req_per_s)
 
@@ -129,8 +131,8 @@ def main() -> None:
 
 
 def mixtures(cells: tuple[Cell, ...]) -> float:
-    """Compare Algorithm 2 with the exact mixture over 200 rates; returns the share with more
-    GPUs."""
+    """Compare Algorithm 2 with the exact mixture over 200 rates; returns the share of rates for
+    which Algorithm 2 needs more GPUs."""
     top = 3.0 * cells[-1].req_per_s
     worse, most = 0, 0
     for step in range(1, 201):

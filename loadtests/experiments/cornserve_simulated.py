@@ -3,11 +3,12 @@
     python -m loadtests.experiments.cornserve_simulated --trace mm-image_rate_10min.csv.gz
 
 Component rates are the paper's Table 1 (`loadtests.experiments.cornserve`), on 8 A100s. Arrivals
-follow the recorded rates of ServeGen's multimodal day, scaled, and the images of a request its
-histogram; the share of requests with images goes from none to all. The result is the highest rate
-at which 95% of requests end within a limit, by bisection, with the same requests: for the planned
-paths, for all components in one deployment and for each in its own. Then the same instances of the
-plan serve requests that go to the shortest queue at every hop instead of along planned paths.
+follow the scaled rates of ServeGen's recorded multimodal day; the number of images in a request
+follows its histogram. The share of requests with images varies from none to all. The result is the
+highest rate at which 95% of requests end within a limit, found by bisection: for the planned paths,
+for all components in one deployment, and for each component in its own. All methods get the same
+requests. Last, the instances of the plan serve requests that go to the shortest queue at every hop
+instead of along planned paths.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Run = Callable[[list[GraphRequest]], Carried]
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A recorded day: rates per window relative to their mean, and the number of images per
-    request. images: (count, probability) of requests that have any; their mean is `mean_images`."""
+    request. images: (count, probability) for requests with images."""
 
     rates: tuple[float, ...]
     images: tuple[tuple[int, float], ...]
@@ -72,7 +73,7 @@ def load_shape(path: Path) -> Shape:
 def requests_at(
     shape: Shape, req_per_s: float, share: float, seconds: float, seed: int
 ) -> list[GraphRequest]:
-    """Poisson arrivals whose rate goes through the recorded day in `seconds`."""
+    """Poisson arrivals whose rate follows the recorded day, compressed into `seconds`."""
     random = np.random.default_rng(seed)
     counts = np.array([count for count, _ in shape.images])
     odds = np.array([p for _, p in shape.images])

@@ -3,14 +3,15 @@
     python -m loadtests.experiments.demystifying [--budgets 15,30,60] [--json OUT]
     python -m loadtests.experiments.demystifying --scale
 
-The first prints, for the availabilities of Table 4, the mixes of Table 5 and each budget, the
-requests/s of our plan for Llama-3-70B, and of plans without one of its decisions: one GPU type (the
-best of the six), a composition that spends the same on each type, one tensor-parallel size for all
-replicas (the best one), round robin over the replicas, and weights by speed alone, which ignore
-types. Rates are those of our performance model at the paper's nine types (it measured on rented
-GPUs), prices those of Table 1. As in the paper, homogeneous fleets are not limited by availability.
-The paper has no SLO, so limits are set far out here. The second compares our one MIP with the
-paper's bisection on makespans.
+The first command covers the availabilities of Table 4, the mixes of Table 5 and each budget. It
+prints requests/s of our plan for Llama-3-70B, and of plans without one of its decisions: one GPU
+type (the best of the six), a composition that spends the same on each GPU type, one tensor-parallel
+size for all replicas (the best one), round robin over the replicas, and weights by speed alone,
+which ignore request types. Rates for the paper's nine request types are those of our performance
+model (the paper measured on rented GPUs); prices are those of Table 1. As in the paper,
+availability does not limit homogeneous fleets. The paper has no SLO, so the limits here are too
+loose to have an effect. The second command compares our one MIP with the paper's bisection on
+makespans.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ AVAILABLE = (
     (32, 16, 8, 8, 32, 8),
     (24, 24, 24, 16, 4, 8),
 )
-# Table 5, per cent of the nine types; types in the order of Figure 4: by input, then by output.
+# Table 5: shares of the nine request types in per cent, ordered by input, then output (Figure 4).
 MIXES = (
     (33, 7, 8, 7, 27, 6, 6, 3, 3),
     (22, 5, 5, 21, 5, 5, 19, 6, 12),
@@ -64,7 +65,7 @@ MODELS = {"70b": "meta-llama/Llama-3.3-70B-Instruct", "8b": "meta-llama/Llama-3.
 
 
 def cluster_of(available: tuple[int, ...], mix: tuple[int, ...], *models: str) -> Cluster:
-    """One region with `available` GPUs of each type, a node being one machine of up to eight."""
+    """One region with `available` GPUs of each type. A node is one machine of up to eight GPUs."""
     pools = tuple(
         Pool("cloud", name.lower(), catalog.gpu(name), 1, 0, Market.ON_DEMAND, price)
         for name, price in zip(GPUS, PRICES, strict=True)
@@ -93,13 +94,14 @@ def cluster_of(available: tuple[int, ...], mix: tuple[int, ...], *models: str) -
 
 
 def arrays_of(cluster: Cluster, rates: Mapping[str, float], profile: Profile) -> MixProblem:
-    """The arrays of these requests/s by model."""
+    """The optimization problem for `rates` in requests/s by model, as arrays."""
     demands = {m: Demand(m, rate, cluster.service(m).lengths) for m, rate in rates.items()}
     return budget_arrays(make_problem(cluster, demands, profile)).mix
 
 
 def per_gpu(arrays: MixProblem, available: tuple[int, ...], budget: float) -> MixProblem:
-    """The paper's clouds rent single GPUs: `available` of each type, each at its own price."""
+    """`arrays` for clouds that rent single GPUs, as in the paper: `available` of each type, at its
+    price."""
     return replace(
         arrays,
         node_gpus=np.ones(len(GPUS)),
@@ -111,7 +113,7 @@ def per_gpu(arrays: MixProblem, available: tuple[int, ...], budget: float) -> Mi
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Requests/s of one case, ours and without each decision."""
+    """Requests/s of one case: with our plan, and without each of its decisions."""
 
     available: int
     mix: int
@@ -143,14 +145,15 @@ def _multiple(mix: Mix | Unfound | None) -> float:
 
 
 def _on(arrays: MixProblem, kind: int, budget: float) -> float:
-    """Plan with one GPU type, as many of it as the budget buys."""
+    """Plan with one GPU type, with as many GPUs as the budget buys."""
     most = np.zeros(len(GPUS))
     most[kind] = np.floor(budget / PRICES[kind])
     return _multiple(most_work(replace(arrays, node_max=most), seconds=20.0, gap=1e-3))
 
 
 def _blind(arrays: MixProblem, copies: Ints) -> float:
-    """Spread every type by the same weights: each replica's speed on the whole mix."""
+    """Distribute every request type by the same weights: the speed of each replica on the whole
+    mix."""
     rates = np.zeros((len(arrays.busy), len(arrays.work)))
     config = arrays.busy.argmax(axis=0)
     rates[config, arrays.type_of] = 1.0 / arrays.busy.max(axis=0)
@@ -163,7 +166,7 @@ def _blind(arrays: MixProblem, copies: Ints) -> float:
 
 
 def _even_composition(arrays: MixProblem, available: tuple[int, ...], budget: float) -> float:
-    """Spend the same on each type, as far as it is available."""
+    """Plan with the same spending on each GPU type, as far as the type is available."""
     share = budget / len(GPUS)
     most = np.minimum(np.floor(share / np.array(PRICES)), available)
     return _multiple(most_work(replace(arrays, node_max=most.astype(float)), 20.0, 1e-3))
@@ -210,7 +213,8 @@ def _more_or_less(change: float) -> str:
 
 
 def scale(json_to: str) -> None:
-    """6 GPU types, 64 GPUs, 9 types, 2 models: CPU seconds of our MIP and of the bisection."""
+    """Compare CPU seconds of our MIP and of the bisection: 6 GPU types, 64 GPUs, 9 request types, 2
+    models."""
     profile = default_profile()
     available = (12, 12, 10, 10, 10, 10)
     cluster = cluster_of(available, MIXES[1], "8b", "70b")
@@ -237,7 +241,7 @@ def scale(json_to: str) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--budgets", default="15,30,60", help="USD/h, comma-separated")
     parser.add_argument("--scale", action="store_true", help="time the solvers instead")

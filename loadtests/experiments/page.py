@@ -56,7 +56,7 @@ def bar_chart(groups: Sequence[str], series: Mapping[str, Sequence[float]], y_la
 
 
 def standalone(svg: str) -> str:
-    """Return a chart of ours as the text of an SVG file."""
+    """Return the chart `svg` as the text of an SVG file."""
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
     return svg.replace("<svg ", head, 1).replace(">", ">" + _STYLE, 1) + "\n"
 

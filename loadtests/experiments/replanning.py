@@ -2,19 +2,20 @@
 
     python -m loadtests.experiments.replanning [--budget 30] [--model 8b] [--seed 1] [--json OUT]
 
-The very controller and planner in the simulator, in virtual time, in budget mode: the paper's nine
-types in its mix 2 (Table 5), GPUs of its Table 4 on nodes of four. Two events, each in a run that
-plans again and in one whose planner is away from then on:
+The product's controller and planner run in the simulator, in virtual time and in budget mode, with
+the paper's nine request types in its mix 2 (Table 5) and GPUs of its Table 4 on nodes of four. Each
+of two events is simulated twice: with a planner that plans again, and with one that is unavailable
+from the event on.
 
-    workload   90% of the requests have the short output from one moment on
-    GPU drop   a node of four H100 is gone
+    workload   from the event on, 90% of the requests have the short output
+    GPU drop   a node of four H100 is lost
 
-The offered load is the throughput of the best plan for the present mix (after a drop: as before it;
-after the shift a quarter more, because the simulated engines are faster than planned). The printed
-throughput counts requests that waited for at most a minute; the share in brackets is that of the
-worst-served type, because a plan that starves a type does not serve the mix.
-The paper measured rented GPUs and has no SLO (limits are set far out here); our rates are those of
-the performance model, so only the changes are comparable.
+The offered load is the throughput of the best plan for the present mix. The drop leaves it
+unchanged; the shift adds a quarter, because the simulated engines are faster than planned. The
+printed throughput counts requests that waited for at most a minute. The share in brackets is that
+of the worst-served request type, because a plan that starves a type does not serve the mix. The
+paper measured rented GPUs and has no SLO (the limits here are too loose to have an effect); our
+rates are those of the performance model, so only the changes are comparable.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _NONE = Assignment("none", "none", 0, 0, 0)
 @dataclass(frozen=True, slots=True)
 class Row:
     """Requests/s served before the event, after it, and after planning again, each with the share
-    of the worst-served type. offered: after the event."""
+    of the worst-served request type. offered: requests/s offered after the event."""
 
     event: str
     offered: float
@@ -78,7 +79,7 @@ class Row:
 
 
 def mix_of(weights: Sequence[float]) -> tuple[float, ...]:
-    """Shares of the nine types."""
+    """Shares of the nine request types."""
     return tuple(weight / sum(weights) for weight in weights)
 
 
@@ -152,8 +153,8 @@ def arrivals(
 
 
 def served(calls: Sequence[Call], from_s: float, to_s: float) -> tuple[float, float]:
-    """(requests/s served of the arrivals in this period, the least share of a type). A type with
-    fewer than a hundred requests is not judged alone."""
+    """(requests/s, the smallest served share of a request type) of the arrivals in this period. The
+    smallest share excludes types with fewer than a hundred requests."""
     came: dict[tuple[int, int], list[int]] = {}
     for call in calls:
         if from_s <= call.arrival_ms / 1000.0 - LEAD_S < to_s:
@@ -167,7 +168,7 @@ def served(calls: Sequence[Call], from_s: float, to_s: float) -> tuple[float, fl
 def run(
     event: str, cluster: Cluster, offered: float, replans: bool, seed: int
 ) -> tuple[tuple[float, float], tuple[float, float], int]:
-    """(before, after, full plans asked for after the event) of one run."""
+    """(result before, result after, number of full plans requested after the event) of one run."""
     service = cluster.services[0]
     at_s = LEAD_S + EVENT_S
     script: list[ScriptEvent] = [] if replans else [PlannerDown(at_s - 1.0, LEAD_S + END_S)]
@@ -198,7 +199,7 @@ def run(
 
 
 def table(model: str, budget: float, seed: int) -> list[Row]:
-    """Both events."""
+    """The rows of both events."""
     plain = cluster_of(model, budget, 1.0)
     rate = planned_req_per_s(plain, BEFORE)
     cluster = cluster_of(model, budget, rate)
@@ -213,7 +214,7 @@ def table(model: str, budget: float, seed: int) -> list[Row]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--budget", type=float, default=30.0, help="USD/h")
     parser.add_argument("--model", default="70b", choices=list(MODELS))

@@ -1,4 +1,4 @@
-"""Promises that hold in every run: the lines of the table that a simulation can check.
+"""Promises that must hold in every run: the lines of the table that a simulation can check.
 
 Each check compares the true state of nodes and processes, and every tick of the leader, with a
 promise. Checks are counted, so that a report shows how often each promise was tested.
@@ -35,7 +35,7 @@ _LEAVING = (Life.UNROUTED, Life.DRAINING)
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A broken promise. line: its line of the table."""
+    """A broken promise. line: its line in the table of promises."""
 
     line: str
     at_s: float
@@ -118,7 +118,8 @@ class Promises:
         return 0.0 if gap is None else self._world.now_s - gap
 
     def _since(self, kind: str, model: str) -> float | None:
-        """Return the second at which a fault of `kind` began to hit `model`; None without one."""
+        """Return the second at which a fault of `kind` began to hit `model`; None if there is no
+        such fault."""
         for fault in self._world.active.get(kind, []):
             everything = kind == "telemetry gap" and fault.pick < 0.3
             if everything or model_of(self._world, fault) == model:
@@ -126,7 +127,7 @@ class Promises:
         return None
 
     def _budgets(self, done: TickResult) -> None:
-        """Check lines 6 and 20: how many groups leave at a time, and how many stay."""
+        """Check lines 6 and 20: how many groups of a model leave at a time, and how many stay."""
         before = {group.name: group for group in done.before.groups}
         for group in done.after.groups:
             was = before.get(group.name)
@@ -179,7 +180,7 @@ class Promises:
             self._hold("15", known, f"{pool} is believed to cost {price.usd_per_h}")
 
     def _solver(self, controller: Controller, done: TickResult) -> None:
-        """Check lines 18 and 23: a missing answer changes nothing; full plans keep to their
+        """Check lines 18 and 23: a missing answer changes nothing; full plans do not exceed their
         rate."""
         answers = done.observation.answers
         if answers and all(answer.outcome is Outcome.NONE for answer in answers):
@@ -194,7 +195,7 @@ class Promises:
                 self._hold("23", recent <= MOST, f"{recent} full plans within a minute")
 
     def _silence(self, controller: Controller, done: TickResult) -> None:
-        """Check lines 1 and 17: a gap is marked, and no node that reports is taken for lost."""
+        """Check lines 1 and 17: a telemetry gap is marked, and no reporting node counts as lost."""
         term_s = (done.now_ms - done.after.started_ms) / 1000.0
         for model, state in done.after.models.items():
             if self._gap_s(model) > _WAY_S + 1.0 and term_s > _WAY_S:
@@ -249,7 +250,7 @@ class Promises:
                 self._in_force.pop(node.name, None)
 
     def _leaders(self) -> None:
-        """Check line 11: never two leaders, and one soon."""
+        """Check line 11: there is at most one leader, and a new leader follows soon."""
         world = self._world
         leading = [c.name for c in world.controllers.values() if c.leads]
         self._hold("11", len(leading) <= 1, f"{' and '.join(leading)} lead at the same time")
@@ -269,7 +270,8 @@ class Promises:
         self._hold("11", quiet_s <= _TAKEOVER_S, f"no decision for {quiet_s:.0f} s")
 
     def _clocks(self) -> None:
-        """Check line 16: no window is ahead of its controller, at any time stamp of the records."""
+        """Check line 16: no window is ahead of its controller's clock, whatever time stamps records
+        have."""
         for controller in self._world.controllers.values():
             if controller.stopped:
                 continue
@@ -355,7 +357,7 @@ class Promises:
                 )
 
     def _hold(self, line: str, good: bool, what: str) -> None:
-        """Count a check, and record a failure once, so that a broken promise does not fill the
+        """Count a check. Record each broken promise only once, so that it does not fill the
         report."""
         self.checked[line] += 1
         if not good and (line, what) not in self._told:

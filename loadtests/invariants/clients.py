@@ -18,7 +18,7 @@ _POLL_S = 0.1
 
 
 class SimProducer:
-    """A plain producer, as the seat uses."""
+    """A plain producer, as the controller's seat uses it."""
 
     def __init__(self, log: Log, link: Link) -> None:
         self._log = log
@@ -30,8 +30,8 @@ class SimProducer:
 
 
 async def written(log: Log, link: Link, name: str, value: bytes, key: bytes | None) -> Any:
-    """Write a record; returns it as the broker took it. Raises KafkaConnectionError if the broker
-    does not acknowledge it; the record may exist all the same."""
+    """Write a record; returns it as the broker stored it. Raises KafkaConnectionError if the broker
+    does not acknowledge the record; the broker may have stored it nevertheless."""
     await asyncio.sleep(link.delay_s())
     if link.cut or log.away:
         await asyncio.sleep(1.0)

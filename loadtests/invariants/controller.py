@@ -50,8 +50,8 @@ KEYS = Keys(cluster="simulation" * 4)
 
 @dataclass(slots=True)
 class SimSolver:
-    """Answers with the real planner after a delay. away: each request gets, two seconds later, the
-    answer that the solver is away."""
+    """Answers with the real planner after a delay. away: the solver is unavailable, and each
+    request gets that answer, two seconds later."""
 
     process: Process
     rng: random.Random
@@ -85,7 +85,7 @@ class SimSolver:
 
 
 class Controller:
-    """One life of a controller on host `name`. wall_skew_ms: error of that host's clock."""
+    """One process of the controller on host `name`. wall_skew_ms: error of that host's clock."""
 
     def __init__(
         self,

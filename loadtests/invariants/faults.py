@@ -1,6 +1,6 @@
 """Faults: how each kind changes a world when it begins and when it ends.
 
-One function of each kind; a new kind is a function and its name in `scenario.KINDS`.
+Each kind has one function. A new kind needs a function and its name in `scenario.KINDS`.
 """
 
 from __future__ import annotations
@@ -263,9 +263,9 @@ def _extreme(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
-    """Write a former leader's empty assignments under every key again."""
+    """Write an empty assignment with a former leader's token for every node."""
     if not begins or world.log.away or world.log.transactional:
-        return  # the broker fences it
+        return  # the broker refuses a former leader's writes
     for node in world.nodes.values():
         found = node.state.assignment
         if found is not None and found.leader_token > 1:

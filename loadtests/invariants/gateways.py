@@ -1,7 +1,7 @@
 """Gateways of the simulation: the real route table, with a fluid in place of single requests.
 
-The requests of a second are spread over the capacity that the routes in force reach. The rest
-waits, and latency and attainment follow from the wait.
+The requests of a second are spread over the capacity that the present routes reach. Requests beyond
+that capacity wait; their wait determines latency and attainment.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ class Front:
 
 
 class Gateway:
-    """One gateway. dropped: models whose telemetry is lost ("*": all); zero: models that are always
-    reported as idle; strained: models that miss their SLO with a rising latency, and since when;
-    off_ms: error of the gateway's estimate of record ages. told: reported requests of each model,
-    by second of the event, for the checks."""
+    """One gateway.
+
+    dropped: models whose telemetry is lost ("*": all). zero: models that are always reported as
+    idle. strained: models that miss their SLO with a rising latency, each with the second since
+    when. off_ms: error of the gateway's estimate of record ages. told: reported requests by model
+    and second of the event, for the checks.
+    """
 
     def __init__(self, name: str, log: Log, link: Link, rng: random.Random) -> None:
         self.name, self.link = name, link
@@ -66,7 +69,7 @@ class Gateway:
         self._life += 1
 
     def restart(self) -> None:
-        """Restart: only the contents of the topics remain known."""
+        """Restart without any state except the contents of the topics."""
         self.up = True
         self._begin()
 
@@ -158,7 +161,7 @@ class Gateway:
         now_ms = T0 + int(now_s * 1000)
         while self._pending and not (self.link.cut or self._log.away):
             if self._rng.random() < self.link.lost:
-                return  # sent again later, with the rest
+                return  # the record is sent again later
             record = self._pending.popleft()
             age_ms = max(0, now_ms - record.end_ms + self.off_ms)
             value = encode(replace(record, age_ms=age_ms))

@@ -65,10 +65,10 @@ class Log:
 
 @dataclass(slots=True)
 class Link:
-    """Connection of one process to the broker. cut: no connection; slow_s: added to every delay;
-    again: share of reads that go back and read up to 100 records a second time; copies: share of
-    its writes that are written twice; lost, unheard: shares of writes that never arrive, or whose
-    acknowledgement does not."""
+    """Connection of one process to the broker. cut: no connection. slow_s: added to every delay.
+    again: share of reads that go back by up to 100 records. copies: share of writes that are stored
+    twice. lost: share of writes that never arrive. unheard: share of writes whose acknowledgement
+    never arrives."""
 
     rng: random.Random
     cut: bool = False
@@ -84,7 +84,7 @@ class Link:
 
 
 class Reader:
-    """Reader of some topics in one process. only: the keys that it reads."""
+    """Reader of some topics in one process. only: whether to read a key."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Reader:
         return all(at >= len(self._log.parts[place]) for place, at in self._next.items())
 
     def skip_to(self, since_s: float) -> None:
-        """Begin with the records of `since_s`."""
+        """Skip the records before `since_s`."""
         for place in self._next:
             part = self._log.parts[place]
             self._next[place] = next((e.offset for e in part if e.at_s >= since_s), len(part))

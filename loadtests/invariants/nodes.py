@@ -1,5 +1,4 @@
-"""A node of the simulation: the executor's real reconciler with processes that consist only of
-times.
+"""A simulated node: the executor's real reconciler, and engine processes that are only times.
 
 The checks before an executor acts are the real ones: signature, node, a leader token with a claim,
 and a (token, generation) that never falls.
@@ -34,13 +33,13 @@ _RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
 
 
 class Vouched:
-    """Leader tokens in the topic `leadership`, and signed records that wait for one."""
+    """Leader tokens in the topic `leadership`, and signed records that wait for their token."""
 
     def __init__(self) -> None:
         self.highest = 0
 
     def heard(self, record: Leadership, offset: int) -> None:
-        """Take one record of the topic."""
+        """Process one record of the topic."""
         self.highest = max(self.highest, token_of(record, offset))
 
 
@@ -56,14 +55,14 @@ class EngineProcess:
     in_flight: int = 0
 
     def serves(self, now_s: float) -> bool:
-        """Whether it answers requests."""
+        """Whether the process answers requests at `now_s`."""
         return self.ready_s <= now_s < self.ends_s
 
 
 class Node:
-    """One node. wall_skew_ms: error of its clock. cut: from the broker; stuck: launched processes
-    never become ready; fails: launched processes end soon; held: instances that never run out of
-    requests. launches: per instance, how often a process was started for it."""
+    """One node. wall_skew_ms: error of its clock. stuck: launched processes never become ready.
+    fails: launched processes end soon. launches: per instance, how often a process was started for
+    it."""
 
     def __init__(
         self, name: str, pool: str, gpus: int, log: Log, link: Link, start_s: Callable[[], float],
@@ -93,7 +92,7 @@ class Node:
         self._orders = Reader(self._log, self.link, ("assignments",), lambda key: key == self.name)
 
     def restart_executor(self) -> None:
-        """Restart the executor from its state folder; engines were not interrupted."""
+        """Restart the executor from its state folder. Its engines kept running meanwhile."""
         self.executor_up = True
         self._vouched, self._waiting = Vouched(), {}
         self._follow()
@@ -112,7 +111,7 @@ class Node:
         self.restart_executor()
 
     def step(self, now_s: float) -> None:
-        """Read, reconcile, act, report."""
+        """Read assignments, reconcile, act, and report."""
         if not (self.up and self.executor_up):
             return
         now_ms = self._now_ms(now_s)
@@ -201,7 +200,7 @@ class Node:
         if now_s - self._told_s < every_s and (news == self._shown or now_s - self._told_s < 0.2):
             return
         if self.link.cut or self._log.away or self._rng.random() < self.link.lost:
-            return  # sent again at the next step
+            return  # the status is sent at the next step
         self._told_s, self._shown = now_s, news
         status = Status(
             self.name, self.pool, f"executor-{self.name}", generation, now_ms, instances,

@@ -54,7 +54,7 @@ class Load:
     after: float
 
     def rate(self, now_s: float) -> float:
-        """Requests/s at a second."""
+        """Requests/s at `now_s`."""
         if now_s < self.at_s:
             return self.base
         return self.base * (self.factor if now_s < self.until_s else self.after)
@@ -77,8 +77,8 @@ class Scenario:
 
 
 def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
-    """Return the scenario of `seed`, the same on every machine. kinds: of faults, in place of drawn
-    ones, each as often as it is named; their times are drawn."""
+    """Return the scenario of `seed`, which is equal on every machine. kinds: faults to use instead
+    of drawn ones, each as often as it is listed; their times are drawn."""
     rng = random.Random(f"shoal invariants {seed}")
     models = _MODELS[: rng.choice((1, 2, 2, 3))]
     l4, l40s = catalog.gpu("L4"), catalog.gpu("L40S")

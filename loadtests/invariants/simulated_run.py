@@ -129,11 +129,11 @@ class World:
         }
 
     def group_rate(self, group: RouteGroup) -> float:
-        """Requests/s of a combo, as the planner values it."""
+        """Requests/s of the combo of `group`, by the planner's estimate."""
         return self.rates.get(combo_id_of(group.group), 1.0)
 
     def loads_of(self, model: str) -> float:
-        """Requests/s of a model now."""
+        """Present requests/s of `model`."""
         return self.scenario.loads[model].rate(self.now_s)
 
     def publish(self, name: str, key: str, record: object) -> None:

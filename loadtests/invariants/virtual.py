@@ -1,7 +1,7 @@
 """A process of the control plane on a virtual clock: an asyncio loop that moves only on request.
 
 Each process has a loop of its own, so one can be stopped (SIGSTOP), continued later, or killed
-while the others run. Nothing sleeps: a wait ends when the world's time has come.
+while the others run. No process really sleeps: a wait ends when the virtual clock reaches its end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 
 class _NoSelector(selectors.BaseSelector):
-    """A selector that never waits; it records how long the loop would have waited. None: without
-    limit."""
+    """A selector that never waits. It calls `idle` with the seconds that the loop would wait, None
+    = without limit."""
 
     def __init__(self) -> None:
         self.idle: Callable[[float | None], None] = lambda _wait_s: None
@@ -49,7 +49,8 @@ class _Loop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def _idle(self, wait_s: float | None) -> None:
-        """Nothing is ready: move on to the next timer, or stop if that is not due yet."""
+        """Advance the clock to the next timer; stop the loop if that timer is due only after
+        `until_s`."""
         if wait_s is None or self.now_s + wait_s > self.until_s + 1e-9:
             self.now_s = max(self.now_s, self.until_s)
             self.stop()
@@ -58,8 +59,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class Process:
-    """One process: `main` runs whenever `run_until` moves its time on. failure: the error that
-    ended it."""
+    """One process: `main` runs whenever `run_until` advances the clock of the process."""
 
     def __init__(self, now_s: float) -> None:
         self._loop = _Loop()
@@ -69,7 +69,7 @@ class Process:
 
     @property
     def now_s(self) -> float:
-        """Present time of the process, within the span that it may run."""
+        """Present time on the clock of the process."""
         return self._loop.now_s
 
     def start(self, main: Coroutine[Any, Any, None]) -> None:
@@ -84,11 +84,12 @@ class Process:
             self._main.result()
 
     def sleep_until(self, now_s: float) -> None:
-        """Let time pass without running the process: it was stopped."""
+        """Advance the clock to `now_s` without running the process, as while it is stopped."""
         self._loop.now_s = max(self._loop.now_s, now_s)
 
     def kill(self) -> None:
-        """End the process. The caller cuts its link first, so that the end writes nothing."""
+        """End the process for good. The caller must cut its link first, so that it writes nothing
+        at its end."""
         self._loop.until_s = float("inf")
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:

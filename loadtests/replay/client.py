@@ -17,7 +17,8 @@ class BrokenAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Times in ms after the request was due; tokens as in the server's usage (0: no usage)."""
+    """Times in ms after the request was due. Token counts are those of the server's usage (0: no
+    usage)."""
 
     first_ms: float
     last_ms: float

@@ -5,8 +5,8 @@
 Requests are streamed in an open loop: every request goes out at its recorded time, whether or not
 others were answered, and latencies count from that time. Locust's own statistics get one row per
 model and kind: TTFT, TPOT and the whole request in ms, and `SLO`, whose failures are requests that
-missed it. Workers (--processes N, or --worker on other hosts) share the trace: the i-th of N takes
-every N-th request. At the end the load generator compares the requested and the sent rate.
+missed the SLO. Workers (--processes N, or --worker on other hosts) share the trace: the i-th of N
+takes every N-th request. At the end the load generator compares the requested and the sent rate.
 Latencies of a late generator are worthless, so the run then ends with exit code 3.
 """
 
@@ -64,7 +64,7 @@ def _options(parser: Any) -> None:
 
 
 class Driver:
-    """Sends one worker's share, and keeps its outcomes until they are reported."""
+    """Sends one worker's share of the requests, and keeps the outcomes until they are reported."""
 
     def __init__(self, environment: Any) -> None:
         self.environment = environment
@@ -141,8 +141,8 @@ def jobs_of(options: Any) -> tuple[list[Job], dict[str, Limits | None]]:
 
 @events.init.add_listener
 def _wire(environment: Any, **_: Any) -> None:
-    """Connect the parts: one process has the totals, the others drive; a single process does
-    both."""
+    """Connect the processes: the master keeps the totals and the workers send. A single process
+    does both."""
     runner = environment.runner
     if runner is None:
         return
@@ -193,10 +193,10 @@ def _drive(driver: Driver, runner: Any, index: int, workers: int, totals: Totals
     driver.run(index, workers)
     if isinstance(runner, LocalRunner):
         totals.add(driver.outcomes, driver.late)
-        gevent.sleep(2.5)  # the CSV files are written every second: the last state is in by then
+        gevent.sleep(2.5)  # CSV files are written every second: now they are complete
         _stop(runner)
     else:
-        gevent.sleep(4.0)  # a report goes to the master every 3 s: the last one is out by then
+        gevent.sleep(4.0)  # workers report every 3 s: the last report is sent by then
         runner.send_message("replay-done", {})
 
 
@@ -211,4 +211,4 @@ def _stop(runner: Any) -> None:
     if options.headless or options.autoquit >= 0:
         runner.quit()
     else:
-        runner.stop()  # the web page stays, with its charts and the report to download
+        runner.stop()  # keeps the web page with its charts and its report

@@ -1,4 +1,4 @@
-"""Report of a replay: per model the outcomes of its requests, and whether they left in time.
+"""Report of a replay: outcomes of requests by model, and whether requests were sent in time.
 
 Latencies are in ms of real time, from the due time of a request.
 """
@@ -54,11 +54,11 @@ class Totals:
         return _rate([job.at_ms / self._speed for job in self._jobs])
 
     def sent_req_per_s(self) -> float:
-        """Rate at which requests left."""
+        """Rate at which requests were sent."""
         return _rate(sorted(at / self._speed + ms for at, ms in self._late))
 
     def late_ms(self) -> float:
-        """p99 of how late requests left."""
+        """p99 of the delay with which requests were sent, in ms."""
         return quantile([ms for _, ms in self._late], 0.99) or 0.0
 
     def exit_code(self) -> int:
