@@ -39,7 +39,7 @@ def pool(
 
 
 def service(model: str = "chat", **changes: object) -> Service:
-    """A service in mode act with quick scale-in, to be loaded to 80%."""
+    """A service in mode act with quick scale-in; plans load its instances to 80%."""
     settings: dict[str, object] = {
         "utilization": 0.8,
         "model": model,
@@ -55,7 +55,7 @@ def service(model: str = "chat", **changes: object) -> Service:
 def combo(
     model: str, members: list[tuple[Phase, int, Pool, int, float]], start_s: float = 60.0
 ) -> Combo:
-    """A combo of (phase, GPUs, pool, count, requests/s of one)."""
+    """A combo; members: (phase, GPUs, pool, count, requests/s of one instance) of each phase."""
     rates: dict[Phase, float] = {}
     for phase, _, _, count, rate in members:
         rates[phase] = rates.get(phase, 0.0) + count * rate
@@ -81,7 +81,7 @@ Catalogue = dict[str, tuple[Combo, ...]]
 
 
 def simple(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -> tuple[Combo, ...]:
-    """One kind of combo: one GPU that holds `rate` requests/s."""
+    """A catalogue with one combo: one GPU that serves `rate` requests/s."""
     return (combo(model, [(AGGREGATED, 1, where, 1, rate)], start_s),)
 
 
@@ -93,8 +93,8 @@ def combos(*made: Combo) -> tuple[Combo, ...]:
 class Planner:
     """The real planner over a given catalogue, in place of the performance model's combos.
 
-    Prices are those of the cluster it is asked with. asked: every request, in order. broken:
-    urgencies that find no answer.
+    Prices are those of the cluster in the request. asked: every request, in order. broken:
+    urgencies whose answers contain no plan.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:

@@ -1,4 +1,4 @@
-"""How instances come up, fail and drain in the worlds of these tests."""
+"""How instances start, fail and drain in the simulated worlds of these tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from topics.fleet import DesiredInstance, InstanceState, ObservedInstance
 if TYPE_CHECKING:
     from tests.unit.decide.decide_world import World
 
-# An instance is reported each second and changes a few times in its life: its record is checked
-# when it is new.
+# An instance is reported each second but rarely changes: only a changed record is checked.
 _said = lru_cache(maxsize=4096)(ObservedInstance)
 
 

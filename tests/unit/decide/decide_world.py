@@ -1,6 +1,6 @@
 """A fleet in virtual time around the real `decide`: gateways, executors and a record of effects.
 
-Nothing sleeps; a tick is a function call. Faults are switches of the world.
+Nothing sleeps; a tick is a function call. Attributes of the world switch faults on.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ T0 = 1_700_000_000_000
 class World:
     """One controller, its gateways and executors, at 1 s per tick.
 
-    rate(model, t_s) -> arrivals/s. poisson: seeded noise, else exact counts. Switches: silent
-    gateways, zero models, slow (TTFT in ms), missing (share of requests that miss), failing pools,
-    nodes and instances, stuck pools (nothing there comes up), stubborn instances (they roll role
-    switches back), cut pools and nodes (no status),
-    reclaimed nodes (with when they are taken away, in ms),
-    longer (how many times the declared input tokens requests have),
-    unmanaged (servers that others started), lag_s (by topic, how far the controller is behind).
-    Urgent requests are answered in the next tick, full ones after `full_s` seconds.
+    rate(model, t_s) -> arrivals/s. poisson: arrivals with seeded noise; otherwise exact counts.
+    Switches: silent gateways, zero models, slow (TTFT in ms), missing (share of requests that miss
+    the SLO), failing pools, nodes and instances, stuck pools (no instance becomes ready), stubborn
+    instances (they roll role switches back), cut pools and nodes (no status), reclaimed nodes (with
+    the time of their end, in ms), longer (factor on the declared input tokens), unmanaged (number
+    of servers that Shoal did not start), lag_s (by topic, how far the controller is behind). Urgent
+    requests are answered in the next tick, full ones after `full_s` seconds.
     """
 
     cluster: Cluster
@@ -139,7 +138,7 @@ class World:
         return effects
 
     def restart_controller(self) -> None:
-        """The controller dies and comes back; windows are replayed, open questions are lost."""
+        """The controller dies and restarts: windows are replayed, pending requests are lost."""
         self.state = restore(
             self.cluster,
             dict(self.applied),
@@ -181,7 +180,7 @@ class World:
         return sum(group.weight for group in routes.groups) if routes else 0.0
 
     def assigned_count(self, model: str) -> int:
-        """Instances of `model` that nodes should run and not drain."""
+        """Instances of `model` that nodes should run without draining."""
         return sum(
             1
             for a in self.applied.values()
@@ -190,12 +189,12 @@ class World:
         )
 
     def requests(self, urgency: Urgency | None = None) -> list[PlanRequest]:
-        """All requests to the planner, answered or not."""
+        """All requests of `urgency` to the planner, answered or not."""
         found = [e.request for e in self.effects if isinstance(e, SolveRequested)]
         return [r for r in found if urgency is None or r.urgency is urgency]
 
     def runs(self, instance: str) -> bool:
-        """Whether its executor says that an instance serves, or finishes what it has."""
+        """Whether its executor reports that an instance serves or finishes its requests."""
         return any(
             i.instance == instance and i.state in (InstanceState.READY, InstanceState.DRAINING)
             for status in self.statuses.values()
@@ -203,7 +202,7 @@ class World:
         )
 
     def rented(self, pool_id: str) -> set[str]:
-        """Nodes of a pool that should run something."""
+        """Nodes of a pool that should run at least one instance."""
         return {n for n, a in self.applied.items() if a.pool == pool_id and a.instances}
 
     def _arrivals(self, model: str) -> int:
@@ -310,7 +309,7 @@ def world(
     catalogue: Catalogue | None = None,
     **switches: object,
 ) -> World:
-    """A world of one pool and one kind of combo (10 requests/s on one GPU), if not told more."""
+    """A world; by default with one pool and one kind of combo (10 requests/s on one GPU)."""
     where = pools or (pool(),)
     served = services or (service(),)
     made = catalogue or {s.model: simple(s.model, where[0]) for s in served}

@@ -1,4 +1,5 @@
-"""Answers of the planner: late, never, while another is pending, and after the fleet moved on."""
+"""Answers of the planner that are late, missing, or overtaken by another request or by a change of
+the fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def test_an_urgent_plan_is_answered_while_a_full_one_is_pending() -> None:
-    """A full solve of two minutes begins at t = 300; the step at 310 does not wait for it."""
+    """A full solve of two minutes begins at t = 300; the load step at t = 310 does not wait for
+    it."""
     w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,), full_s=120).run(315)
     assert Urgency.FULL in w.state.pending and w.assigned_count("chat") >= 2
     w.run(45)
@@ -29,7 +31,8 @@ def test_an_urgent_plan_is_answered_while_a_full_one_is_pending() -> None:
 
 
 def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None:
-    """The solver is restarted for 40 seconds amid a surge: asked every second, then answered."""
+    """The solver restarts for 40 seconds during a surge: the controller repeats its request every
+    second until an answer comes."""
     w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
     w.planner.broken.add(Urgency.URGENT)
     w.run(40)
@@ -42,8 +45,8 @@ def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None
 
 
 def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> None:
-    """INVARIANTS 18: the fleet stays the same, a decision states the failure, and it is requested
-    again."""
+    """INVARIANTS 18: the fleet stays the same, a decision states the failure, and the controller
+    requests another plan."""
     w = world(12.0, pools=(ONE,)).run(200)
     before = dict(w.applied)
     w.planner.broken.add(Urgency.FULL)
@@ -54,7 +57,7 @@ def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> N
 
 
 class Failing(Planner):
-    """A planner that never finds a plan; each answer names the urgency of its request."""
+    """A planner whose answers contain no plan; each answer names the urgency of its request."""
 
     def answer(self, request: PlanRequest, _: Cluster) -> PlanAnswer:
         return no_plan_answer(
@@ -74,7 +77,8 @@ def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
 
 
 def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
-    """Nothing can be had for 20 req/s; ten seconds later 200 are asked for, and again at once."""
+    """No capacity is available for 20 req/s. Ten seconds later demand is 200 req/s, and the
+    controller requests a plan at once."""
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 100 else 20.0 if t < 110 else 200.0, pools=(small,)).run(100)
     w.run(9)
@@ -85,8 +89,8 @@ def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
 
 
 def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
-    """While a full plan of two models is made, one of them grows: its part is left out, planned
-    again, and both have moved off the dear pool in the end."""
+    """One of two models grows while their full plan is made: its part is left out and planned
+    again. In the end both have left the expensive pool."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", nodes=40, per_node=1, usd=3.0)
     catalogue = {
         m: combos(combo(m, [(A, 1, near, 1, 10.0)]), combo(m, [(A, 1, far, 1, 10.0)]))
@@ -101,7 +105,7 @@ def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
     w.prices[near.id] = Price(near.id, 9.0, w.now_ms)
     w.run(22)
     grown = [d for d in w.of_kind("scale_out") if d.model == "chat"]
-    assert "is over" in grown[-1].reason  # its own, not that of the full plan
+    assert "is over" in grown[-1].reason  # the reason of the urgent plan, not of the full one
     left = [why for why in w.reasons.values() if ReasonCode.FLEET_CHANGED in codes_of(why)]
     assert len(left) == 1
     w.run(200)
@@ -109,7 +113,7 @@ def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
 
 
 def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
-    """The plan was made for 8 req/s; when it comes 27 arrive: nothing leaves."""
+    """The plan was made for 8 req/s, but 27 req/s arrive when it comes: no instance leaves."""
     w = world(lambda _m, t: 30.0 if t < 100 else 8.0, pools=(ONE,), full_s=60)
     while not any(ReasonCode.EXCESS in codes_of(why) for why in w.reasons.values()):
         w.run(1)
@@ -132,7 +136,7 @@ def test_an_answer_to_another_question_is_ignored() -> None:
 
 
 def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
-    """Moved for its price to a pool where nothing starts: capacity stays what it was."""
+    """No instance starts in the cheaper pool: the old instances keep the capacity unchanged."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -150,7 +154,7 @@ def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
 
 
 def test_decisions_state_every_reason_that_waited() -> None:
-    """Two triggers while a plan is made: one plan afterwards, whose decision states both."""
+    """Two triggers arrive while a plan is made: one plan follows, and its decision states both."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -158,7 +162,7 @@ def test_decisions_state_every_reason_that_waited() -> None:
         )
     }
     w = world(12.0, pools=(near, far), catalogue=catalogue, full_s=30).run(290)
-    w.run(15)  # the period's plan is being made
+    w.run(15)  # the periodic plan is being made
     w.alerts.append(Alert("f", "high-latency", "firing", 1))
     w.run(2)
     w.prices[near.id] = Price(near.id, 20.0, w.now_ms)
@@ -168,8 +172,8 @@ def test_decisions_state_every_reason_that_waited() -> None:
 
 
 def test_a_price_that_changes_little_changes_nothing() -> None:
-    """3.00 against 2.80 saves less than a change costs: the plan is requested and changes
-    nothing."""
+    """A price of 3.00 instead of 2.80 USD/h: a move would save less than it costs. The controller
+    requests the plan, and the fleet stays the same."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -196,8 +200,8 @@ def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
 
 
 def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
-    """Demand is served, but predicted latencies miss the SLO: decisions state this with the
-    figures, and not with each plan."""
+    """Demand is served, but predicted latencies miss the SLO: a decision states this with figures
+    every ten minutes, not with each plan."""
     late = tuple(replace(made, ttft_ms=1700.0, meets_slo=False) for made in simple("chat", ONE))
     w = world(5.0, pools=(ONE,), catalogue={"chat": late}).run(1300)
     said = w.of_kind("infeasible")
@@ -210,8 +214,9 @@ def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
 
 
 def test_a_ceiling_lowered_in_the_cooldown_buys_nothing_and_is_kept_after_it() -> None:
-    """Six instances run, two are enough, three are allowed, and the cool-down of an addition lasts.
-    A large node could hold the capacity of all six, but the demand does not need it."""
+    """Six instances run, two are enough, and the new limit is three during the cool-down of an
+    addition. A large node could replace the capacity of all six, but the demand does not need it.
+    """
     small, large = pool("small", per_node=1, usd=2.0), pool("large", per_node=1, usd=12.0)
     catalogue = {
         "chat": combos(

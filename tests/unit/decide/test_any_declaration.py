@@ -1,4 +1,5 @@
-"""Any order of declarations, controls and losses: a tick ends, and no GPU has two tenants."""
+"""Under any order of declarations, controls and losses each tick ends, and no GPU has two
+tenants."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def pools(random: random.Random) -> tuple[Pool, ...]:
 
 
 def declared(random: random.Random, model: str) -> Service:
-    """A service that may be declared."""
+    """A random service."""
     one = random.choice
     while True:
         try:
@@ -75,7 +76,7 @@ def declared(random: random.Random, model: str) -> Service:
 
 
 def anew(random: random.Random, before: Cluster) -> Cluster:
-    """Some services come, go or change; now and then the policy does."""
+    """`before` with some services added, removed or changed, and sometimes another policy."""
     known = {service.model: service for service in before.services}
     services = tuple(
         known[model] if model in known and random.random() < 0.4 else declared(random, model)
@@ -91,7 +92,7 @@ def anew(random: random.Random, before: Cluster) -> Cluster:
 
 
 def disturb(random: random.Random, w: World) -> None:
-    """Inject one random event of this moment."""
+    """Inject one random event into `w`."""
     ids, nodes = [pool.id for pool in w.cluster.pools], sorted(w.statuses)
     match random.choice(
         ["declare", "restart", "price", "nodes", "node", "say", "planner", "alert"]

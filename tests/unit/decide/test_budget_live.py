@@ -1,4 +1,4 @@
-"""Budget mode through the fold and the simulator.
+"""Budget mode through `decide` and the simulator.
 
 The controller carries out its plans, and plans again if the mix shifts or a node is lost.
 """
@@ -56,7 +56,8 @@ def cluster() -> Cluster:
 
 
 def arrivals(after: float, until_s: float = END_S) -> list[Arrival]:
-    """Poisson arrivals, 20% of them long, from SHIFT_S on `after` of them."""
+    """Poisson arrivals: 20% are long requests; from SHIFT_S on, the share of long requests is
+    `after`."""
     random = np.random.default_rng(7)
     times = np.sort(random.uniform(0.0, until_s, int(RATE * until_s)))
     return [
@@ -74,8 +75,8 @@ def shifted() -> Simulator:
 
 
 def test_what_is_served_is_what_was_planned_within_two_points(shifted: Simulator) -> None:
-    """The served share of each request type on each combo equals the planned one, until the
-    shift."""
+    """Until the shift, the served share of each request type on each combo equals the planned
+    share."""
     routes = shifted.routes["m"]
     assert {kind.name for kind in routes.types} == {"long", "chat"}
     last = Counter[tuple[str, str]]()
@@ -97,7 +98,7 @@ def test_a_shift_of_the_mix_plans_again_for_what_was_measured(shifted: Simulator
 
 
 def test_every_fleet_that_is_planned_keeps_the_budget(shifted: Simulator) -> None:
-    """During an exchange the budget pays for the old and the new instances, as with every plan."""
+    """During an exchange the budget covers the old and the new instances together."""
     for plan in shifted.timeline.plans:
         assert sum(target.usd_per_h for target in plan.targets) <= 6.0
 
@@ -111,7 +112,7 @@ def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: Si
 
 
 def test_a_lost_node_is_planned_around_and_explained() -> None:
-    """Its requests go to the others at once; the plan that follows replaces it."""
+    """Requests go to the other nodes at once; the next plan replaces the lost node."""
     world = Simulator(
         Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S), ControllerUnderTest()
     )

@@ -1,5 +1,5 @@
-"""Models of components through the fold and the simulator: cells and paths follow the mix of
-requests, their rate and the nodes that are there."""
+"""Component models through `decide` and the simulator: cells and paths follow the request mix, the
+rate and the available nodes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cluster() -> Cluster:
 
 
 def arrivals(steps: Sequence[tuple[float, float, float]]) -> list[Arrival]:
-    """Poisson arrivals; steps: (until, requests/s, share of photos)."""
+    """Poisson arrivals; steps: (end in s, requests/s, share of requests with photos)."""
     random, since, found = np.random.default_rng(3), 0.0, []
     for until, rate, photos in steps:
         times = np.sort(random.uniform(since, until, int(rate * (until - since))))
@@ -76,7 +76,7 @@ def started(
 
 @cache
 def shifted() -> Simulator:
-    """From 30% photos to 80% of them."""
+    """A run in which the share of requests with photos rises from 30% to 80%."""
     world = started([(CHANGE_S, RATE, PHOTOS), (END_S, RATE, 0.8)])
     world.run()
     return world

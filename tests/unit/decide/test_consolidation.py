@@ -1,4 +1,4 @@
-"""Groups on separate nodes move together, so that nodes can be given back."""
+"""Groups on separate nodes move to a shared node, and the empty node is returned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HIGH_S = 900
 
 
 def scaled_in(run_s: int = 3600, where: object = TWO, **changes: object) -> World:
-    """Two models fill a node each, then need half of it: each is left on a node of its own."""
+    """Two models fill one node each, then need half of it: each is left with half a node."""
     there = where if isinstance(where, type(TWO)) else TWO
     return world(
         lambda _m, t: 14.0 if t < HIGH_S else 5.0,
@@ -42,7 +42,7 @@ def test_two_half_empty_nodes_become_one_and_capacity_never_falls_below_demand()
 def test_a_move_says_what_it_frees_and_is_made_once() -> None:
     w = scaled_in()
     moves = [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
-    assert len(moves) <= 1  # none where scale-in had emptied a node by itself
+    assert len(moves) <= 1  # none if scale-in alone had emptied a node
     assert all(d.cost_delta_usd_per_h == -4.0 and d.change == () for d in moves)
 
 

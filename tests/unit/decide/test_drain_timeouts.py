@@ -1,4 +1,5 @@
-"""How long instances may take to finish their requests, and when that time is too short."""
+"""Drain time-outs: how long instances may take to finish their requests, and when that is too
+short."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def test_a_declared_time_out_is_what_nodes_are_told_and_too_short_a_one_is_a_dec
 
 
 def test_that_a_time_out_is_too_short_for_measured_lengths_is_said_until_it_is_changed() -> None:
-    """The declaration has short answers; measured answers are long."""
+    """The declared answers are short; the measured answers are long."""
     w = world(
         20.0,
         service(lengths=Lengths.expected(100.0, 50.0), max_len_tokens=16_384),

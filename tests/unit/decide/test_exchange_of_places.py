@@ -1,4 +1,4 @@
-"""A plan whose combos change places: no additional node is rented for the time in between."""
+"""A plan in which combos exchange places: no additional node is rented in the meantime."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CATALOGUE = {
 
 
 def stepped(mode: Mode = Mode.ACT) -> World:
-    """code and mini share a node. code doubles and gets another node at once; the best fleet has
-    both combos of code on the first node and mini on the other."""
+    """code and mini share a node. The load of code doubles, and code gets another node at once; the
+    best fleet has both combos of code on the first node and mini on the other."""
     return world(
         lambda model, t: (1.0 if t < 400 else 2.9) if model == "code" else 5.0,
         service("code"),
@@ -46,11 +46,11 @@ def test_what_has_no_place_yet_waits_until_the_other_has_left() -> None:
 
     w.run(1500, observe)
     assert [len(w.rented(p.id)) for p in (BIG, SPARE, LONE)] == [1, 0, 1]
-    assert most == 1  # never a second one for the time in between
+    assert most == 1  # never a second node during the exchange
     assert least >= 4.0 and w.ready("code") == 2
 
 
 def test_where_the_other_may_not_leave_nothing_waits_for_it_for_ever() -> None:
-    """mini only gets recommendations: its place stays taken, so plans avoid it."""
+    """mini is in mode recommend, so its place stays taken and plans avoid it."""
     w = stepped(Mode.RECOMMEND).run(1900)
     assert w.ready("code") == 2 and w.routed_req_per_s("code") >= 4.0

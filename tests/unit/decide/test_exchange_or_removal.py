@@ -49,13 +49,14 @@ def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode
 
 
 def test_an_exchange_that_leaves_about_the_same_waits_for_no_cool_down() -> None:
-    assert why(adds=1, removes=4) == ()  # 3.9 for 4.0: in a fleet of 8, 1% less
+    assert why(adds=1, removes=4) == ()  # 3.9 replaces 4.0 of 8.0 req/s: 1% less
     assert ReasonCode.COOLDOWN in why(adds=1, removes=6)
     assert ReasonCode.COOLDOWN in why(adds=0, removes=1)
 
 
 def test_an_exchange_that_leaves_a_little_less_takes_as_much_evidence_as_a_removal() -> None:
-    """A tenth less each time would soon be a removal; with no loss nothing need be seen."""
+    """Repeated exchanges that each lose a tenth would amount to a removal; an exchange without a
+    loss needs no evidence."""
     missed = replace(SEEN, local=stats(120, 120, attained=60))
     stale = replace(SEEN, local=stats(120, 120, age_ms=30_000))
     assert ReasonCode.SLO_STRAINED in why(adds=1, removes=4, demand=missed)
@@ -63,4 +64,4 @@ def test_an_exchange_that_leaves_a_little_less_takes_as_much_evidence_as_a_remov
     assert {ReasonCode.TELEMETRY_STALE, ReasonCode.NO_TELEMETRY} & {
         *why(adds=1, removes=4, demand=UNKNOWN_DEMAND)
     }
-    assert why(adds=1, removes=3, demand=UNKNOWN_DEMAND) == ()  # 3.9 for 3
+    assert why(adds=1, removes=3, demand=UNKNOWN_DEMAND) == ()  # 3.9 replaces 3.0 req/s

@@ -1,4 +1,4 @@
-"""The bill keeps to the budget at every moment, also while the fleet changes."""
+"""The bill stays within the budget at every moment, also during an exchange."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def bill_usd_per_h(w: World) -> float:
 
 
 def taking_turns(model: str, t: int) -> float:
-    """One model grows to where the other one was."""
+    """Arrivals/s: every 900 s one model rises to the high rate and the other falls to the low
+    rate."""
     high = (t // 900) % 2 == (0 if model == "a" else 1)
     return 34.0 if high else 5.0
 
 
 def test_the_bill_never_exceeds_the_budget_while_a_mix_changes() -> None:
-    """Both models at their highest would need 12 USD/h; each full plan packs them again."""
+    """Both models at their high rate would need 12 USD/h; each full plan places them again."""
     w = world(
         taking_turns,
         service("a"),
@@ -46,4 +47,4 @@ def test_the_bill_never_exceeds_the_budget_while_a_mix_changes() -> None:
 
     w.run(2600, observe)
     assert 8.0 <= highest <= BUDGET
-    assert w.routed_req_per_s("a") >= 34.0  # its turn again: the money went round
+    assert w.routed_req_per_s("a") >= 34.0  # a has the high rate and most of the budget again

@@ -31,15 +31,15 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def over_provisioned(**switches: object) -> World:
-    """38 req/s on five combos, each on a node of its own, then 4: excess from t = 300 on."""
+    """38 req/s on five combos, each on a separate node, then 4 req/s: excess from t = 300 on."""
     return world(lambda _m, t: 38.0 if t < 300 else 4.0, pools=(ONE,), **switches)
 
 
 def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
-    """The reference for all guards below: without a fault, scale-in does happen.
+    """The reference for all guards below: without a fault, scale-in happens.
 
-    What the oldest local window within `scale_in_after` still needs stays: the first leaves after
-    eight minutes of excess at the earliest, the last after ten and two more.
+    Capacity that the oldest local window within `scale_in_after` still needs stays: the first
+    instance leaves after eight minutes of excess at the earliest, the last after twelve.
     """
     w = over_provisioned().run(299)
     assert w.ready("chat") == 5
@@ -51,14 +51,14 @@ def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
 
 
 def test_what_a_paid_node_carries_costs_nothing_and_stays() -> None:
-    """Four combos on one node of four GPUs: to remove three of them would save nothing."""
+    """Four combos share one node of four GPUs: removing three of them would save nothing."""
     w = world(lambda _m, t: 30.0 if t < 300 else 4.0).run(1500)
     assert w.assigned_count("chat") == 4 and w.of_kind("scale_in") == []
 
 
 @pytest.mark.parametrize("gap_s", [10, 60, 600])
 def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: int) -> None:
-    """Gaps of 10, 60 and 600 s: NoData within 2 ticks, nothing is taken away in the gap."""
+    """Gaps of 10, 60 and 600 s: NoData within 2 ticks, and no instance leaves during the gap."""
     w = world(40.0).run(800)
     wanted = w.assigned_count("chat")
     w.silent.add("g1")
@@ -82,7 +82,8 @@ def test_a_gap_never_counts_as_idle() -> None:
 
 
 def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
-    """Exactly 0 while its peer is normal: held, until the gateway confirms the routes."""
+    """One gateway reports exactly 0 and its peer reports traffic: the zero does not count until the
+    gateway confirms the routes."""
     where = pool()
     both = (service("chat"), service("code"))
     catalogue = {m: simple(m, where) for m in ("chat", "code")}
@@ -97,7 +98,7 @@ def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
 
 
 def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
-    """The engines' own in-flight count speaks against a false zero."""
+    """The in-flight counts of the engines contradict a false zero."""
     w = world(40.0).run(400)
     w.zero.add("chat")
     w.busy.add("chat")
@@ -106,7 +107,7 @@ def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
 
 
 def test_rising_latency_forbids_scale_in() -> None:
-    """Low utilisation, yet TTFT climbs: nothing is taken away while it does."""
+    """Utilisation is low, but TTFT rises: no instance leaves meanwhile."""
     w = over_provisioned().run(450)
 
     def climb(w: World) -> None:
@@ -114,29 +115,31 @@ def test_rising_latency_forbids_scale_in() -> None:
         w.ttft_ms["chat"] = min(w.ttft_ms["chat"], 990.0)
 
     w.run(480, climb)
-    assert w.state.models["chat"].target_req_per_s < 20.0  # the excess itself is believed
+    assert w.state.models["chat"].target_req_per_s < 20.0  # the target follows the excess
     assert w.of_kind("scale_in") == []
 
 
 def test_a_missed_slo_forbids_scale_in() -> None:
-    """One request in four misses at a percentile of 95: nothing is taken away."""
+    """One request in four misses its SLO at a percentile of 95: no instance leaves."""
     w = over_provisioned(missing={"chat": 0.25}).run(1500)
     assert w.of_kind("scale_in") == []
 
 
 def test_misses_of_a_surge_that_is_over_do_not_start_the_period_again() -> None:
-    """Excess from t = 300 on, misses until t = 1000: down once the window is clean of them."""
+    """Excess from t = 300 on, misses until t = 1000: scale-in begins once the window contains no
+    misses."""
     w = over_provisioned(missing={"chat": 0.25}).run(1000)
     assert w.of_kind("scale_in") == []
     w.missing.clear()
     w.run(500)
     first = w.of_kind("scale_in")[0]
-    assert first.at_ms - T0 < 1_000_000 + 120_000 + 302_000  # a window, and a period at most
+    assert first.at_ms - T0 < 1_000_000 + 120_000 + 302_000  # at most a window and a period later
     assert w.ready("chat") == 1
 
 
 def test_a_cold_controller_takes_nothing_away_before_it_has_seen_the_whole_time() -> None:
-    """Restarted amid excess: the first scale-in comes after `scale_in_after` of its own."""
+    """Restart during excess: the first scale-in comes after the new controller has observed excess
+    for `scale_in_after`."""
     w = over_provisioned().run(600)
     w.restart_controller()
     restarted = w.now_ms
@@ -146,7 +149,7 @@ def test_a_cold_controller_takes_nothing_away_before_it_has_seen_the_whole_time(
 
 
 def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
-    """Windows could not be replayed either: nothing is known of the time before."""
+    """The windows could not be replayed, so the controller has no data from before the restart."""
     w = over_provisioned().run(900)
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]
@@ -156,7 +159,7 @@ def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
 
 def test_of_what_is_needed_nothing_leaves_and_what_is_surplus_is_gone_soon() -> None:
     """Load falls to 10% for ten minutes: the remaining capacity covers the planned demand at every
-    moment. The other 90% leave within two minutes of the decision, not a tenth at a time."""
+    moment. The surplus 90% leaves within two minutes of the decision, not in steps of a tenth."""
     w = world(lambda _m, t: 150.0 if t < 300 else 15.0, pools=(ONE,)).run(299)
     assert w.ready("chat") >= 18
 
@@ -177,8 +180,8 @@ def test_of_what_is_needed_nothing_leaves_and_what_is_surplus_is_gone_soon() -> 
 
 
 def test_without_present_evidence_removals_keep_to_the_disruption_budget() -> None:
-    """A freeze begins with the decision. At most a fifth of the ready instances leave at a time
-    among those that already retire, although the target fell."""
+    """A freeze begins with the decision. The target fell, but of the instances that already retire
+    at most a fifth of the ready instances leave at a time."""
     w = world(
         lambda _m, t: 150.0 if t < 300 else 15.0, service(max_disruption=0.2), pools=(ONE,)
     ).run(900)
@@ -196,9 +199,9 @@ def test_without_present_evidence_removals_keep_to_the_disruption_budget() -> No
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
-    """From the burst's first second to the request: at most 3 s in 19 of 20 seeds (5 s where more
-    than the mean was planned for); instances are assigned as soon as the answer is there, in this
-    world with the next tick."""
+    """The plan is requested at most 3 s after the burst's first second for 19 of 20 seeds (5 s if
+    more than the mean was planned). Instances are assigned as soon as the answer arrives, here in
+    the next tick."""
     delays_s = []
     for seed in range(20):
         where = pool(nodes=100)
@@ -220,7 +223,7 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
 
 
 def test_every_message_a_hundred_times_changes_nothing() -> None:
-    """Telemetry delivered 100 times over: the same decisions as delivered once."""
+    """Telemetry that is delivered 100 times leads to the decisions of a single delivery."""
     once = over_provisioned(copies=1).run(450)
     often = over_provisioned(copies=100).run(450)
     assert once.decisions == often.decisions and once.applied == often.applied
@@ -238,7 +241,8 @@ def test_capacity_never_falls_below_demand_during_scale_in() -> None:
 
 
 def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
-    """Routes without it first; drain true only once the gateway applies them or time is up."""
+    """Routes omit the instance first; `drain` becomes true once the gateway applies them or the
+    time limit ends."""
     w = over_provisioned().run(700)
     drained: list[tuple[int, int]] = []
 
@@ -257,7 +261,7 @@ def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
 
 
 def test_prefill_and_decode_are_routed_together_and_reach_zero_together() -> None:
-    """A pair is routed only whole enough to serve, and leaves as one."""
+    """A pair is routed only if both phases serve, and both phases leave together."""
     where = pool(market=Market.OWNED, nodes=2, per_node=8)
     pair = combo("chat", [(PREFILL, 1, where, 1, 12.0), (DECODE, 2, where, 2, 6.0)])
     served = service(min_instances=0)
@@ -279,14 +283,14 @@ def test_prefill_and_decode_are_routed_together_and_reach_zero_together() -> Non
 
 
 def test_with_all_metrics_gone_the_floor_is_still_enforced() -> None:
-    """No telemetry from the start: min instances run all the same."""
+    """No telemetry arrives from the start: the minimum number of instances runs nevertheless."""
     w = world(5.0, service(min_instances=3), silent={"g1"}).run(100)
     assert w.ready("chat") == 3
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_steady_noisy_load_hardly_ever_turns_the_fleet_around(seed: int) -> None:
-    """Rate noise of CV 0.3 in 10 s steps on 40 requests/s: at most one reversal in an hour."""
+    """40 requests/s with rate noise of CV 0.3 in 10 s steps: at most one reversal in an hour."""
     noise = random.Random(seed)
     steps = [max(0.0, noise.gauss(40.0, 12.0)) for _ in range(400)]
     w = world(lambda _m, t: steps[t // 10], pools=(pool(nodes=20),), seed=seed).run(3900)
@@ -295,7 +299,8 @@ def test_steady_noisy_load_hardly_ever_turns_the_fleet_around(seed: int) -> None
 
 
 def test_records_that_arrive_late_and_out_of_order_give_the_same_end() -> None:
-    """Telemetry in fives, each five in reverse: the fleet ends where it does in order."""
+    """Telemetry arrives in batches of five, each in reverse order: the fleet ends as with ordered
+    records."""
     straight = world(lambda _m, t: 5.0 if t < 300 else 30.0).run(900)
     mixed = world(lambda _m, t: 5.0 if t < 300 else 30.0)
     add, held = mixed.windows.add, []

@@ -1,4 +1,4 @@
-"""The first minutes, the declared workload, and what windows know better than it."""
+"""The first minutes: the declared workload counts until the windows have enough evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
-    """30 req/s declared: four of 10 (30 / 0.8 = 37.5) are ordered with the first answer."""
+    """30 req/s declared: the first answer starts four instances of 10 req/s (30 / 0.8 = 37.5)."""
     w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
     assert w.assigned_count("chat") == 4
     assert ReasonCode.DECLARED in w.decisions[0].codes
@@ -26,7 +26,8 @@ def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
 
 
 def test_a_declared_workload_holds_until_windows_know_better() -> None:
-    """30 declared, 5 arrive: all four stay until the excess has lasted, then one is left."""
+    """30 req/s are declared and 5 arrive: all four instances stay until the excess has lasted long
+    enough, then one is left."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(600)
     assert w.ready("chat") == 4 and w.state.models["chat"].rate_observed
     w.run(180)
@@ -34,8 +35,9 @@ def test_a_declared_workload_holds_until_windows_know_better() -> None:
 
 
 def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
-    """30 declared, nothing for 500 s, then 5: all four stay until 5 has lasted `scale_in_after`
-    (600 s), not two minutes after the first request."""
+    """30 req/s declared, no request for 500 s, then 5 req/s: all four instances stay until 5 req/s
+    have lasted for `scale_in_after` (600 s). They do not leave two minutes after the first request.
+    """
     w = world(lambda _m, t: 0.0 if t < 500 else 5.0, service(req_per_s=30.0), pools=(ONE,))
     w.run(1080)
     assert w.assigned_count("chat") == 4
@@ -44,7 +46,7 @@ def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
 
 
 def test_a_declared_workload_that_never_comes_is_given_up() -> None:
-    """No request in twice `scale_in_after`: back to the floor soon after."""
+    """No request in twice `scale_in_after`: the fleet shrinks to its floor soon after."""
     w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).run(1190)
     assert w.assigned_count("chat") == 4
     w.run(60)
@@ -52,13 +54,14 @@ def test_a_declared_workload_that_never_comes_is_given_up() -> None:
 
 
 def test_telemetry_that_never_came_is_no_knowledge() -> None:
-    """No gateway reports: the declared rate is valid for as long as that lasts."""
+    """No gateway reports: the declared rate stays valid meanwhile."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,), silent={"g1"}).run(1500)
     assert w.assigned_count("chat") == 4
 
 
 def test_a_restart_does_not_return_to_the_declared_workload() -> None:
-    """It was informed and went down to one; the controller that takes over leaves it there."""
+    """Measured demand had reduced the fleet to one instance; the restarted controller keeps that
+    size."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(850)
     assert w.ready("chat") == 1
     w.restart_controller()
@@ -67,14 +70,14 @@ def test_a_restart_does_not_return_to_the_declared_workload() -> None:
 
 
 def test_idle_seconds_before_traffic_do_not_dilute_the_rate() -> None:
-    """100 s without a request, then 30 req/s: within 40 s what 30 req/s need is ordered, though
-    the mean of the local window is 10; the first within four."""
+    """100 s without a request, then 30 req/s: the capacity for 30 req/s is ordered within 40 s
+    although the mean of the local window is 10 req/s. The first instance is ordered within 4 s."""
     w = world(lambda _m, t: 0.0 if t < 100 else 30.0, pools=(ONE,), seed=1).run(140)
     assert w.assigned_count("chat") >= 4 and w.of_kind("scale_out")[0].at_ms < T0 + 104_000
 
 
 def test_fifty_three_shorter_requests_change_nothing() -> None:
-    """Inputs a third shorter for 53 requests: the lengths planned at stay as they are."""
+    """The inputs of 53 requests are a third shorter: the planned lengths stay the same."""
     w = world(1.0, pools=(ONE,)).run(300)
     before = w.state.models["chat"].lengths
     w.longer["chat"] = 2 / 3
@@ -83,7 +86,8 @@ def test_fifty_three_shorter_requests_change_nothing() -> None:
 
 
 class LongerHoldsLess(Planner):
-    """The planner over combos that hold 10 req/s of 1000 input tokens, half as many of 2000."""
+    """A planner over combos whose rate falls with the input length: 10 req/s at 1000 tokens, 5 at
+    2000."""
 
     def _candidates(
         self, cluster: Cluster, service: Service, lengths: Lengths, *rest: object
@@ -99,8 +103,8 @@ class LongerHoldsLess(Planner):
 
 
 def test_longer_requests_raise_capacity_soon() -> None:
-    """7 req/s whose inputs double: what one instance holds halves, and within a minute there is
-    a second one, though the rate says nothing."""
+    """The inputs of 7 req/s double, which halves the capacity of an instance: a second one is added
+    within a minute although the rate stays the same."""
     w = world(7.0, pools=(ONE,))
     w.planner = LongerHoldsLess(w.catalogue)
     w.run(300)
@@ -113,7 +117,8 @@ def test_longer_requests_raise_capacity_soon() -> None:
 
 
 def test_misses_while_something_starts_do_not_derate() -> None:
-    """A surge misses its SLO until its instances are up: that says nothing about capacity."""
+    """Requests of a surge miss the SLO until new instances are ready; this is no evidence about
+    capacity."""
     w = world(lambda _m, t: 5.0 if t < 300 else 40.0, pools=(ONE,)).run(300)
     w.missing["chat"] = 0.6
     w.run(100)
@@ -123,7 +128,8 @@ def test_misses_while_something_starts_do_not_derate() -> None:
 
 
 def test_derating_is_taken_back_slowly() -> None:
-    """Misses for a minute at a planned load: 15% off at once, back by 3% in ten minutes."""
+    """Misses for a minute at a planned load derate capacity by 15% at once; ten minutes later 3%
+    are restored."""
     w = world(15.5, pools=(ONE,)).run(600)
     w.missing["chat"] = 0.5
     w.run(60)

@@ -1,4 +1,4 @@
-"""The loop starts instances before a burst that comes each hour, also right after a restart."""
+"""The controller starts instances before an hourly burst, also right after a restart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def rate(_model: str, t_s: int) -> float:
 
 
 def remembering(forecast: str) -> World:
-    """A world that begins a quarter of an hour before a burst, with the six hours before it known:
-    a controller that has just taken over."""
+    """A world that begins 15 minutes before a burst, with the history of the six hours before it:
+    the controller has just taken over."""
     w = world(rate)
     policy = replace(w.cluster.policy, forecast=forecast)
     w.cluster = replace(w.cluster, policy=policy)
@@ -64,8 +64,8 @@ def test_rates_are_written_every_ten_minutes_and_no_more() -> None:
 
 
 def test_every_model_has_its_turn_where_ticks_are_ten_seconds_apart() -> None:
-    """Each has another second of ten; as in a simulation by rates, or one at thirty times the
-    speed, none of the ticks need fall on it."""
+    """Each model is forecast in another second of ten. If ticks are ten seconds apart, as in a
+    simulation by rates, a tick need not fall on that second."""
     w = world(1.0, *(service(model) for model in "abcdefghij"))
     for _ in range(10):
         w.t_s += 9

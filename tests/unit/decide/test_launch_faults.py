@@ -13,7 +13,8 @@ from topics.reason_codes import ReasonCode
 
 
 def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
-    """An engine dies for good where nothing else starts: no other instance is touched."""
+    """An engine fails permanently and its replacement never becomes ready: the other instance keeps
+    serving."""
     first, second = pool("one", nodes=1, per_node=2), pool("two", nodes=4, usd=90.0)
     catalogue = {
         "chat": combos(
@@ -39,8 +40,8 @@ def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
 def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notice(
     nodes: int,
 ) -> None:
-    """Starts fail again and again: back-off doubles, however many fresh nodes the pool has; the
-    peer on another pool is unaffected."""
+    """Starts fail repeatedly: the back-off doubles even if the pool has unused nodes; the model on
+    the other pool is unaffected."""
     bad, good = pool("bad", nodes=nodes), pool("good", nodes=2)
     both = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
@@ -55,7 +56,7 @@ def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notic
 
 
 def test_a_failing_pool_is_replaced_by_another() -> None:
-    """The first choice fails to start: the same capacity comes up elsewhere."""
+    """Instances fail to start in the first pool: their capacity starts in another pool."""
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
     catalogue = {
         "chat": combos(
@@ -69,8 +70,8 @@ def test_a_failing_pool_is_replaced_by_another() -> None:
 
 
 def test_a_start_that_times_out_counts_as_failed() -> None:
-    """An instance that never listens: given up after the start time-out. One node says nothing of
-    its neighbours, so the cheap pool has a second try; then it is started elsewhere."""
+    """An instance that never listens is given up after the start time-out. One failed node is no
+    evidence about other nodes, so the cheap pool gets a second try; then another pool is used."""
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
     catalogue = {
         "chat": combos(
@@ -86,8 +87,9 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
 
 
 def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
-    """All nodes of a region are silent for minutes: others take over, and the region starts and
-    gives up nothing. Its routes stay; afterwards the fleet shrinks to its earlier size."""
+    """All nodes of a region are silent for minutes: other regions replace their capacity. No
+    instance of the silent region is started or given up, and its routes stay. Afterwards the fleet
+    shrinks to its earlier size."""
     east, west = pool("p", per_node=1, region="east", usd=1.0), pool("p", region="west", usd=9.0)
     catalogue = {
         "chat": combos(

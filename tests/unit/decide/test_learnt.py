@@ -31,7 +31,8 @@ DAY_S = 86_400
 
 
 def starting_in(start_s: int, mode: Mode = Mode.ACT) -> World:
-    """38 req/s need five of 10; the catalogue says that each starts in 60 s."""
+    """A world whose instances start in `start_s` seconds; the catalogue predicts 60 s. 38 req/s
+    need five instances of 10."""
     w = world(38.0, service(mode=mode, scale_in_after_s=60.0), pools=(ONE,))
     w.start_s = start_s
     return w
@@ -52,8 +53,8 @@ def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) 
 
 
 def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
-    """Starts take twice as long: gateways hold requests for that time, and the next start is
-    announced with it."""
+    """Starts take twice the predicted time: gateways hold requests for the longer time, and the
+    decision about the next start states it."""
     w = starting_in(120).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 120.0
     assert w.routes["chat"].start_s == 120.0
@@ -68,7 +69,8 @@ def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
 
 @pytest.mark.parametrize(("start_s", "late"), [(60, 0.0), (180, 0.0), (240, 60.0)])
 def test_a_launch_may_have_waited_for_its_node(start_s: int, late: float) -> None:
-    """Sixty seconds to start and two minutes for the node: within these all is as predicted."""
+    """60 s for the start and 120 s for the node are predicted: a start within their sum is as
+    predicted."""
     where = replace(ONE, provision_s=120.0)
     catalogue = {"chat": simple("chat", where, start_s=180.0)}
     w = world(38.0, service(), pools=(where,), catalogue=catalogue, start_s=start_s).run(700)
@@ -84,7 +86,7 @@ def test_two_starts_are_too_few_and_one_that_was_repeated_does_not_count() -> No
 
 
 def in_a_minute_instead_of_five() -> World:
-    """Five instances on a pool of which 300 s are predicted; they take 60 s."""
+    """Five instances on a pool with a predicted start of 300 s; they take 60 s."""
     catalogue = {"chat": simple("chat", ONE, start_s=300.0)}
     w = world(38.0, service(scale_in_after_s=60.0), pools=(ONE,), catalogue=catalogue)
     return w.run(700)
@@ -96,14 +98,16 @@ def in_a_minute_instead_of_five() -> World:
 def test_no_start_is_expected_in_no_time_or_before_its_launch(
     predicted_s: float, then_s: float
 ) -> None:
-    """Others were four minutes sooner than predicted: one of a minute is a fifth of that."""
+    """Earlier starts were four minutes faster than predicted: if one minute is predicted, a fifth
+    of it is expected."""
     chat = in_a_minute_instead_of_five().state.models["chat"]
     assert [reason.code for reason in uncertainty(chat)] == [ReasonCode.START_TIMES]
     assert expected_s(chat, predicted_s) == pytest.approx(then_s)
 
 
 def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
-    """The pool it was learnt on is gone. While nothing runs, nothing contradicts it."""
+    """The pool of the measured starts no longer runs instances. If no instance runs at all, the
+    estimates stay."""
     w = in_a_minute_instead_of_five()
     chat, own = w.state.models["chat"], w.state.groups
 
@@ -139,8 +143,8 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.ACT, Mode.APPROVE])
 def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
-    """Load falls to a tenth. Uncertain for a minute: the fleet shrinks; for a day: it stays, until
-    starts are as predicted. What a person decides on is proposed all the same."""
+    """Load falls to a tenth. If predictions have been wrong for a minute, the fleet shrinks; if for
+    a day, it stays until starts are as predicted. Mode approve still proposes the removal."""
     shrunk = starting_in(120).run(400)
     shrunk.rate = lambda _m, _t: 3.8
     assert shrunk.run(1200).assigned_count("chat") < 5
@@ -170,8 +174,8 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
 def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
     load: float, shrinks: bool
 ) -> None:
-    """Below half of the planned load no evidence raises the learnt capacity again: the whole fleet
-    would stay idle endlessly."""
+    """Loads below half of the planned load cannot raise the learnt capacity, so the veto does not
+    apply: the whole fleet would stay idle endlessly."""
     w = starting_in(60).run(400)
     model = w.state.models["chat"]
     day = replace(model.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
@@ -192,8 +196,8 @@ def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
 
 
 def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
-    """Capacity, and since when starts are late: the new leader continues both and repeats no
-    decision."""
+    """The new leader continues the learnt capacity and the time since when starts are late, and
+    repeats no decision."""
     w = starting_in(120).run(400)
     _suspect_for_a_day(w)
     model = replace(w.state.models["chat"], derate=0.9, derated_ms=w.now_ms)
@@ -210,7 +214,8 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
 
 @pytest.mark.parametrize("changed", ["measurements", "weights", "engine", "nothing"])
 def test_capacity_learnt_over_other_predictions_is_not_applied_to_these(changed: str) -> None:
-    """The controller is started again with what tells the planner better."""
+    """The controller restarts with another basis for its predictions: measurements, weights or
+    engine."""
     w = starting_in(60).run(60)
     (chat,) = w.cluster.services
     spec, on = chat.architecture, basis(chat, w.cluster)
@@ -231,7 +236,7 @@ def test_capacity_learnt_over_other_predictions_is_not_applied_to_these(changed:
 
 
 def test_what_is_learnt_is_handed_on_where_no_minute_was_counted_yet() -> None:
-    """Without forecasts, none ever is."""
+    """Without forecasts, no minute is ever counted."""
     w = starting_in(120)
     w.cluster = replace(w.cluster, policy=replace(w.cluster.policy, forecast="none"))
     w.run(400)
@@ -252,7 +257,8 @@ def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
 
 
 def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the_least() -> None:
-    """A clock was ahead, or a writer forged a value that no leader learns."""
+    """One record comes from a clock that was ahead; another has a forged value that no leader can
+    learn."""
     w = starting_in(60).run(400)
     hour = w.now_ms // 3_600_000
     unknown = (-1,) * 60

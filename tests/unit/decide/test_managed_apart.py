@@ -1,4 +1,4 @@
-"""Recommended and paused models take no room from models that serve."""
+"""Recommended and paused models take no capacity from models that serve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ RENTED = pool("rent", nodes=6, per_node=1, usd=3.0)
 def two(
     chat: Service, chat_rates: tuple[float, float], mini_rates: tuple[float, float], *pools: str
 ) -> World:
-    """chat and mini, 10 requests/s on one GPU each, at one rate for 300 s and at another after."""
+    """chat and mini, 10 requests/s on one GPU each; each has one rate for 300 s and another rate
+    afterwards."""
     where = tuple(pool for pool in (OWNED, RENTED) if pool.name in (pools or ("own", "rent")))
     catalogue = {
         model: tuple(combo(model, [(AGGREGATED, 1, one, 1, 10.0)]) for one in where)
@@ -37,7 +38,7 @@ def two(
 
 
 def test_what_is_only_recommended_takes_no_room_when_none_is_left() -> None:
-    """Nothing of chat runs. mini, which nothing further can be had for, keeps its two nodes."""
+    """No instance of chat runs. mini keeps its two nodes after the last free node is gone."""
     w = two(service(mode=Mode.RECOMMEND), (20.0, 20.0), (12.0, 12.0), "rent").run(300)
     assert w.state.models["chat"].recommended
     assert w.ready("mini") == 2
@@ -66,7 +67,7 @@ def test_what_is_only_recommended_takes_no_owned_node_and_no_budget() -> None:
 
 
 def test_instances_of_a_paused_model_beyond_what_is_recommended_are_in_the_way() -> None:
-    """chat is paused on five owned nodes of six and needs one. mini goes where room is."""
+    """chat is paused on five of six owned nodes and needs one. mini grows on the rented nodes."""
     w = two(service(), (38.0, 5.0), (5.0, 5.0)).run(290)
     w.say("chat", "pause")
     w.run(1200)
@@ -79,7 +80,8 @@ def test_instances_of_a_paused_model_beyond_what_is_recommended_are_in_the_way()
 
 
 def test_servers_that_others_started_take_their_nodes_only() -> None:
-    """Three of chat run that Shoal did not start, and no node is left: mini keeps its one."""
+    """Three servers of chat run that Shoal did not start, and no node is free: mini keeps its
+    node."""
     theirs = f"chat:a1@{RENTED.id}"
     chat = service(mode=Mode.RECOMMEND, unmanaged=theirs, min_instances=0)
     w = two(chat, (20.0, 20.0), (5.0, 14.0), "rent")
@@ -101,7 +103,7 @@ OWN_POOLS: Catalogue = {
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_one_that_finds_no_room_does_not_hold_up_recommendations(paused: bool) -> None:
-    """mini has its two nodes and needs three; chat's requests treble."""
+    """mini has all nodes of its pool, two, and needs a third; the rate of chat triples."""
     w = world(
         lambda model, t_s: 30.0 if model == "mini" or t_s >= 400 else 10.0,
         service(mode=Mode.ACT if paused else Mode.RECOMMEND),
@@ -120,7 +122,8 @@ def test_one_that_finds_no_room_does_not_hold_up_recommendations(paused: bool) -
 
 
 def test_full_plans_take_turns_where_both_are_always_due() -> None:
-    """Prices move every five seconds and a plan takes eight. chat's requests fall to an eighth."""
+    """A price changes every five seconds and a plan takes eight. The rate of chat falls to an
+    eighth."""
     where = (pool("a", nodes=20, per_node=1), pool("b", nodes=20, per_node=1))
     w = world(
         lambda _model, t_s: 40.0 if t_s < 300 else 5.0,
@@ -157,7 +160,8 @@ def test_a_budget_is_shared_without_planning_all_the_time(paused: bool) -> None:
 
 
 def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
-    """No plan for chat is found, and it pauses for a minute; an alert for mini is answered."""
+    """No plan for chat is possible, so its planning pauses for a minute; an alert for mini still
+    gets a plan."""
     w = two(service(mode=Mode.RECOMMEND), (12.0, 12.0), (12.0, 12.0), "own")
     answer = w.planner.answer
 

@@ -1,4 +1,5 @@
-"""Changes that bypass Shoal: decisions state them once, and they do not count as capacity."""
+"""Manual changes outside of Shoal: a decision states each once, and they do not count as
+capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ ONE = pool("one", nodes=12, per_node=1)
 
 
 class Meddled(World):
-    """A person starts a further instance by hand on the first node, for a while."""
+    """A world in which a person starts one more instance manually on the first node, for a
+    while."""
 
     by_hand = False
 

@@ -1,4 +1,4 @@
-"""Modes that do not act, and restarts in the middle of everything."""
+"""Modes that do not act, and restarts of the controller at any moment."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def recommended(w: World) -> int:
 
 
 def test_recommending_says_a_thing_once_and_follows_changes() -> None:
-    """5, then 30, then 5 req/s: one recommendation after the other, each based on the last
-    recommended fleet and none on zero."""
+    """5, then 30, then 5 req/s: one recommendation for each change. Each is based on the last
+    recommended fleet, none on an empty fleet."""
     w = world(lambda _m, t: 30.0 if 400 <= t < 1200 else 5.0, QUIET, pools=(ONE,)).run(390)
     assert [dict(d.change) for d in w.decisions] == [{"chat:a1@us/l40s/on-demand": 1}]
     w.run(100)
@@ -70,7 +70,7 @@ def test_a_model_that_starts_to_act_has_what_was_recommended() -> None:
 
 
 def restarted_at(second: int) -> World:
-    """5, 45, then 5 req/s; one restart."""
+    """A world with 5, 45, then 5 req/s; the controller restarts at `second`."""
     w = world(lambda _m, t: 45.0 if 200 <= t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
     return w
@@ -78,7 +78,8 @@ def restarted_at(second: int) -> World:
 
 @pytest.mark.parametrize("second", [1, 2, 30, 201, 202, 230, 262, 400])
 def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
-    """While it starts, surges, waits for an answer, or has just been answered: as without."""
+    """The restart comes during the first start, in the surge, while a plan is pending, or after its
+    answer: the fleet ends as without a restart."""
     w = restarted_at(second).run(480 - second)
     assert w.ready("chat") == 6  # 45 / 0.8 = 56.25 req/s raw
     instances = [i.instance for a in w.applied.values() for i in a.instances]
@@ -87,8 +88,8 @@ def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
 
 @pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
 def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> None:
-    """A restart while excess lasts, is planned for, or drains: capacity covers demand all the time.
-    Instances without a drain order stay until excess is observed again; then they leave."""
+    """Restart while excess lasts, is being planned for, or drains: capacity covers demand all the
+    time. Instances without a drain order stay until excess is observed again; then they leave."""
     w = world(lambda _m, t: 45.0 if t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
     wanted = w.assigned_count("chat")
@@ -104,8 +105,8 @@ def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> 
 
 
 def test_drains_under_way_go_on_after_a_restart_and_nothing_more_leaves() -> None:
-    """Five of six are surplus and hold requests for minutes: a controller that takes over leaves
-    the sixth alone, and does not bring the five back."""
+    """Five of six instances are surplus and drain for minutes: the restarted controller keeps the
+    sixth and does not revoke the five drains."""
     w = world(
         lambda _m, t: 45.0 if t < 500 else 5.0,
         service(max_disruption=0.1, scale_in_after_s=60.0),
@@ -131,8 +132,8 @@ def test_drains_under_way_go_on_after_a_restart_and_nothing_more_leaves() -> Non
 
 
 def test_a_restart_leaves_the_routes_as_they_are() -> None:
-    """Two kinds of unlike capacity: their weights and slots stay until they are calculated
-    again."""
+    """Two combos of different capacity: their weights and slots stay until the controller
+    calculates them again."""
     first, second = pool("one", nodes=1, per_node=1), pool("two", nodes=4, per_node=1, usd=90.0)
     catalogue = {
         "chat": combos(
@@ -150,7 +151,7 @@ def test_a_restart_leaves_the_routes_as_they_are() -> None:
 
 
 def test_a_restart_keeps_capacity_that_is_lost_right_afterwards() -> None:
-    """Capacity that a new leader takes over is needed: a node lost with the controller is
+    """Capacity that a new leader takes over is needed: if a node is lost during the restart, it is
     replaced."""
     w = world(30.0, pools=(ONE,)).run(300)
     w.restart_controller()
@@ -162,7 +163,7 @@ def test_a_restart_keeps_capacity_that_is_lost_right_afterwards() -> None:
 
 
 def pair_world(seconds: int) -> World:
-    """Prefill and decode on nodes of their own."""
+    """A world whose prefill and decode instances are on separate nodes."""
     first, second = pool("pre", per_node=1), pool("dec", per_node=2)
     pair = combo("chat", [(PREFILL, 1, first, 1, 12.0), (DECODE, 2, second, 1, 12.0)])
     return world(8.0, pools=(first, second), catalogue={"chat": combos(pair)}, full_s=5).run(
@@ -172,8 +173,8 @@ def pair_world(seconds: int) -> World:
 
 @pytest.mark.parametrize("pool_name", ["pre", "dec"])
 def test_a_lost_assignment_of_a_running_pair_is_written_again(pool_name: str) -> None:
-    """Its executor still runs the last assignment: the leader takes this half over and starts no
-    new one."""
+    """The executor still runs the lost assignment: the leader publishes it again and starts no
+    other instance."""
     w = pair_world(200)
     before = w.routes["chat"].groups
     (node,) = [n for n, a in w.applied.items() if f"/{pool_name}/" in a.pool]
@@ -185,7 +186,8 @@ def test_a_lost_assignment_of_a_running_pair_is_written_again(pool_name: str) ->
 
 
 def test_half_a_pair_is_no_capacity_and_is_replaced() -> None:
-    """The assignment and the node are gone: the other half drains and a whole pair is placed."""
+    """The assignment and the node of one half are gone: the other half drains and a whole pair is
+    placed."""
     w = pair_world(200)
     (node,) = [n for n, a in w.applied.items() if "/dec/" in a.pool]
     del w.applied[node], w.statuses[node]

@@ -24,14 +24,14 @@ def actions(w: World) -> int:
 
 
 def busy(at_s: int) -> World:
-    """20 req/s, from `at_s` on 60, and a node lost a while later."""
+    """A world with 20 req/s, then 60 req/s from `at_s` on."""
     return world(lambda _m, t: 60.0 if t >= at_s else 20.0, pools=(ONE,))
 
 
 @pytest.mark.parametrize("scope", ["chat", "*"])
 @pytest.mark.parametrize("kind", ["pause", "release"])
 def test_nothing_is_done_after_the_tick_that_sees_a_pause(scope: str, kind: str) -> None:
-    """A surge, a lost node and an excess: decisions state all of them, and the fleet stays the
+    """A surge, a lost node and an excess: decisions state each of them, and the fleet stays the
     same."""
     w = world(lambda _m, t: 60.0 if 160 <= t < 300 else 20.0, pools=(ONE,)).run(150)
     before = w.ready("chat")
@@ -180,7 +180,7 @@ def test_weekly_windows(window: str, moment: str, inside: bool) -> None:
 
 
 def test_a_window_follows_the_clocks_of_its_zone() -> None:
-    """8 in the morning in Berlin is 7 UTC in winter and 6 UTC in summer."""
+    """08:00 in Berlin is 07:00 UTC in winter and 06:00 UTC in summer."""
     window = Weekly.parse("08:00-09:00", "Europe/Berlin")
     assert window.contains(at("2026-01-05T07:30+00:00"))
     assert window.contains(at("2026-07-06T06:30+00:00"))

@@ -17,7 +17,7 @@ def _steady() -> World:
 
 
 def _unread(w: World, seconds: int) -> None:
-    """The controller reads no status for `seconds`, and knows that."""
+    """For `seconds`, the controller reads no status and its measured lag grows."""
     w.cut.add(SMALL.id)
     for second in range(seconds):
         w.lag_s["status"] = second + 1
@@ -41,7 +41,7 @@ def test_the_same_silence_counts_where_everything_was_read() -> None:
 
 
 def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_behind() -> None:
-    """A controller that never catches up would else never notice a loss."""
+    """Otherwise a controller that never catches up would never notice a lost node."""
     w = _steady()
     node = sorted(w.statuses)[0]
     w.cut.add(node)
@@ -52,7 +52,7 @@ def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_
         w.lag_s["status"] = second + 1
         w.tick()
         assert w.state.silent_nodes == frozenset()
-    for _ in range(60):  # it reads as fast as comes from now on, a minute late
+    for _ in range(60):  # from now on it reads at the rate of the topic, a minute late
         w.cut.discard(SMALL.id)
         w.tick()
         for name, status in w.statuses.items():
@@ -62,7 +62,7 @@ def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_
 
 @pytest.mark.parametrize("topic", ["status", "telemetry", "demand"])
 def test_nothing_is_scaled_in_while_the_controller_is_behind(topic: str) -> None:
-    """Demand falls to a fifth; what is surplus leaves once the controller has caught up."""
+    """Demand falls to a fifth; surplus instances leave once the controller has caught up."""
     w = world(
         lambda _m, t: 20.0 if t < 900 else 4.0,
         QUICK,

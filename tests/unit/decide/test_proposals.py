@@ -1,4 +1,4 @@
-"""Mode approve: changes wait for a person's approval, and expire without one."""
+"""Mode approve: changes wait for a person's approval and expire without it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_proposal_names_its_change_its_reason_and_its_end_and_does_nothing() -
 
 
 def test_an_open_proposal_is_not_repeated_each_second() -> None:
-    """The controller does not propose covered demand again; a larger demand makes a larger
+    """Demand that a proposal covers leads to no second proposal; a larger demand leads to a larger
     proposal."""
     w = approving().run(900)
     first = len(open_proposals(w))
@@ -87,7 +87,8 @@ def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
 
 
 def test_a_word_on_another_leaders_proposal_does_nothing() -> None:
-    """Numbers may start again if the topics were lost; the token distinguishes the proposals."""
+    """Proposal numbers may start again if the topics were lost; the leader token distinguishes the
+    proposals."""
     w = approving().run(60)
     answer(w, open_proposals(w)[-1].number, approve=True, token=7)
     w.run(10)
@@ -117,7 +118,7 @@ def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:
 
 
 def test_an_approved_removal_that_may_not_begin_is_said_and_not_carried_out() -> None:
-    """Telemetry stopped since: there is no evidence for less."""
+    """Telemetry stopped after the proposal: there is no evidence of excess any more."""
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(200)
@@ -154,7 +155,8 @@ def test_a_lost_node_is_proposed_to_be_replaced() -> None:
 
 
 def test_a_proposal_that_no_mode_waits_for_is_forgotten_in_the_tick_that_sees_it() -> None:
-    """It no longer counts as capacity, so the model is short and is planned for at once."""
+    """The proposal no longer counts as capacity, so the controller requests a plan for the
+    shortfall at once."""
     w = approving().run(25)
     asked = len(w.requests(Urgency.URGENT))
     w.answers = False

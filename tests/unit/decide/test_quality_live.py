@@ -1,5 +1,5 @@
-"""Quality mode through the fold and the simulator: thresholds stay while scores do, and follow them
-when they shift."""
+"""Quality mode through `decide` and the simulator: thresholds stay while the scores do, and change
+when the scores shift."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster() -> Cluster:
 
 
 def run(seed: int, hard_from_s: float, until_s: float) -> Simulator:
-    """Scores as in the sample; from `hard_from_s` on only those of its harder half."""
+    """A run with scores as in the sample; from `hard_from_s` on, only scores of its harder half."""
     random = np.random.default_rng(seed)
     times = np.sort(random.uniform(0.0, until_s, random.poisson(RATE * until_s)))
     found = [
@@ -70,7 +70,7 @@ def run(seed: int, hard_from_s: float, until_s: float) -> Simulator:
 
 
 def moves_s(timeline: Timeline) -> list[float]:
-    """When other thresholds were chosen, the first ones left out."""
+    """The times at which other thresholds were chosen, without the first choice."""
     chosen = [d for d in timeline.decisions if d.model == "auto" and d.kind == "replan"]
     return [timeline.second_of(d.at_ms) for d in chosen][1:]
 
@@ -94,13 +94,15 @@ def test_a_shift_of_scores_moves_thresholds_within_two_minutes_and_quality_holds
     last = [call for call in timeline.calls if call.arrival_ms / 1000.0 > LEAD_S + 1300.0 - 300.0]
     answered = Counter(call.model for call in last)
     for model, planned in zip(split.models, split.shares, strict=True):
-        assert abs(answered[model] / len(last) - planned) <= 0.06  # of 1200: three deviations
+        assert (
+            abs(answered[model] / len(last) - planned) <= 0.06
+        )  # three standard deviations of 1200 requests
     quality = [100.0 * (1.0 - c.score) if c.model == "small" else 90.0 for c in last if c.score]
     assert np.mean(quality) >= 79.0
 
 
 def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
-    """Before the large one serves, the small one does."""
+    """The small model answers until the large one serves."""
     small, large = cluster().services
     both = replace(
         cluster(),
@@ -117,7 +119,8 @@ def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
 
 
 def test_a_service_that_is_removed_chooses_no_more() -> None:
-    """Its models are declared still. A pause of everything keeps it as it is."""
+    """The models of the service are still declared. If everything is paused, its routes stay the
+    same."""
     routed = Routes("auto", 3, 1, 1000, 0.0, 0.0, split=ROUTE.split((5,), ROUTE.sample))
     left = replace(cluster(), routes=())
     t0 = 1_700_000_000_000

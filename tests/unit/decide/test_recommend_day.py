@@ -1,4 +1,4 @@
-"""Mode recommend over 24 simulated hours of all kinds of events: no port gets an effect."""
+"""Mode recommend over 24 simulated hours with many kinds of events: no port gets an effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVERY_S = 10
 
 
 class Recording:
-    """All ports in one: counts the effects that it gets."""
+    """All ports in one object, which counts the effects that it gets."""
 
     def __init__(self) -> None:
         self.heard: Counter[str] = Counter()
@@ -32,7 +32,7 @@ class Recording:
 
 
 def day(w: World, t: int) -> None:
-    """Prices, offers and alerts that come and go through the day."""
+    """Prices, offers and alerts that appear and disappear during the day."""
     if t % 3600 == 0:
         usd = 8.0 * (1.5 if t % 7200 else 1.0)
         w.prices[ONE.id] = Price(ONE.id, usd, w.now_ms)
@@ -43,8 +43,8 @@ def day(w: World, t: int) -> None:
 
 @pytest.mark.slow
 def test_a_day_in_mode_recommend_has_no_effects() -> None:
-    """Load swings between 2 and 38 req/s, gateways fall silent now and then; the controller ticks
-    every ten seconds. It recommends all day long and hands nothing to any port."""
+    """Load varies between 2 and 38 req/s, gateways are silent at times, and the controller ticks
+    every ten seconds. It recommends all day and sends no effect to any port."""
     w = world(
         lambda _m, t: 20.0 + 18.0 * math.sin(t / 86_400 * 2 * math.pi),
         service(mode=Mode.RECOMMEND, min_instances=2),

@@ -1,4 +1,4 @@
-"""A service that is no longer declared: its instances leave, and its routes before them."""
+"""Services that are no longer declared: their routes are withdrawn, then their instances stop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ONE = pool("one", nodes=12, per_node=1)
 
 
 def two() -> World:
-    """Two models of three instances each."""
+    """A world with two models of three instances each."""
     chat = service("chat", req_per_s=20.0)
     return world(20.0, chat, service("mini"), pools=(ONE,)).run(300)
 
 
 def recommended(cluster: Cluster) -> Cluster:
-    """The same with chat in mode recommend."""
+    """`cluster` with chat in mode recommend."""
     chat, *others = cluster.services
     return replace(cluster, services=(replace(chat, mode=Mode.RECOMMEND), *others))
 
@@ -73,8 +73,8 @@ def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_
 
 
 def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() -> None:
-    """Also if it is removed while no controller leads. A decision states it; mode act can remove
-    it."""
+    """The instances also stay if the service is removed while no controller leads. A decision
+    states this; mode act can remove them."""
     w = two()
     declared = w.cluster
     w.cluster = recommended(declared)
@@ -95,7 +95,7 @@ def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() 
 
 
 def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:
-    """Lengths that plans recorded before the removal do not count after it."""
+    """Request lengths that plans recorded before the removal do not count after it."""
     w = two()
     w.undeclare("chat")
     w.run(60)

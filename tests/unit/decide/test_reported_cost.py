@@ -20,8 +20,8 @@ DEMAND = pool("more", nodes=6, per_node=1, usd=8.0)
 
 
 def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
-    """An hour of changing load, a changed price and a reclaimed node: the sum of the reported rates
-    against node seconds from executor reports."""
+    """An hour with changing load, a changed price and a reclaimed node: the sum of the reported
+    rates is compared with node seconds from executor reports."""
     chat = service(spot_share=0.5, scale_in_after_s=60.0, max_disruption=0.5)
     pools = (OWNED, SPOT, DEMAND)
     catalogue = {"chat": tuple(one for p in pools for one in simple("chat", p))}
@@ -49,7 +49,7 @@ def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
 
 
 def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -> None:
-    """The old node was deleted when it was empty. The new one has not reported yet."""
+    """The old node was deleted when it was empty. The new node has not reported yet."""
     sleeps = service(min_instances=0, scale_in_after_s=60.0)
     where = pool("one", nodes=1, per_node=1, usd=3.0)
     w = world(lambda _m, t_s: 5.0 if t_s < 300 or t_s > 2400 else 0.0, sleeps, pools=(where,))

@@ -1,6 +1,6 @@
-"""Role switches that the planner chooses, carried out in place.
+"""Role switches that the planner chooses; instances switch without moving.
 
-For example, requests come to need more decode than prefill. GPUs and instances stay the same.
+Example: requests come to need more decode than prefill. GPUs and instances stay the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ CHAT = service(max_disruption=0.4)
 
 
 def catalogue(prefill_heavy: float, decode_heavy: float) -> Catalogue:
-    """Two prefill instances and a decode one, or the other way round, on the same slices."""
+    """Two combos on equal slices: two prefill and one decode instance, or one prefill and two
+    decode."""
     return {
         "chat": combos(
             combo("chat", [(PREFILL, 1, FLEET, 2, prefill_heavy / 2), (DECODE, 1, FLEET, 1, 99.0)]),
@@ -47,13 +48,14 @@ def catalogue(prefill_heavy: float, decode_heavy: float) -> Catalogue:
 
 
 def settled(chat: Service = CHAT) -> World:
-    """Three groups of 10 requests/s on all of the GPUs, for 22 requests/s at 80%."""
+    """A world with three groups of 10 requests/s on all GPUs, for 22 requests/s at 80%."""
     found = catalogue(10.0, 4.0)
     return world(22.0, chat, pools=(FLEET,), catalogue=found).run(300)
 
 
 def changed(w: World, missing: float = 0.2) -> World:
-    """Change rates, let requests miss their SLO, and trigger a new plan."""
+    """Change the planner's rates, let the share `missing` of requests miss the SLO, and trigger a
+    plan."""
     w.missing["chat"] = missing
     w.planner.catalogue = catalogue(8.0, 16.0)
     w.alerts.append(Alert("f", "slow", "firing", w.now_ms, ("chat",)))
@@ -65,7 +67,7 @@ def phases(w: World) -> dict[str, str]:
 
 
 def test_nothing_is_taken_from_what_is_seen_to_serve_all() -> None:
-    """Other roles are predicted to hold more, but no SLO is missed."""
+    """Other roles are predicted to have more capacity, but no request misses its SLO."""
     w = settled()
     before = phases(w)
     changed(w, missing=0.0).run(90)
@@ -74,8 +76,8 @@ def test_nothing_is_taken_from_what_is_seen_to_serve_all() -> None:
 
 @pytest.mark.parametrize("disruption", [0.4, 0.1])
 def test_instances_change_roles_where_they_are(disruption: float) -> None:
-    """None is started; one serves on in each phase while the others switch. A group that is more
-    than the disruption budget switches by itself, as it would leave by itself."""
+    """No instance is started, and one keeps serving in each phase while the others switch. A group
+    larger than the disruption budget may switch alone, as it may leave alone."""
     w = settled(replace(CHAT, max_disruption=disruption))
     before, launched = phases(w), dict(w.launched)
     least = []
@@ -92,7 +94,7 @@ def test_instances_change_roles_where_they_are(disruption: float) -> None:
 
 
 def test_what_cannot_switch_yet_is_not_planned_to() -> None:
-    """Nothing is planned in vain while no SLO is missed; the misses themselves call for the plan
+    """No plan switches roles while no request misses its SLO. Misses themselves trigger the plan
     that switches, without waiting for the period."""
     w = settled()
     before = len(w.requests(Urgency.FULL))
@@ -108,8 +110,8 @@ def test_what_cannot_switch_yet_is_not_planned_to() -> None:
 
 
 def pairs(count: int, share: float) -> World:
-    """So many pairs on all of the nodes, all of them needed, that are to switch while gateways are
-    slow to confirm; at most `share` of the capacity at a time."""
+    """A world with `count` groups on all nodes, all of them needed. All should switch roles, at
+    most `share` of the capacity at a time, and some requests miss the SLO."""
     where = pool(nodes=3 * count, per_node=1, usd=1.0)
 
     def of(prefill_heavy: float, decode_heavy: float) -> Catalogue:
@@ -136,14 +138,16 @@ def switching(w: World) -> int:
 
 
 def test_one_switch_follows_another_without_waiting_for_the_period() -> None:
-    """Only some may switch at a time; the last of four is done long before the next period."""
+    """Only some groups may switch at a time; the last of four is done long before the next
+    period."""
     w = pairs(4, 0.25).run(60)
     assert len({group.combo_id for group in w.state.groups}) == 1
     assert phases(w) and sum(p == "prefill" for p in phases(w).values()) == 4
 
 
 def test_what_switches_counts_against_the_disruption_budget() -> None:
-    """A tenth of eight pairs is less than one pair, so one may leave, whatever else is planned."""
+    """A tenth of eight groups is less than one group, so one may switch at a time, whatever else is
+    planned."""
     w = pairs(8, 0.1)
     w.confirm = False
     most = []
@@ -166,7 +170,7 @@ def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
 
 
 def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
-    """A plan records which instances may switch, so the planner evaluates them once."""
+    """A plan records which instances may switch, so the planner evaluates each of them once."""
     w = settled()
     before = len(w.requests(Urgency.FULL))
     changed(w)
@@ -178,7 +182,8 @@ def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
 
 
 def test_a_model_that_has_enough_switches_while_something_starts_elsewhere() -> None:
-    """Its plan needs no further node, so it does not wait for room; code's node never comes up."""
+    """The plan of chat needs no further node, so chat does not wait for the node of code, which
+    never starts."""
     mine, other = pool(nodes=30, per_node=1, usd=1.0), pool("other", nodes=8, per_node=1, usd=1.0)
 
     def of(decode_heavy: float) -> Catalogue:
@@ -226,8 +231,8 @@ def test_targets_of_one_combo_share_what_may_switch() -> None:
 
 
 def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> None:
-    """The executor rolls the switch back: the group serves as before, and gets no second
-    request."""
+    """The executor rolls the switch back: the group serves as before and gets no second request to
+    switch."""
     w = settled()
     w.stubborn.update(phases(w))
     before = phases(w)
@@ -238,8 +243,8 @@ def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> Non
 
 
 def test_what_was_rolled_back_is_routed_again_at_once() -> None:
-    """The tick that sees it goes from the part that served on to all of it; the routes name three
-    groups at all times."""
+    """The tick that reads the rollback routes the whole group again; the routes name three groups
+    at all times."""
     w = settled()
     w.stubborn.update(phases(w))
     groups: list[int] = []
@@ -256,7 +261,7 @@ def test_what_was_rolled_back_is_routed_again_at_once() -> None:
 
 
 def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
-    """No executor got the request, so the fleet stays as it was."""
+    """No executor had received the request, so the fleet stayed the same."""
     w = settled()
     w.confirm = False
     changed(w)
@@ -272,7 +277,8 @@ def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_new_leader_finds_a_switch_that_was_asked_under_way(refused: bool) -> None:
-    """Rolled back or done: routes name every instance in the phase in which it serves."""
+    """Whether the switch is rolled back or succeeds, routes name every instance in the phase that
+    it serves."""
     w = settled()
     if refused:
         w.stubborn.update(phases(w))

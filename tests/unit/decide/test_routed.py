@@ -1,4 +1,5 @@
-"""Services that stand for several models, in the loop: life of thresholds, targets, drift."""
+"""Services that route among several models: when thresholds are chosen, the targets of their
+models, and drift."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
     splits, said = answered(8, splits)
     assert said
     assert splits["auto"].cuts == (12,)
-    views = {"small": view("small", 6.0), "large": view("large", 6.0)}  # nothing of it is ready
+    views = {"small": view("small", 6.0), "large": view("large", 6.0)}  # no instance is ready
     same, said_now = advance_splits(splits, views, CLUSTER, NOW + 1000)
     assert (same["auto"].cuts, said_now) == ((12,), [])
     late, words = advance_splits(splits, views, CLUSTER, NOW + 601_000)
@@ -144,7 +145,7 @@ def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
     splits, _ = answered(12, {})
     assert fired(splits, usual) == []
     assert fired(splits, shifted) == [Reason(ReasonCode.SCORES, "auto")]
-    assert fired(splits, shifted, after_s=119) == []  # half of the window is of before
+    assert fired(splits, shifted, after_s=119) == []  # half of the window is from before the shift
 
 
 def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
@@ -167,7 +168,9 @@ def test_a_shift_of_scores_is_told_from_chance() -> None:
     shifted = {k: 20 + 60 * (k >= 14) for k in range(20)}
     assert not has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(usual | {3: 26, 8: 12}))
     assert has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(shifted))
-    assert not has_drifted(ROUTE, ROUTE.sample, ROUTE.mix({19: 30}))  # too few to say anything
+    assert not has_drifted(
+        ROUTE, ROUTE.sample, ROUTE.mix({19: 30})
+    )  # too few requests for a conclusion
     unscored = {-1: 200} | usual
     assert has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(unscored))
 

@@ -1,4 +1,4 @@
-"""Scale-in: when it comes, how far it goes, and what turns it round."""
+"""Scale-in: when it begins, how far it goes, and when it is reversed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ TWOS = {"chat": simple("chat", SMALL, rate=2.0)}
 
 @pytest.mark.parametrize("seed", range(6))
 def test_after_ten_to_three_the_planned_size_is_reached_without_reversals(seed: int) -> None:
-    """10 -> 3 req/s: within `scale_in_after` + 2 min, and start and drain, 3 / 0.8 / 2 = 2 run,
-    or one more where chance has it; nothing is added again in the half hour after the step."""
+    """10 -> 3 req/s: after `scale_in_after` + 2 min and the start and drain times, 3 / 0.8 / 2 = 2
+    instances run, or three because of random arrivals. No instance is added in the half hour after
+    the step."""
     w = world(
         lambda _m, t: 10.0 if t < 900 else 3.0, pools=(SMALL,), catalogue=TWOS, seed=seed
     ).run(900)
@@ -30,8 +31,8 @@ def test_after_ten_to_three_the_planned_size_is_reached_without_reversals(seed: 
 
 
 def test_half_the_time_of_excess_is_not_enough() -> None:
-    """Five minutes at 40 req/s, five at 8, for an hour: an excess must last ten, so what 40 req/s
-    need stays, and nothing is bought again."""
+    """For an hour, five minutes at 40 req/s alternate with five at 8 req/s. Excess must last ten
+    minutes, so the capacity for 40 req/s stays and no instance is added."""
     w = world(lambda _m, t: 40.0 if (t // 300) % 2 == 0 else 8.0, pools=(SMALL,), seed=1).run(650)
     count = len(w.of_kind("scale_out"))
     w.run(2700)
@@ -39,7 +40,8 @@ def test_half_the_time_of_excess_is_not_enough() -> None:
 
 
 def test_old_arrivals_do_not_buy_back_what_left() -> None:
-    """An hour at 40 req/s, then 4: half an hour's window proves nothing of the present."""
+    """An hour at 40 req/s, then 4 req/s: a window of half an hour is no evidence of the present
+    rate."""
     w = world(lambda _m, t: 40.0 if t < 1500 else 4.0, pools=(SMALL,), seed=3).run(1500)
     count = len(w.of_kind("scale_out"))
     w.run(1500)
@@ -48,8 +50,8 @@ def test_old_arrivals_do_not_buy_back_what_left() -> None:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_load_that_swings_is_followed_up_but_not_down_for_ever(most: int) -> None:
-    """10 minutes high, 10 minutes low, quick scale-in: it goes down once, and then stays up, for
-    a second reversal would leave none for the next rise."""
+    """10 minutes high, 10 minutes low, quick scale-in: the fleet shrinks once, then keeps its size,
+    because a second reversal would leave none for the next rise."""
     w = world(
         lambda _m, t: 60.0 if (t // 600) % 2 else 10.0,
         service(scale_in_after_s=60.0, max_disruption=1.0),
@@ -63,7 +65,8 @@ def test_load_that_swings_is_followed_up_but_not_down_for_ever(most: int) -> Non
 
 
 def test_a_surge_keeps_what_was_on_its_way_out() -> None:
-    """Excess retires some; demand comes back before they drain: they stay, fewer are started."""
+    """Some instances retire after excess; demand returns before they drain: they stay, and fewer
+    instances are started."""
     w = world(lambda _m, t: 30.0 if t < 300 else 12.0, pools=(SMALL,))
     w.confirm = False  # no gateway confirms: the drain waits its 15 s
     while not w.of_kind("scale_in"):
@@ -79,7 +82,8 @@ def test_a_surge_keeps_what_was_on_its_way_out() -> None:
 
 
 def test_an_addition_is_not_taken_away_within_the_cool_down() -> None:
-    """A replacement makes a node that is back superfluous: for two minutes both stay."""
+    """A lost node returns after its replacement started, so one of the two is surplus: both stay
+    for two minutes."""
     w = world(5.0, pools=(SMALL,)).run(200)
     (lost,) = w.rented(SMALL.id)
     w.cut.add(lost)
@@ -97,7 +101,8 @@ def test_an_addition_is_not_taken_away_within_the_cool_down() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_at_three_quarters_of_what_is_planned_nothing_is_added(seed: int) -> None:
-    """An hour of Poisson arrivals per seed at 75%: at most one exchange of a spare instance."""
+    """An hour of Poisson arrivals at 75% for each seed: at most one exchange of a spare
+    instance."""
     w = world(7.5, pools=(SMALL,), seed=seed, catalogue={"chat": simple("chat", SMALL, 2.5)})
     w.run(300)
     settled = len([d for d in w.decisions if d.change])
@@ -123,7 +128,8 @@ def test_a_model_that_may_reach_zero_does_and_wakes_again() -> None:
 
 
 def test_noise_at_a_low_rate_takes_nothing_that_is_needed() -> None:
-    """0.3 req/s on combos of 0.5: after excess of chance the routed capacity still covers it."""
+    """0.36 req/s on combos of 0.5: after excess by chance the routed capacity still covers the
+    demand."""
     slow = {"chat": simple("chat", SMALL, rate=0.5)}
     rng = random.Random(5)
     w = world(0.36, pools=(SMALL,), catalogue=slow, seed=rng.randrange(99)).run(900)

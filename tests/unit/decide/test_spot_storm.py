@@ -18,9 +18,9 @@ START_S, NOTICE_S = 60, 120
 def test_half_of_the_spot_nodes_are_reclaimed_and_demand_is_carried_again(
     spot_is_left: bool,
 ) -> None:
-    """Ten serve 76 req/s at 80%; every 12 s another one gets two minutes' notice. Whether the
-    market has others or none: nothing is routed to a node that is gone, and a start and a minute
-    after the last notice demand has its capacity again."""
+    """Ten nodes serve 76 req/s at 80%; every 12 s another node gets a notice of two minutes, with
+    or without spot nodes left on the market. No route names a node that is gone. Capacity covers
+    demand again one start and a minute after the last notice."""
     catalogue = {"chat": (*simple("chat", SPOT), *simple("chat", OTHER))}
     w = world(
         76.0,

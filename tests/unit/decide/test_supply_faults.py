@@ -14,7 +14,8 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def test_a_price_beyond_twenty_times_keeps_the_last_good_one() -> None:
-    """2 -> 3 is believed; 100 is set aside, and plans are made and billed at 3, not at 2."""
+    """A price rise from 2 to 3 is accepted; 100 is rejected, and plans and the bill continue with
+    3, not 2."""
     w = world(12.0, pools=(ONE,)).run(100)
     w.prices[ONE.id] = Price(ONE.id, 3.0, w.now_ms)
     w.run(5)
@@ -47,7 +48,7 @@ def test_urgent_additions_keep_to_the_budget_and_say_so() -> None:
 
 
 def test_one_of_two_gateways_falls_silent_and_nothing_leaves() -> None:
-    """40 req/s of which half are not heard of any more, for longer than excess must last."""
+    """Half of the 40 req/s is no longer reported, for longer than excess must last."""
     w = world(40.0, pools=(ONE,), gateways=("g1", "g2")).run(900)
     wanted = w.assigned_count("chat")
     w.silent.add("g2")
@@ -63,8 +64,8 @@ def test_one_bad_node_leaves_seven_of_eight_usable() -> None:
 
 
 def test_lost_nodes_leave_bill_slots_and_routes() -> None:
-    """Two of three nodes fall silent: after 15 s they are out of the routes and the bill, others
-    run in their place, and after ten minutes they are given up."""
+    """Two of three nodes fall silent: after 15 s they leave the routes and the bill, and other
+    nodes replace them. After ten minutes they are given up."""
     where = pool(nodes=5, per_node=1)
     w = world(20.0, pools=(where,)).run(300)
     lost = sorted(w.rented(where.id))[:2]
@@ -79,14 +80,14 @@ def test_lost_nodes_leave_bill_slots_and_routes() -> None:
     assert w.ready("chat") == 3 and not any(
         placed.node in lost for g in w.state.groups for placed in g.placed
     )
-    w.rate = lambda _m, _t: 36.0  # five in all: also nodes that were given up may be tried again
+    w.rate = lambda _m, _t: 36.0  # needs five nodes: nodes that were given up are tried again
     w.cut.clear()
     w.run(150)
     assert w.ready("chat") == 5
 
 
 def test_a_region_with_one_known_node_recovers() -> None:
-    """Its only node falls silent for good: it is no reason to leave the whole region alone."""
+    """The only node of the region is lost: the region may still start other nodes."""
     where = pool(nodes=3, per_node=4)
     w = world(12.0, pools=(where,)).run(200)
     (lost,) = w.rented(where.id)
@@ -98,8 +99,8 @@ def test_a_region_with_one_known_node_recovers() -> None:
 
 
 def test_a_region_that_is_cut_off_is_not_doubled() -> None:
-    """All its nodes (two) silent for ten minutes and nothing else to be had: nothing is started
-    there, and afterwards there is what was before."""
+    """Both nodes are silent for ten minutes, and there is no other region: no instance is started
+    there, and afterwards the assignments are as before."""
     where = pool(nodes=9, per_node=1)
     w = world(12.0, pools=(where,)).run(200)
     before = dict(w.applied)
@@ -128,7 +129,7 @@ def test_a_spot_only_model_gets_its_floor() -> None:
 
 
 def test_the_second_single_addition_may_be_spot() -> None:
-    """Half may be spot: of two instances, added one by one, one is."""
+    """Half of the fleet may be spot: of two instances that are added one by one, one is spot."""
     served = service(spot_share=0.5)
     w = world(
         lambda _m, t: 5.0 if t < 100 else 14.0, served, pools=(SPOT, SOLID), catalogue=EITHER
@@ -137,7 +138,8 @@ def test_the_second_single_addition_may_be_spot() -> None:
 
 
 def test_a_ceiling_filled_with_small_instances_is_replaced_by_larger_ones() -> None:
-    """Three of 1 req/s are allowed and run; 12 req/s need larger ones, which a full plan brings."""
+    """The limit is three instances, and three of 1 req/s run; 12 req/s need larger ones, which a
+    full plan starts."""
     tiny, large = pool("tiny", per_node=1, usd=1.0), pool("large", per_node=1, usd=9.0)
     catalogue = {
         "chat": combos(
@@ -157,7 +159,8 @@ def test_a_ceiling_filled_with_small_instances_is_replaced_by_larger_ones() -> N
 
 
 def test_priority_is_not_starved_in_a_full_pool() -> None:
-    """All four GPUs run the model of priority 0; the one of priority 10 takes what it needs."""
+    """All four GPUs run the model of priority 0; the model of priority 10 takes the GPUs that it
+    needs."""
     full = pool(nodes=4, per_node=1)
     services = (service("low"), service("high", priority=10, min_instances=0))
     catalogue = {m: simple(m, full) for m in ("low", "high")}
@@ -172,7 +175,8 @@ def test_priority_is_not_starved_in_a_full_pool() -> None:
 
 
 def test_scale_in_keeps_survival_of_one_node() -> None:
-    """12 req/s with one node to spare need three of 10; scale-in from 40 ends there, not at two."""
+    """12 req/s that must survive the loss of a node need three instances of 10; scale-in from 40
+    req/s ends at three, not two."""
 
     def check(w: World) -> None:
         left = sorted((g.weight for g in w.routes["chat"].groups), reverse=True)[1:]
@@ -186,7 +190,8 @@ def test_scale_in_keeps_survival_of_one_node() -> None:
 
 
 def test_a_fleet_that_cannot_grow_is_asked_about_now_and_then_only() -> None:
-    """Nothing can be had for ten minutes: one urgent request per half a minute."""
+    """No capacity is available for ten minutes: the controller sends one urgent request per half
+    minute."""
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(700)
     late = [r for r in w.requests(Urgency.URGENT) if r.at_ms > w.now_ms - 500_000]
@@ -206,8 +211,8 @@ def test_a_price_that_jumps_is_set_aside_and_that_is_said_once() -> None:
 
 
 def test_a_silent_feed_is_said_and_planned_with_care() -> None:
-    """After half an hour: no price below the declared one, one node at most, until the feed reports
-    again."""
+    """After half an hour of silence, plans use no price below the declared one and at most one node
+    until the feed reports again."""
     w = world(5.0, pools=(pool("one", usd=8.0),)).run(20)
     name = w.cluster.pools[0].id
     w.prices[name] = Price(name, 4.0, w.now_ms)
@@ -224,8 +229,8 @@ def test_a_silent_feed_is_said_and_planned_with_care() -> None:
 
 
 def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> None:
-    """Two minutes of notice: replacements start within three seconds, nothing new comes there, it
-    serves for half of the time if it must, and has stopped before it is gone."""
+    """A notice of two minutes: replacements start within three seconds and not on this node. It
+    serves for at most half of the notice and has stopped before its end."""
     where = pool(nodes=8, per_node=1, market=Market.SPOT)
     w = world(20.0, pools=(where,), start_s=90, drain_s=20).run(300)
     before = w.rented(where.id)
@@ -246,9 +251,9 @@ def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> No
 
 
 def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> None:
-    """Nodes come up 30 s after their first assignment and are deleted after a minute without
-    instances. A region without any node is not cut off: the model wakes, and each start is made
-    once."""
+    """Nodes start 30 s after their first assignment and are deleted after a minute without
+    instances. A region without any node is not cut off: the model wakes, and each instance is
+    started once."""
     asleep = service(min_instances=0, zero_after_s=600.0, scale_in_after_s=300.0)
     rate = lambda _m, t_s: 0.0 if 300 <= t_s < 2000 else 15.0  # noqa: E731
     w = world(rate, asleep, pools=(pool(nodes=12, per_node=1),))
@@ -276,7 +281,7 @@ def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> N
 
 
 def test_rented_nodes_that_all_died_are_replaced_after_half_an_hour() -> None:
-    """At first that looks like a region that is cut off, where nothing is started."""
+    """At first the loss looks like a region that is cut off, where no instance is started."""
     w = world(20.0, pools=(pool(nodes=12, per_node=1),)).run(300)
     dead = w.rented(w.cluster.pools[0].id)
     w.cut.update(dead)

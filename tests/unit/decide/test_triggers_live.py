@@ -1,4 +1,5 @@
-"""Each trigger gets a full plan within two ticks of its record; storms of triggers share plans."""
+"""Each trigger gets a full plan within two ticks of its record; triggers that come together share
+plans."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ BOTH = {
 
 
 def settled(**switches: object) -> World:
-    """12 req/s on two combos of the nearer pool, a minute after the last periodic plan."""
+    """A world with 12 req/s on two combos of the nearer pool, a minute after the last periodic
+    plan."""
     return world(12.0, pools=(NEAR, FAR), catalogue=BOTH, **switches).run(360)
 
 
@@ -39,7 +41,7 @@ def alert(number: int = 1, state: str = "firing", models: tuple[str, ...] = ()) 
 
 
 def full(w: World, since: int) -> list[tuple[PlanRequest, tuple[Reason, ...]]]:
-    """Full requests after tick `since`, each with the triggers it was made for."""
+    """Full requests after tick `since`, each with the triggers that led to it."""
     after = [r for r in w.requests(Urgency.FULL) if r.at_ms > w.now_ms - (w.t_s - since) * 1000]
     return [(r, w.reasons.get(r.number, ())) for r in after]
 
@@ -49,7 +51,8 @@ def _of(why: tuple[Reason, ...], code: ReasonCode, node: str) -> bool:
 
 
 def _bills(w: World, since: int) -> list[tuple[float, ...]]:
-    """(now, before) of each growth of the bill that had a full plan made since tick `since`."""
+    """(present, previous) bill of each growth of the bill that led to a full plan since tick
+    `since`."""
     reasons = (one for _, why in full(w, since) for one in why)
     return [one.quantities for one in reasons if one.code is ReasonCode.BILL]
 
@@ -106,7 +109,8 @@ def test_a_tenfold_price_moves_the_fleet_to_the_other_pool_make_before_break() -
 
 
 def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
-    """A node is lost after 60 s of silence; two ticks after its next report it counts again."""
+    """A node counts as lost after 60 s of silence; two ticks after its next report it counts
+    again."""
     w = settled()
     lost = min(w.rented(NEAR.id))
     w.cut.add(lost)
@@ -118,7 +122,7 @@ def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
     at = w.t_s
     w.run(2)
     assert any(_of(why, ReasonCode.NODE_BACK, lost) for _, why in full(w, at))
-    w.run(360)  # the cool-down after the replacement, and a period
+    w.run(360)  # the cool-down after the replacement, plus one period
     assert len(w.rented(NEAR.id)) == 2
 
 
@@ -130,7 +134,8 @@ def test_a_failed_launch_has_a_plan_and_another_node() -> None:
 
 
 def test_a_storm_of_alerts_is_answered_together_and_within_the_limit() -> None:
-    """Ten alerts a second for two minutes: at most 6 full plans in any minute, none lost."""
+    """Ten alerts a second for two minutes: at most 6 full plans in any minute, and no alert is
+    lost."""
     w = settled()
     at, count = w.t_s, len(w.decisions)
     for second in range(120):
@@ -154,7 +159,8 @@ def test_duplicates_of_an_alert_wait_as_one() -> None:
 
 
 def test_a_resolved_alert_permits_nothing() -> None:
-    """Neither a plan nor a scale-in: a dead exporter resolves alerts too."""
+    """A resolved alert leads to neither a plan nor a scale-in: a dead exporter resolves alerts
+    too."""
     w = world(lambda _m, t: 40.0 if t < 200 else 10.0, pools=(NEAR,), catalogue=None).run(361)
     at = w.t_s
     w.alerts.append(alert(state="resolved"))
@@ -189,7 +195,7 @@ def test_a_service_that_comes_has_its_floor_and_one_that_goes_leaves() -> None:
 
 
 def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
-    """Plans that take 100 s are asked for every 300 s, not one after the other."""
+    """Plans that take 100 s are requested every 300 s, not in immediate succession."""
     w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, full_s=100).run(1000)
     assert [(r.at_ms - w.requests()[0].at_ms) // 1000 for r in w.requests(Urgency.FULL)] == [
         299,
@@ -216,7 +222,8 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
 
 
 def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() -> None:
-    """A rise is bought in two steps; what the plan for the second one leads to is the new bill."""
+    """Capacity for a rise is added in two steps, each with a full plan. The exchange that the
+    second plan leads to triggers no further plan."""
     w = world(
         lambda _m, t: 6.0 if t < 360 else 30.0,
         pools=(NEAR, FAR),
@@ -232,7 +239,7 @@ def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() ->
 
 
 def test_what_a_price_adds_to_the_bill_or_an_exchange_is_no_addition() -> None:
-    """Old and new are both paid for meanwhile."""
+    """Old and new nodes are both paid for during the exchange."""
     w = settled()
     at = w.t_s
     dearer(w)
@@ -253,7 +260,8 @@ def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
 def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     where: Pool, asked: tuple[str, ...]
 ) -> None:
-    """An instance of code that yields drains for long, in a pool of chat's or in another one."""
+    """An instance of code that drains to make room needs long, in a pool that chat can use or in
+    another one."""
     services = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", NEAR), "code": simple("code", where)}
     w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
@@ -274,7 +282,7 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
 
 
 def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
-    """Its executor falls silent when the node is deleted: the fleet lacks nothing."""
+    """Its executor falls silent when the empty node is deleted: this triggers no plan."""
     w = settled()
     w.run(600)
     before = w.rented(NEAR.id)
@@ -293,8 +301,8 @@ def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
 
 
 def test_what_finds_no_room_is_planned_again_twice_a_minute_while_nothing_moves() -> None:
-    """chat has six of eight nodes and needs one, and a freeze holds them; mini needs seven. Once
-    the freeze is over it gets them."""
+    """chat holds six of eight nodes because of a freeze but needs one; mini needs seven and gets
+    them after the freeze."""
     where = pool("own", nodes=8, per_node=1, market=Market.OWNED)
     always = Weekly.parse("00:00-24:00")
     rates = {"chat": (45.0, 5.0, 5.0), "mini": (8.0, 8.0, 50.0)}

@@ -19,7 +19,8 @@ THEIRS = f"chat:a1@{ONE.id}"
 
 
 def beside(servers: int, req_per_s: float) -> World:
-    """`servers` of 10 requests/s each, one per server, run at a rate; Shoal recommends."""
+    """A world in mode recommend with `servers` unmanaged servers of 10 requests/s each, at
+    `req_per_s`."""
     w = world(
         req_per_s, service(mode=Mode.RECOMMEND, min_instances=1, unmanaged=THEIRS), pools=(ONE,)
     )
@@ -37,7 +38,8 @@ def recommended(w: World) -> list[Decision]:
 
 
 def test_only_what_is_missing_beside_them_is_recommended() -> None:
-    """24 req/s at 80% need three servers of 10: with two running, one more; with three, none."""
+    """24 req/s at 80% need three servers of 10: if two run, one more is recommended; if three run,
+    none."""
     short, enough = beside(2, 20.0), beside(3, 20.0)
     short.run(300)
     enough.run(300)
@@ -47,7 +49,8 @@ def test_only_what_is_missing_beside_them_is_recommended() -> None:
 
 
 def test_where_all_of_them_may_go_that_is_said_once() -> None:
-    """No demand and no floor: one decision recommends to stop the three, and none repeats it."""
+    """Without demand and floor, one decision recommends stopping all three servers, and it is not
+    repeated."""
     w = beside(3, 0.0)
     none = service(mode=Mode.RECOMMEND, min_instances=0, unmanaged=THEIRS, scale_in_after_s=60.0)
     w.cluster = replace(w.cluster, services=(none,))
@@ -68,7 +71,8 @@ def test_they_are_shown_with_their_capacity() -> None:
 
 
 def test_a_change_by_hand_is_said_and_adopted() -> None:
-    """A server that is stopped is missing again, one that is added as recommended is enough."""
+    """A server that a person stops is missing; a server that a person adds as recommended covers
+    the demand."""
     w = beside(3, 20.0)
     w.run(120)
     w.unmanaged["chat"] = 2
@@ -84,7 +88,7 @@ def test_a_change_by_hand_is_said_and_adopted() -> None:
 
 
 def test_what_is_not_known_changes_nothing() -> None:
-    """Prometheus is away: the last number stands."""
+    """Prometheus does not answer: the last count stays valid."""
     w = beside(3, 20.0)
     w.run(60)
     del w.unmanaged["chat"]
@@ -94,7 +98,7 @@ def test_what_is_not_known_changes_nothing() -> None:
 
 
 def test_where_shoal_acts_they_are_not_its_fleet() -> None:
-    """Shoal does not count on servers that it does not start."""
+    """In mode act Shoal does not count on servers that it did not start."""
     w = beside(3, 20.0)
     w.cluster = _acting(w)
     w.run(200)
@@ -103,8 +107,8 @@ def test_where_shoal_acts_they_are_not_its_fleet() -> None:
 
 @pytest.mark.parametrize("kind", ["pause", "release"])
 def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None:
-    """Three instances of Shoal's own run; servers of others join and leave while Shoal may not act.
-    Together they cover the demand; afterwards only Shoal's own instances count again."""
+    """Three managed instances run; unmanaged servers join and leave while Shoal may not act.
+    Together they cover the demand; afterwards only managed instances count again."""
     w = beside(0, 20.0)
     w.cluster = _acting(w)
     w.run(200)
@@ -124,7 +128,7 @@ def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None
 
 
 def test_what_runs_counts_after_nothing_was_recommended() -> None:
-    """Shoal recommended zero instances, then started three itself, and is paused."""
+    """Shoal recommended zero instances, later started three itself, and is then paused."""
     w = world(lambda _m, t: 15.0 if t < 300 or t > 1200 else 0.0, pools=(ONE,))
     idle = service(mode=Mode.RECOMMEND, min_instances=0, zero_after_s=300.0, scale_in_after_s=300.0)
     w.cluster = replace(w.cluster, services=(idle,))

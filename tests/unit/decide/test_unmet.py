@@ -1,4 +1,5 @@
-"""A decision names the model and the demand that no plan can serve, within the record's length."""
+"""A decision names the model and the demand that no plan can serve, within the length limit of its
+record."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ OTHERS = tuple(f"chat-region-{number:02}" for number in range(60))
 
 
 class Noting(Planner):
-    """A planner that adds notes to every answer."""
+    """A planner that adds `notes` to every answer."""
 
     def __init__(self, planner: Planner, notes: tuple[Reason, ...]) -> None:
         super().__init__(planner.catalogue)
@@ -34,7 +35,7 @@ class Noting(Planner):
 
 
 def shortage_decision(notes: tuple[Reason, ...]) -> Decision:
-    """The room for 10 req/s, and 40 of them."""
+    """The decision about 40 req/s on nodes for 10 req/s; the planner adds `notes`."""
     w: World = world(40.0, service(), pools=(ONE,))
     w.planner = Noting(w.planner, notes)
     w.run(60)
@@ -57,8 +58,8 @@ def test_a_reason_longer_than_the_record_allows_is_cut() -> None:
 
 
 def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
-    """Two nodes for a floor of four, and demand for one: no more plans are made for it than for
-    demand that finds no room."""
+    """Two nodes for a floor of four, and demand for one instance: the floor leads to no more plans
+    than demand that has no room."""
     where = pool("two", nodes=2, per_node=1)
     floor = world(5.0, service(min_instances=4), pools=(where,)).run(900)
     demand = world(40.0, service(), pools=(where,)).run(900)
@@ -88,7 +89,8 @@ def test_a_floor_that_finds_no_room_is_said_where_it_is_only_recommended_too(pau
 
 
 def test_what_can_run_of_a_floor_is_counted_after_the_change() -> None:
-    """While four are planned for the feed takes two of their nodes back: the other two start."""
+    """While four instances are planned, the feed withdraws two of their nodes: the other two
+    start."""
     where = pool("four", nodes=4, per_node=1)
     w = world(5.0, service(min_instances=4), pools=(where,)).run(1)
     w.availability[where.id] = Availability(where.id, 2, w.now_ms)

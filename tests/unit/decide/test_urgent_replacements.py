@@ -1,4 +1,4 @@
-"""Urgent additions that replace running instances: only if these may leave, counted as
+"""Urgent additions that replace running instances: only if these may leave, and counted as
 additions."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ CATALOGUE = {
 
 
 def surge(**more: object) -> World:
-    """12 req/s, from 100 s on 26: a fourth small one, or a large one instead of three."""
+    """12 req/s, then 26 from 100 s on: either a fourth small instance, or a large one that replaces
+    three."""
     return world(
         lambda _m, t: 12.0 if t < 100 else 26.0,
         service("chat", **more),
@@ -55,7 +56,7 @@ def test_an_urgent_replacement_is_a_scale_out_for_the_next_leader_too() -> None:
 
 
 def test_a_rise_long_after_a_node_was_silent_for_a_moment_is_no_replacement() -> None:
-    """The node is back before anything was ordered for it, so nothing is lost any more."""
+    """The node returned before a replacement was ordered, so no capacity is missing any more."""
     w = world(lambda _m, t: 20.0 if t < 900 else 40.0, service("chat"), pools=(SMALL,)).run(300)
     node = min(w.rented(SMALL.id))
     w.cut.add(node)

@@ -1,4 +1,5 @@
-"""Two models that each wait for the other's place: one of them takes a further node."""
+"""Two models that each wait for the other to leave its node: one of them gets an additional
+node."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ NOW = {"a": (A_HERE,), "b": (B_THERE,), "c": simple("c", APART)}
 
 
 class Swapping(Planner):
-    """Full plans let a and b change places."""
+    """A planner whose full plans exchange the places of a and b."""
 
     def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         found = super().answer(request, cluster)
@@ -29,8 +30,8 @@ class Swapping(Planner):
 
 
 def swapped(mode: Mode, dead: bool) -> tuple[World, int]:
-    """(the world after the exchange, most nodes rented for a and b at a time). mode: of c, from
-    when everything runs; dead: the instance of c failed a minute before."""
+    """(world after the exchange, most nodes rented for a and b at the same time). mode: mode of c
+    once everything runs; dead: the instance of c fails a minute before the exchange."""
     w = world(
         5.0,
         *(service(model) for model in "abc"),
