@@ -1,4 +1,4 @@
-"""How far a reader is behind, while topics get partitions that it was not assigned yet."""
+"""How far a reader lags behind, also when topics have partitions that it was not assigned yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from topics.topic_table import RATES, TELEMETRY
 
 
 class Consumer:
-    """Reads nothing and, meanwhile, something happens; as aiokafka's it knows only its own."""
+    """A consumer that returns no records and calls `meanwhile` during each read.
+
+    As with aiokafka, positions are known only for assigned partitions.
+    """
 
     def __init__(self, assigned: list[TopicPartition], meanwhile: Any) -> None:
         self._assigned, self._meanwhile = frozenset(assigned), meanwhile
@@ -61,7 +64,7 @@ async def test_partitions_added_to_live_topics_while_they_are_read_end_nobody() 
 
 
 class Reader:
-    """A consumer whose broker answered at `polled_s` with the end `end`."""
+    """A consumer for whose topics the broker reported the end `end` at `polled_s`."""
 
     def __init__(self, *names: str) -> None:
         self.parts = [TopicPartition(name, 0) for name in names]
@@ -83,7 +86,7 @@ class Reader:
 
 
 class Run:
-    """A reader of `names`, looked at once a second of a clock of its own."""
+    """A reader of the topics `names`; its lag is updated once a second of virtual time."""
 
     def __init__(self, *names: str) -> None:
         self.now_s = 100.0
@@ -91,7 +94,8 @@ class Run:
         self.behind = ConsumerLag("", lambda: self.now_s, lambda: self.now_s)
 
     async def seconds(self, count: int, written: int, read: int, answers: bool = True) -> None:
-        """As many records are written and read in each second, of every topic."""
+        """For `count` seconds, `written` records are written to and `read` are read from every
+        topic."""
         for _ in range(count):
             self.now_s += 1.0
             for name in self.reader.end:
@@ -112,8 +116,8 @@ async def test_a_reader_that_keeps_up_is_not_late_whatever_comes() -> None:
 
 
 async def test_lag_is_the_age_of_what_is_read_now() -> None:
-    """1,000 records/s come for a minute and 750 are read: after it the reader is a quarter of a
-    minute behind. Then nothing comes, and 20 s later it has caught up."""
+    """1,000 records/s are written for a minute and 750 are read: the lag is then a quarter of a
+    minute. No more records are written, and 20 s later the lag is zero."""
     run = Run("status")
     await run.seconds(60, written=1000, read=750)
     assert 14.0 <= run.behind.late_s()["status"] <= 16.0

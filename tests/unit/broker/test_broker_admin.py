@@ -1,4 +1,5 @@
-"""Brokers that are not there, that are none, or whose address is none: one clear line each."""
+"""Brokers that are unreachable, are no brokers, or have no valid address: each gives one clear
+line."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 
 @pytest.mark.parametrize("text", ["kafka://a:1", "a:1", "10.0.0.1:65535", "[::1]:9092", "a:1,b:2"])
 def test_an_address_is_read_with_or_without_its_scheme(text: str) -> None:
-    """The scheme is only for people."""
+    """The scheme is optional and has no effect."""
     assert parse_address(text) == text.removeprefix("kafka://")
 
 
@@ -28,14 +29,14 @@ def test_an_address_is_read_with_or_without_its_scheme(text: str) -> None:
     "text", ["", "a", "a:", ":9092", "a:0", "a:65536", "a:٩", "http://a:1", "a:1,", "a:-1", "a:1x"]
 )
 def test_what_is_no_address_is_refused_with_what_would_be_one(text: str) -> None:
-    """A typing error is found before anything is started."""
+    """A mistyped address is refused before any process is started."""
     with pytest.raises(InvalidValue, match="kafka://HOST:PORT"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("text", ["kafka://me:hush@h:9092", "me:hush@h:9092", "kafka://me:hush@h"])
 def test_an_address_with_a_login_is_refused_and_does_not_show_it(text: str) -> None:
-    """Users and passwords come from variables; one in the address was taken for a host."""
+    """Users and passwords come from variables; a login in the address would be taken for a host."""
     with pytest.raises(InvalidValue, match=r"'h(:9092)?' is not allowed") as refused:
         parse_address(text)
     assert "hush" not in str(refused.value)
@@ -47,7 +48,7 @@ async def test_a_host_that_is_no_name_is_an_unreachable_broker() -> None:
 
 
 async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> None:
-    """Nothing listens there: said at once."""
+    """No process listens on the port: the error comes at once."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -60,7 +61,7 @@ async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> 
 async def test_something_that_never_answers_is_given_up_after_the_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A port that accepts and says nothing must not hang the start."""
+    """A server that accepts connections but never answers must not block the start."""
 
     monkeypatch.setattr(topic_admin, "_TIMEOUT_S", 0.2)
 
@@ -78,7 +79,8 @@ async def test_something_that_never_answers_is_given_up_after_the_timeout(
 
 
 async def test_an_embedded_broker_with_another_prefix_is_said_so() -> None:
-    """Asking it about unknown topics would create them with one partition: never done."""
+    """Metadata requests for unknown topics would create them with one partition, so none are
+    sent."""
     process = subprocess.Popen(
         [sys.executable, "-m", "streams.broker", "--prefix", "one."], stdout=subprocess.PIPE
     )
@@ -94,7 +96,7 @@ async def test_an_embedded_broker_with_another_prefix_is_said_so() -> None:
 
 
 def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
-    """The pipe's other end closes with the supervisor, even when it was killed."""
+    """The other end of its pipe closes with the supervisor, even if the supervisor is killed."""
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "streams.broker"],
@@ -113,7 +115,7 @@ def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
 async def test_a_cluster_that_elects_a_controller_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A temporary error does not refuse the start; a lasting one is reported at once."""
+    """A temporary error does not prevent the start; a lasting one is reported at once."""
     monkeypatch.setattr(topic_admin, "_PAUSE_S", 0.0)
     failing: list[KafkaError] = [NotControllerError(), NotControllerError()]
     calls = 0

@@ -24,7 +24,7 @@ _CLIENT_HELLO = 0x16
 
 @pytest.fixture
 async def listener() -> AsyncIterator[tuple[str, asyncio.Queue[int]]]:
-    """A listener that notes the first byte of each connection and hangs up."""
+    """A listener that records the first byte of each connection and then closes it."""
     first: asyncio.Queue[int] = asyncio.Queue()
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -43,7 +43,7 @@ async def listener() -> AsyncIterator[tuple[str, asyncio.Queue[int]]]:
 async def test_a_client_speaks_tls_where_it_should(
     kind: str, listener: tuple[str, asyncio.Queue[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first byte is a TLS hello: nothing goes out in plaintext, no password either."""
+    """The first byte is that of a TLS hello: no data is sent in plaintext, no password either."""
     bootstrap, first = listener
     monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SSL")
     if kind == "serving plane":
@@ -63,7 +63,7 @@ async def test_a_client_speaks_tls_where_it_should(
 
 
 def test_faust_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SASL over TLS, with the password from its file."""
+    """Faust gets SASL over TLS, with the password from its file."""
     (tmp_path / "password").write_text("secret\n")
     monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SASL_SSL")
     monkeypatch.setenv("SHOAL_KAFKA_USERNAME", "shoal")
@@ -80,7 +80,7 @@ def test_faust_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_settings_that_cannot_work_are_refused_by_name(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any connection is tried."""
+    """Invalid settings are refused before any connection attempt."""
     monkeypatch.setenv(f"SHOAL_KAFKA_{variable}", value)
     with pytest.raises(InvalidValue, match=f"SHOAL_KAFKA_{variable}"):
         consumer("127.0.0.1:1", "x")
@@ -88,7 +88,7 @@ def test_settings_that_cannot_work_are_refused_by_name(
 
 @pytest.fixture
 def renewing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The certificate is being replaced: its file is not there at this moment."""
+    """Set TLS variables that name missing files, as while a certificate is being replaced."""
     monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SSL")
     monkeypatch.setenv("SHOAL_KAFKA_CERT_FILE", str(tmp_path / "tls.crt"))
     monkeypatch.setenv("SHOAL_KAFKA_KEY_FILE", str(tmp_path / "tls.key"))
@@ -96,8 +96,8 @@ def renewing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("renewing")
 async def test_files_that_are_being_renewed_pass_for_a_broker_that_is_away() -> None:
-    """A running process waits in both cases; a starting one prints one line that names the
-    files."""
+    """A running process waits, as for an unreachable broker; a starting process prints one line
+    that names the files."""
     with pytest.raises(FilesUnreadable, match=r"tls\.crt, .*tls\.key"):
         consumer("127.0.0.1:1", "x")
     with pytest.raises(OSError):
