@@ -1,4 +1,5 @@
-"""`shoal apply`: what is published for a file, and what is refused before anything is."""
+"""`shoal apply`: the records that it publishes for a file, and the files that it refuses before it
+publishes any."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("which", ["own", "sample"])
 def test_what_is_published_means_what_the_file_says(path: Path, which: str) -> None:
-    """Each section alone, read back, is the service that the whole file declares."""
+    """A published section, read back alone, gives the service that the whole file declares."""
     file = path if which == "own" else SAMPLE
     config, texts = load_config(file), declared_texts(file)
     assert list(texts) == [service.model for service in config.cluster.services]
@@ -41,7 +42,8 @@ def test_what_is_published_means_what_the_file_says(path: Path, which: str) -> N
 
 
 def test_changes_are_judged_by_meaning(path: Path) -> None:
-    """Other layout, the same values: unchanged. A record that is not understood is replaced."""
+    """Another layout with equal values counts as unchanged. A record that cannot be read is
+    replaced."""
     config, wanted = load_config(path), declared_texts(path)
     same = '{"source": "openai/gpt-oss-20b", "slo": {"tpot": "0.08s", "ttft": "2000ms"}, ' + (
         '"workload": {"output": 60, "input": 200, "req_per_s": 1.5}}'

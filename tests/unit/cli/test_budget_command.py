@@ -52,7 +52,8 @@ def test_max_is_the_ceiling_over_both_markets(
 def test_a_larger_budget_buys_more_and_never_more_than_it_is(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Requests/s rise with the budget; each type's fractions sum to 1; spot keeps its share."""
+    """Requests/s rise with the budget; each type's fractions sum to 1; spot stays within its
+    share."""
     rates = []
     for budget in (2.0, 5.0, 9.0):
         shown = plan(config, capsys, "--budget", str(budget))
@@ -72,7 +73,7 @@ def test_a_larger_budget_buys_more_and_never_more_than_it_is(
 
 
 def test_a_batch_has_a_makespan(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twice the requests take twice as long on the same budget."""
+    """Twice as many requests take twice the time on an unchanged budget."""
     one = plan(config, capsys, "--budget", "5", "--objective", "makespan", "--requests", "500")
     two = plan(config, capsys, "--budget", "5", "--objective", "makespan", "--requests", "1000")
     assert two["makespan_s"] == pytest.approx(2.0 * one["makespan_s"], rel=1e-3)  # type: ignore[operator]
@@ -81,7 +82,7 @@ def test_a_batch_has_a_makespan(config: Path, capsys: pytest.CaptureFixture[str]
 def test_the_plan_on_a_terminal_says_where_each_type_goes(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Instances, types and the proof, within 100 columns."""
+    """The output shows instances, types and the optimality gap within 100 columns."""
     assert main(["plan", "--config", str(config), "--budget", "5"]) == 0
     out = capsys.readouterr().out
     assert "mini/long" in out
@@ -101,7 +102,7 @@ def test_the_plan_on_a_terminal_says_where_each_type_goes(
 def test_a_bad_budget_is_refused_in_one_line(
     config: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
-    """Exit code 2, and the line names what is wrong."""
+    """The exit code is 2, and the line names the fault."""
     assert main(["plan", "--config", str(config), *options]) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
@@ -123,7 +124,7 @@ def test_a_bad_budget_is_refused_in_one_line(
 def test_bad_types_name_file_line_and_key(
     config: Path, capsys: pytest.CaptureFixture[str], find: str, replaced: str, said: str
 ) -> None:
-    """One clear line for every fault of the new keys."""
+    """Each fault in the keys of request types gives one clear line."""
     config.write_text(CONFIG.replace(find, replaced))
     assert main(["plan", "--config", str(config), "--budget", "5"]) == 2
     err = capsys.readouterr().err
@@ -135,7 +136,7 @@ def test_bad_types_name_file_line_and_key(
 def test_types_of_a_trace_can_be_pasted_into_a_workload(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reader of workloads accepts the output of the command."""
+    """The workload reader accepts the output of the command."""
     trace = tmp_path / "trace.csv"
     rows = [(100 * i, 2000 if i % 3 else 200, 20 if i % 2 else 400) for i in range(600)]
     trace.write_text(
@@ -153,7 +154,7 @@ def test_types_of_a_trace_can_be_pasted_into_a_workload(
 
 
 def test_the_file_may_ask_for_budget_mode(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`shoal plan` shows the plan of the controller; the option overrides the file."""
+    """`shoal plan` shows the controller's plan; the option overrides the file."""
     said = "policy: {budget: 5, objective: throughput}\nregions:"
     config.write_text(CONFIG.replace("regions:", said))
     declared = plan(config, capsys)

@@ -1,4 +1,4 @@
-"""`shoal models`, `shoal gpus`, and a model of one's own in `shoal plan`."""
+"""`shoal models`, `shoal gpus`, and `shoal plan` with a model from a local config.json."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_models_and_gpus_list_facts_with_their_sources(capsys: pytest.CaptureFix
 def test_a_config_of_ones_own_plans_like_the_same_model_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The path is relative to the shoal.yaml, wherever the command is run."""
+    """The path is relative to the shoal.yaml, whatever the working directory is."""
     (tmp_path / "config.json").write_text(json.dumps(OWN))
     own = planned(write(tmp_path, "./config.json"), capsys)
     named = planned(write(tmp_path, "meta-llama/Llama-3.1-8B"), capsys)
@@ -137,7 +137,7 @@ def test_a_source_that_cannot_be_used_is_one_line(
 def test_a_pool_of_slices_is_planned_one_slice_a_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """16 GB of weights do not fit into 10 GB, and slices have no link to share them over."""
+    """16 GB of weights do not fit into 10 GB, and slices have no link over which to shard them."""
     path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", "H100/3g.40gb")
     plan = planned(path, capsys)
     assert plan["models"]["mine"]["combos"]  # type: ignore[index]

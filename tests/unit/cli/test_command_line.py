@@ -21,7 +21,7 @@ ROLES = {"controller": (), "executor": ("--region", "eu-west"), "gateway": ()}
 
 @pytest.fixture
 def nobody() -> str:
-    """An address without a listening process."""
+    """An address on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
@@ -130,7 +130,7 @@ def test_what_a_role_remembers_lets_it_start_without_a_broker(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The serving plane goes on across its own restarts while the broker is away."""
+    """Gateways and executors can restart while the broker is unreachable."""
     remembered = tmp_path / file
     remembered.parent.mkdir(exist_ok=True)
     remembered.write_text("{}")
@@ -149,7 +149,8 @@ def test_what_a_role_remembers_lets_it_start_without_a_broker(
 def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options that are in --help reach it; models that are not in mode act are named to it."""
+    """The gateway gets every option in --help, and the names of the models that are not in mode
+    act."""
     (tmp_path / "routes.jsonl").write_text("{}")
     config = tmp_path / "shoal.yaml"
     text = Path(CONFIG).read_text()

@@ -1,4 +1,4 @@
-"""`shoal plan` on a model of several components, as a user runs it."""
+"""`shoal plan` for a model with several components, as a user runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "components.yaml"
 def test_the_example_is_planned_and_its_shares_are_those_of_its_requests(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Declared rates are served; with half the money, half as much or less."""
+    """The plan serves the declared rates; a smaller budget serves less."""
     assert main(["plan", "--config", str(EXAMPLE), "--json"]) == 0
     least = json.loads(capsys.readouterr().out)
     assert least["multiple"] >= 1.0 - 1e-6
@@ -56,7 +56,7 @@ def test_bad_keys_are_refused_in_one_line(
     replaced: str,
     said: str,
 ) -> None:
-    """File, line, key and what is allowed."""
+    """The line names the file, the line number, the key and the allowed values."""
     path = tmp_path / "shoal.yaml"
     text = EXAMPLE.read_text()
     assert find in text

@@ -1,4 +1,4 @@
-"""`shoal approve | reject`: which proposals are open."""
+"""`shoal approve | reject`: the list of open proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shoal diff` from a fleet file: what a person reviews."""
+"""`shoal diff` from a fleet file: the changes that a person reviews."""
 
 from __future__ import annotations
 

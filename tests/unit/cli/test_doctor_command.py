@@ -1,4 +1,4 @@
-"""`shoal doctor` names what is missing, where, and how to mend it."""
+"""`shoal doctor` names each missing item, its place, and how to fix it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ def test_without_a_controller_it_says_how_to_start_one(
 
 
 def test_facts_that_are_another_models_are_said(tmp_path: Path) -> None:
-    """A misspelt name may look like a fine-tune: it is planned, and said."""
+    """A misspelt name may look like a fine-tune: the model is planned, and `shoal doctor` reports
+    it."""
     file = tmp_path / "shoal.yaml"
     file.write_text(
         "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
@@ -143,7 +144,7 @@ def test_facts_that_are_another_models_are_said(tmp_path: Path) -> None:
 
 
 def test_records_of_names_that_nobody_declared_are_shown() -> None:
-    """They harm nothing, and may be of a name that was misspelt."""
+    """The records are harmless, but their names may be misspelt."""
     found = list(of_status({**STATUS, "undeclared": {"telemetry": 20_000}}))
     (one,) = [one for one in found if one.what == "telemetry"]
     assert one.ok and "20,000 records left out" in one.said.replace("20000", "20,000")

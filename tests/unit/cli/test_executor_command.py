@@ -1,4 +1,4 @@
-"""`shoal executor`: one node, declared or found, its address, and where its state is kept."""
+"""`shoal executor`: its node (declared or detected), its address, and the folder of its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE = "us-east.l40s.spot.1"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
-    """The setups of executors, captured without a broker and without starting one."""
+    """The setups with which executors would start; none is started, and no broker is needed."""
     files: list[dict[str, Any]] = []
     monkeypatch.setattr(run_executor, "reachable", lambda *_: "127.0.0.1:9092")
     monkeypatch.setattr(
@@ -36,7 +36,7 @@ def run(*options: str) -> int:
 def test_an_executor_runs_its_own_node_and_no_other(
     started: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Its state has a place of its own without being asked for."""
+    """Each node has a separate state folder by default."""
     run("--node", NODE, "--advertise", "10.0.0.5", "--engine-env", "HF_TOKEN")
     (told,) = started
     assert [node["node"] for node in told["nodes"]] == [NODE]
@@ -48,7 +48,7 @@ def test_an_executor_runs_its_own_node_and_no_other(
 def test_the_node_is_found_by_the_name_of_its_host(
     started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the address is the one on the way to the broker."""
+    """The advertised address is that of the interface that reaches the broker."""
     monkeypatch.setattr("socket.gethostname", lambda: NODE)
     run()
     assert [node["node"] for node in started[0]["nodes"]] == [NODE]
@@ -58,7 +58,7 @@ def test_the_node_is_found_by_the_name_of_its_host(
 def test_a_host_that_is_no_node_is_refused_with_names_that_are(
     started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It must not take a region's nodes for its own."""
+    """An unknown host must not take over the nodes of a region."""
     assert run("--node", "us-east.l40s.spot.400") == 2
     said = capsys.readouterr().err
     assert "us-east.l40s.spot.400: not a node" in said and "us-east.l40s.spot.0" in said
@@ -66,7 +66,7 @@ def test_a_host_that_is_no_node_is_refused_with_names_that_are(
 
 
 def test_a_region_of_virtual_nodes_is_asked_for(started: list[dict[str, Any]]) -> None:
-    """For one machine, as `shoal up` runs them."""
+    """`shoal up` runs a region of virtual nodes on one machine in this way."""
     run("--region", "us-east")
     assert len(started[0]["nodes"]) > 1
     assert started[0]["advertise"] == "127.0.0.1"
@@ -75,7 +75,7 @@ def test_a_region_of_virtual_nodes_is_asked_for(started: list[dict[str, Any]]) -
 def test_a_state_folder_that_cannot_be_made_is_refused(
     started: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line that names it."""
+    """The error is one line that names the folder."""
     (tmp_path / "file").touch()
     assert run("--node", NODE, "--state-dir", str(tmp_path / "file" / "x")) == 2
     assert "name another one with --state-dir" in capsys.readouterr().err
@@ -84,7 +84,7 @@ def test_a_state_folder_that_cannot_be_made_is_refused(
 def test_a_node_starts_vllm_and_loads_only_what_is_declared(
     started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Virtual nodes start simulated engines, unless something else is asked for."""
+    """By default, virtual nodes start simulated engines."""
     run("--node", NODE, "--vllm", "/opt/vllm", "--weights", "mini=/models/mini")
     (told,) = started
     engine = told["engines"]["default"]

@@ -1,4 +1,4 @@
-"""`shoal explain`: what became of a proposal."""
+"""`shoal explain`: the outcome of a proposal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shoal feed` reads prices and offers strictly: one wrong entry and nothing is published."""
+"""`shoal feed` reads prices and offers strictly: if one entry is wrong, no record is published."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_makes_no_sense_is_refused_with_its_place(kind: str, raw: bytes, wo
 
 @contextmanager
 def served(answer: bytes) -> Iterator[str]:
-    """The address of a server that gives these bytes to the first who asks, and hangs up."""
+    """The address of a server that sends `answer` to its first client and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C with worker processes: they are spared it, we are not."""
+"""Ctrl-C with worker processes: it interrupts the main process but not the workers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_after_sigterm_what_was_begun_is_put_away() -> None:
 def test_ctrl_c_while_python_itself_starts_shows_no_traceback(
     argv: list[str], after_s: float, tmp_path: Path
 ) -> None:
-    """As `make run` starts them: the signal waits until they can deal with it."""
+    """`make run` starts processes in this way: SIGINT is blocked until they can handle it."""
     argv = [str(tmp_path / "venv") if word == "VENV" else word for word in argv]
     held = ["env", "--block-signal=INT", sys.executable, *argv]
     with subprocess.Popen(held, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -88,5 +88,5 @@ def test_ctrl_c_while_python_itself_starts_shows_no_traceback(
         _, err = process.communicate(timeout=60.0)
     assert "Traceback" not in err
     assert "KeyboardInterrupt" not in err
-    # env itself may be ended by it, before it holds it back.
+    # The signal may end env itself before env blocks it.
     assert process.returncode in (130, -signal.SIGINT) or "cannot" in err or "error" in err

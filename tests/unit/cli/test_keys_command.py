@@ -1,4 +1,5 @@
-"""`shoal keys`: files that only their owner reads, and a rotation that stops no process."""
+"""`shoal keys`: files that only their owner can read, and key rotation without stopping a
+process."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_a_key_that_is_there_is_not_overwritten(
 
 
 def test_between_any_two_steps_of_a_rotation_everybody_believes_everybody(cluster: Path) -> None:
-    """Processes are restarted one after the other: some have the keys of the step before."""
+    """Processes are restarted one after the other, so some still have the keys of the previous
+    step."""
     texts = [(cluster.read_text().strip(), derive(cluster, "--node", "n1").read_text().strip())]
     for step in ("--add", "--switch", "--drop"):
         assert main(["keys", "rotate", step, "--cluster-key-file", str(cluster)]) == 0
@@ -108,7 +110,8 @@ def test_without_a_cluster_key_one_line_says_what_to_name(
 def test_commands_sign_with_the_key_that_a_run_of_this_user_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For its own broker alone; a key that the user names goes before it."""
+    """The key counts only for the broker of that run; a key that the user names takes
+    precedence."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("SHOAL_CLUSTER_KEY", raising=False)
     path = run_key_file("127.0.0.1:1", "shoal.")

@@ -1,4 +1,4 @@
-"""`shoal profile import` and `measure`: what was measured changes the plan, which says so."""
+"""`shoal profile import` and `measure`: measurements change the plan, and the plan states them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_imported_result_changes_the_plan_and_the_plan_says_so(
 def test_a_real_result_of_vllm_bench_serve_changes_the_plan_and_the_plan_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Made with vLLM 0.32 on a CPU; it stands in for an L4 here."""
+    """The result was measured with vLLM 0.32 on a CPU; here it is used as that of an L4."""
     tiny_model.write(tmp_path)
     path, kept = tmp_path / "shoal.yaml", tmp_path / "measurements.json"
     config = CONFIG.replace("SOURCE", "./config.json").replace("max_len: 8192", "max_len: 2048")
@@ -138,7 +138,7 @@ def test_a_spoilt_file_of_measurements_is_one_line(
 
 @pytest.fixture
 def engine() -> Iterator[str]:
-    """A server that streams tokens like vLLM: 20 ms to the first, then one every 5 ms."""
+    """A server that streams tokens like vLLM: the first after 20 ms, then one every 5 ms."""
     loop = asyncio.new_event_loop()
     address: list[str] = []
     ready = threading.Event()
@@ -212,8 +212,11 @@ TOKENS = (
 
 @contextmanager
 def answering(*answers: tuple[int, bytes], listed: bytes = b"") -> Iterator[tuple[str, list[str]]]:
-    """A server that gives completions the (status, body) of `answers`, the last one again and
-    again; its address, and the Authorization of each request."""
+    """(address of a server, Authorization header of each completion request).
+
+    Completions get the (status, body) pairs of `answers` in order; the last pair is repeated.
+    listed: body of the list of models.
+    """
     left, headers = list(answers), []
 
     class Handler(BaseHTTPRequestHandler):

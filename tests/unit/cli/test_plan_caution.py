@@ -1,4 +1,4 @@
-"""Plans count on the lower end of a wide interval, and say what certainty would be worth."""
+"""Plans use the lower end of a wide interval, and state the value of a more certain measurement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ models:
 
 
 def write(folder: Path, capacity: str = "", **measured: float) -> Path:
-    """A shoal.yaml, and what was measured of its model on its GPU (nothing: no file)."""
+    """The path of a shoal.yaml in `folder`, with a measurements file for its model on its GPU.
+
+    measured: fields of the measurement; without any, the shoal.yaml names no measurements file.
+    capacity: value of the model's `capacity` key.
+    """
     spec = catalog.model(MODEL)
     text = CONFIG if measured else CONFIG.replace("measurements: measurements.json", "")
     values = {"prefill": 1.0, "decode": 1.0, "error": 0.0, **measured}
@@ -90,7 +94,8 @@ def test_a_measurement_that_is_far_off_is_no_certainty(
 def test_budget_mode_goes_by_measurements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half as much time again for every iteration: less than three quarters of the work."""
+    """Measured iterations take 1.5 times as long: the plan serves less than three quarters of the
+    rate."""
     rates = [
         planned(write(tmp_path, prefill=slow, decode=slow), capsys, "--budget", "9")["req_per_s"]
         for slow in (1.0, 1.5)

@@ -1,4 +1,4 @@
-"""`shoal plan` as a user runs it: what it prints, what it refuses."""
+"""`shoal plan` as a user runs it: its output and the input that it refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_a_plan_fits_a_hundred_columns_and_says_that_nothing_was_changed(
 def test_what_was_planned_runs_and_is_planned_again_unchanged(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The JSON's combos and counts are a fleet file's keys and values; JSON is YAML, too."""
+    """The combos and counts of the JSON output are keys and values of a fleet file; JSON is also
+    YAML."""
     wanted = demand(tmp_path, '{"chat": {"req_per_s": 3}, "mini": {"req_per_s": 80}}')
     start = ["plan", "--config", str(config), "--demand", wanted, "--json", "--no-explain"]
     assert main(start) == 0
@@ -100,7 +101,7 @@ def test_without_a_demand_the_default_is_stated(
 def test_without_a_demand_declared_rates_are_planned_for(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model that names no rate gets the default."""
+    """A model without a declared rate gets the default rate."""
     config.write_text(CONFIG.replace("workload: {", "workload: {req_per_s: 2.5, ", 1))
     assert main(["plan", "--config", str(config), "--no-explain", "--json"]) == 0
     models = json.loads(capsys.readouterr().out)["models"]
@@ -173,7 +174,8 @@ def test_a_missing_file_and_a_bad_gap_are_refused(
 def test_stats_show_every_step_of_the_search_with_its_bound(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Candidates, the formulation, and the search that ends at the cost of the plan."""
+    """The output lists the candidates, the formulation, and the searches; the last one ends at the
+    plan's cost."""
     wanted = demand(tmp_path, "chat: {req_per_s: 3}\nmini: {req_per_s: 80}\n")
     start = ["plan", "--config", str(config), "--demand", wanted, "--no-explain", "--stats"]
     assert main([*start, "--json"]) == 0

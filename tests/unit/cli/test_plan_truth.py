@@ -1,4 +1,4 @@
-"""`shoal plan` says the truth plainly: what it buys, what it cannot, and in which words."""
+"""`shoal plan` states plainly what a plan provides and what is impossible, in defined words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mini(workload: str, more: str = "", name: str = "mini") -> str:
 
 
 def flat(out: str) -> str:
-    """The text without its line breaks at 100 columns."""
+    """`out` without its line breaks at 100 columns."""
     return " ".join(out.split())
 
 
@@ -59,7 +59,7 @@ def nodes(found: dict[str, Any]) -> dict[str, int]:
     return {node["pool"]: node["proposed"] for node in found["nodes"]}
 
 
-# max is the ceiling, whatever the market
+# max limits instances in every market
 
 
 @pytest.mark.parametrize("strategy", ["shoal", "cauchy", "mc-lp", "homo"])
@@ -98,7 +98,7 @@ def test_more_nodes_as_a_relief_raise_the_ceiling_of_both_markets(
     assert reliefs[0]["serves_req_per_s"] > 0.0
 
 
-# An SLO that no hardware meets
+# SLOs that no hardware meets
 
 
 def test_an_slo_that_no_hardware_meets_buys_no_hardware(
@@ -118,7 +118,7 @@ def test_an_slo_that_no_hardware_meets_buys_no_hardware(
     assert found["shortfall_req_per_s"] == {"llama8": 9.0}
     assert found["cost_usd_per_h"] == 0.0
     assert nodes(found) == {"us/h100/on-demand": 0}
-    # The figure is the truth: a little above it can be met, a little below it cannot.
+    # The stated figure is exact: an SLO slightly above it can be met, one slightly below cannot.
     for factor, expected in ((1.05, 0), (0.95, 3)):
         limit = f"tpot: {float(said[1]) * factor:.3f}ms"
         asked.path.write_text(asked.path.read_text().replace("req_per_s: 9", "req_per_s: 0.01"))
@@ -146,7 +146,7 @@ def test_a_plan_that_serves_everything_ends_with_code_0(
     assert (code, found["demand_served"]) == (0, True)
 
 
-# Words
+# Wording of the output
 
 
 def test_no_bound_of_100_percent_stands_beside_an_unserved_model(
@@ -177,7 +177,7 @@ def test_memory_is_named_as_the_cause_with_its_size_and_what_would_do(
 def test_kv_memory_that_holds_a_running_model_has_its_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A 32B model in BF16 leaves an 80 GB GPU next to no room for KV cache."""
+    """A 32B model in BF16 leaves almost no KV-cache memory on an 80 GB GPU."""
     model = mini("req_per_s: 2", "    max_len: 2048\n").replace(
         "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B"
     )
@@ -235,7 +235,8 @@ def test_counts_of_combos_are_never_two_numbers_in_a_row(
 def test_the_bill_of_every_model_adds_up_to_the_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A node of four GPUs that one instance uses is paid for whole, by who is on it."""
+    """If one instance uses part of a node of four GPUs, the models on the node pay for the whole
+    node."""
     pool = "{gpu: L40S, per_node: 4, max: 9, price: 7.2}"
     asked = declared(
         tmp_path,
@@ -271,7 +272,7 @@ def test_a_baseline_that_breaks_survive_says_so(
     assert kept["cost_usd_per_h"] > found["cost_usd_per_h"]
 
 
-# What a model and a pool may declare
+# Declarations of models and pools
 
 
 def test_disaggregate_false_plans_whole_instances_only(
@@ -346,7 +347,7 @@ def test_what_a_pool_may_not_declare_is_one_clear_line(
 def test_an_alternative_that_would_break_a_promise_is_not_shown_as_cheaper(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All on spot would cost less than half, and is not allowed."""
+    """A fleet of only spot nodes would cost less than half, but the declaration forbids it."""
     pools = f"    l40s: {L40S % 12}"
     _, out = declared(tmp_path, capsys, pools, mini("req_per_s: 20", "    spot: 25%\n")).text()
     assert re.search(r"spot \(breaks spot <= 25%\)", flat(out))

@@ -1,4 +1,4 @@
-"""Commands and processes write printable text, whatever the source of its parts."""
+"""Commands and processes print only printable text, whatever the source of its parts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_json_on_a_terminal_is_printable_and_means_the_same(
     ],
 )
 def test_a_message_is_one_printable_line(formatter: logging.Formatter) -> None:
-    """A line feed in it makes up no line of a log."""
+    """A line feed in a message cannot forge a log line."""
     text = f"{HOSTILE}\n2026-01-01 ERROR all is lost"
     record = logging.LogRecord("a", logging.INFO, "f", 1, "%s", (text,), None)
     assert formatter.format(record).isprintable()

@@ -1,4 +1,4 @@
-"""`shoal plan` for a service that stands for two models, as a user runs it."""
+"""`shoal plan` for a service that routes between two models, as a user runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def config(tmp_path: Path) -> Path:
 def test_the_cheapest_split_of_the_declared_quality_is_planned(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its demand is the split's; cost and quality rise along the front; the page has both."""
+    """The models' demand follows the split; cost and quality rise along the front; the page shows
+    the front."""
     page = tmp_path / "front.html"
     options = ["plan", "--config", str(config), "--no-explain"]
     assert main([*options, "--json", "--pareto", str(page)]) == 0
@@ -81,7 +82,7 @@ def test_bad_keys_are_refused_in_one_line(
     replaced: str,
     said: str,
 ) -> None:
-    """Named, with what is allowed."""
+    """The line names the fault and the allowed values."""
     config.write_text(config.read_text().replace(find, replaced, 1))
     assert main(["plan", "--config", str(config), "--no-explain"]) == 2
     err = capsys.readouterr().err
@@ -95,7 +96,7 @@ def test_bad_keys_are_refused_in_one_line(
 def test_bad_scores_name_file_and_line(
     config: Path, capsys: pytest.CaptureFixture[str], row: str, said: str
 ) -> None:
-    """A damaged row is not skipped in silence."""
+    """A damaged row is refused, not skipped silently."""
     scores = config.parent / "scores.csv"
     scores.write_text(f"score,mini,chat\n0.1,100,100\n{row}\n")
     assert main(["plan", "--config", str(config)]) == 2
@@ -105,7 +106,8 @@ def test_bad_scores_name_file_and_line(
 
 
 def test_status_has_a_line_for_a_service() -> None:
-    """Shares, thresholds and quality, as planned and as they are; what fell back."""
+    """The line has planned and present shares, thresholds and quality, and the number of
+    fallbacks."""
     service = {
         "name": "auto", "models": ["mini", "chat"], "req_per_s": 5.94, "thresholds": "0.5",
         "shares": [0.61, 0.39], "unscored": 0.0, "quality": 88.2, "at_least": 87.0, "requests": 700,
@@ -122,7 +124,7 @@ def test_status_has_a_line_for_a_service() -> None:
 
 
 def test_explain_says_what_binds_and_what_is_in_force() -> None:
-    """Of a service that stands for several models."""
+    """The explanation of a service that routes between two models."""
     now = {
         "name": "auto", "models": ["mini", "chat"], "thresholds": "0.5", "shares": [0.6, 0.4],
         "unscored": 0.05, "quality": 88.2, "at_least": 87.0, "requests": 700,

@@ -1,4 +1,4 @@
-"""Output of `shoal status` for a controller that decides nothing (yet)."""
+"""Output of `shoal status` for a controller that makes no decisions (yet)."""
 
 from __future__ import annotations
 
