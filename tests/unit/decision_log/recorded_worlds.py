@@ -1,4 +1,4 @@
-"""Worlds whose ticks are written to a decision log, as the controller's loop does it."""
+"""Worlds that write their ticks to a decision log, as the controller does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.unit.decide.decide_world import World
 
 
 class Calm(DecisionLog):
-    """A log that is never overrun: ticks of a virtual clock come faster than any disk."""
+    """A log without an overrun limit: ticks of a virtual clock come faster than a disk can
+    write."""
 
     def tick(self, done: TickResult) -> None:
         self._waiting.put(done)

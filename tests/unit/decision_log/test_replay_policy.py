@@ -1,4 +1,4 @@
-"""Another policy over a recorded span: a difference in decisions, cost and shortfall to read."""
+"""Another policy over a recorded time span: decisions, cost and shortfall are compared."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_higher_utilization_costs_less_and_leaves_more_short(run: tuple[World,
 def test_the_command_compares_and_fits_a_terminal(
     run: tuple[World, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the log on disk and a shoal.yaml, with the real planner."""
+    """The command reads the log from disk and a shoal.yaml, and uses the real planner."""
     _, folder = run
     file = tmp_path / "other.yaml"
     file.write_text(YAML.replace("UTIL", "0.9"))

@@ -1,4 +1,4 @@
-"""A recorded span decided again gives the same decisions, byte for byte, whatever happened."""
+"""A replay of a recorded time span gives byte-identical decisions, whatever events it contains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def again(folder: Path) -> Rerun:
 
 
 def eventful(seed: int) -> World:
-    """Surges, silence, a lost pool, prices, offers, alerts, a change of mode."""
+    """A world with surges, silence, a lost pool, prices, offers, alerts and a change of mode."""
     w = world(
         lambda model, t: 40.0 if model == "chat" and 100 <= t < 260 else 6.0,
         service("chat", spot_share=0.5),
@@ -92,7 +92,7 @@ def test_a_part_of_the_span_starts_from_the_state_recorded_before_it(tmp_path: P
 
 
 def test_another_decision_is_noticed_with_its_moment(tmp_path: Path) -> None:
-    """A log of which one recorded price was tampered with decides otherwise."""
+    """One recorded price in the log is altered, so the replay decides differently."""
     record(world(5.0, pools=(ONE, SPOT), seed=1), tmp_path, 100)
     (path,) = tmp_path.iterdir()
     text = zlib.decompress(path.read_bytes(), 31)
@@ -114,7 +114,7 @@ def test_a_controller_killed_while_it_wrote_leaves_all_but_the_last_line(tmp_pat
 
 
 def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
-    """The oldest segments are deleted; the others replay."""
+    """The oldest segments are deleted; the others can be replayed."""
     record(world(20.0, pools=(ONE,), seed=1), tmp_path, 400, segment_s=20, most_bytes=60_000)
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert len(sizes) > 2
@@ -126,7 +126,7 @@ def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_holds_nothing_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names the fault, ticks count as lost, and the controller still decides."""
+    """The fault is logged, the ticks count as lost, and the controller still decides."""
     blocked = tmp_path / "file"
     blocked.write_text("")
     w = world(5.0, pools=(ONE,))
@@ -148,7 +148,7 @@ def test_any_id_of_a_controller_names_its_segments(tmp_path: Path, controller: s
 def test_segments_that_another_controller_removes_meanwhile_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Controllers of one machine share the default folder, and its limit."""
+    """Controllers on one machine share the default folder and its size limit."""
     (tmp_path / "2-other.jsonl.gz").write_bytes(b"x" * 100)
     there = [tmp_path / "1-gone.jsonl.gz", tmp_path / "2-other.jsonl.gz"]
     monkeypatch.setattr(Path, "glob", lambda *_: iter(there))
@@ -215,7 +215,7 @@ def test_a_tick_that_is_none_is_refused_by_its_line(line: bytes, tmp_path: Path)
 
 
 def test_a_log_that_is_overrun_counts_what_it_lost(tmp_path: Path) -> None:
-    log = DecisionLog(tmp_path, "ctl-1")  # never started: nothing is taken off the queue
+    log = DecisionLog(tmp_path, "ctl-1")  # never started, so its queue is not emptied
     for _ in range(200):
         log.tick(None)  # type: ignore[arg-type]
     assert log.lost == 80
