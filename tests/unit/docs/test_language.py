@@ -1,4 +1,4 @@
-"""The language linter finds the patterns that CONTRIBUTING.md rules out."""
+"""The language linter detects the patterns that CONTRIBUTING.md rules out."""
 
 import importlib.util
 import sys

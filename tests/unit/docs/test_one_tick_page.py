@@ -1,4 +1,5 @@
-"""docs/one-tick.md shows the rooms as they import each other, and links files that exist."""
+"""docs/one-tick.md shows the rooms (packages of the core) with their imports, and links only
+existing files."""
 
 import importlib.util
 import re
