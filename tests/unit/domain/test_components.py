@@ -38,12 +38,13 @@ def spelt(kind: RequestType) -> set[str]:
 
 
 def test_a_request_can_go_wherever_its_components_are() -> None:
-    """Text needs only the LLM, so every deployment with the LLM can serve it."""
+    """Text requests need only the LLM, so every deployment with the LLM can serve them."""
     assert spelt(TEXT) == {"llm(llm)", "e0+llm(llm)", "e0+e1+llm(llm)"}
 
 
 def test_every_path_does_each_component_once_and_none_before_what_it_needs() -> None:
-    """The case of the paper: the second encoder separately, then the first one with the LLM."""
+    """The paper's case: the second encoder runs separately, then the first one together with the
+    LLM."""
     found = spelt(BOTH)
     assert "e1(e1) e0+llm(e0+llm)" in found
     assert not any("e0+llm(e0+llm) e1" in path for path in found)
@@ -57,7 +58,7 @@ def test_every_path_does_each_component_once_and_none_before_what_it_needs() -> 
 
 
 def test_a_visit_runs_all_components_of_its_instance() -> None:
-    """Two encoders on a shared instance are one hop, not two."""
+    """Two encoders on a shared instance are one visit, not two."""
     assert "e0+e1+llm(e0+e1+llm)" in spelt(BOTH)
     for path in ALL.paths(BOTH):
         names = [hop.deployment.name for hop in path]
@@ -65,7 +66,8 @@ def test_a_visit_runs_all_components_of_its_instance() -> None:
 
 
 def test_processing_times_match_the_profiled_mix() -> None:
-    """Algorithm 3: at the profiled mix, each deployment's mean time is the measured one."""
+    """Algorithm 3: at the profiled mix, the mean time of each deployment equals the measured
+    time."""
     seconds = ALL.seconds("G")
     assert seconds["e0", frozenset({"e0"})] == pytest.approx(1.0 / 20.0 / 0.5)
     assert seconds["e1", frozenset({"e1"})] == pytest.approx(1.0 / 40.0 / 0.2)

@@ -9,8 +9,8 @@ from tests.unit.decide.decide_catalogue import pool
 
 
 def test_names_are_made_once_whatever_a_node_costs() -> None:
-    """Prices change often; caching the names per price would store those of a thousand nodes each
-    time."""
+    """The cache of names ignores prices: they change often, and each change would add a thousand
+    names."""
     cheap = pool("h100", nodes=1000, usd=8.0)
     names = node_ids(cheap)
     assert node_ids(replace(cheap, price_usd_per_h=9.0)) is names

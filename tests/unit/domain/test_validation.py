@@ -1,4 +1,4 @@
-"""Values from outside are refused with InvalidValue, whatever they are."""
+"""Invalid external values of any type are refused with InvalidValue."""
 
 from __future__ import annotations
 
