@@ -1,4 +1,4 @@
-"""Engine profiles: content stays with the operator, name and hash travel."""
+"""Engine profiles: arguments stay with the operator, only name and hash are published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ engines: {fast: {args: [--quantization=fp8]}}
 
 
 def test_planner_and_executor_call_the_same_profile_by_the_same_name(tmp_path) -> None:
-    """Each from its own file; another argument gives another name, so it is not started."""
+    """Each reads its own file. A profile with other arguments has another name, so it is not
+    started."""
     path = tmp_path / "shoal.yaml"
     path.write_text(YAML)
     (service,) = load_config(path).cluster.services

@@ -1,4 +1,4 @@
-"""The setup of a simulated engine: its place, and the measurements of its model."""
+"""The setup of a simulated engine: its GPU and the measurements of its model."""
 
 from __future__ import annotations
 

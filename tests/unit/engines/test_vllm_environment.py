@@ -1,4 +1,4 @@
-"""The environment of a real vLLM: whole or not used, built once, named by its lock."""
+"""The environment of a real vLLM: used only if complete, built once, named after its lock file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LOCK = Path(cpu_environment.__file__).with_name("requirements.lock")
 
 
 class Builder:
-    """Stands for venv and installer: makes what they would make, or fails at the second."""
+    """Replaces venv and the installer: creates the files that they would create, or fails at the
+    second step."""
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
@@ -40,7 +41,7 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
 
 
 def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
-    """Every package with its hash; vLLM reads its own version from an additional package."""
+    """Every package has a hash; an additional package tells vLLM its version."""
     target = cpu_environment.ensure()
     assert target.parent == tmp_path / "shoal"
     assert "--require-hashes" in builder.runs[1]
@@ -51,7 +52,7 @@ def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
 
 
 def test_a_half_made_one_is_never_used(builder: Builder) -> None:
-    """An interrupted build is removed and built again."""
+    """An interrupted build is removed and repeated."""
     builder.fails = True
     with pytest.raises(CannotBuild):
         cpu_environment.ensure()

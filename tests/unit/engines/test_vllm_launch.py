@@ -1,4 +1,4 @@
-"""Arguments and variables that vLLM is started with, and those that are refused."""
+"""Arguments and environment variables of vLLM launches, and the settings that are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def spec(weights: Path) -> LaunchSpec:
 
 
 def test_its_launch_line_comes_from_closed_types(weights: Path, spec: LaunchSpec) -> None:
-    """Addresses, ports, parallel sizes and KV transfer; the operator's arguments come behind."""
+    """The line has addresses, ports, parallel sizes and KV transfer; the operator's arguments
+    follow."""
     kind = VllmKind(
         executable="/opt/vllm/bin/vllm", weights=(str(weights.parent),),
         args=("--quantization=fp8",),
@@ -68,7 +69,8 @@ def test_its_key_is_in_the_environment_only(weights: Path, spec: LaunchSpec) -> 
 
 
 def test_weights_come_from_the_allow_list_only(tmp_path: Path, weights: Path) -> None:
-    """A folder allows its content, links out of it do not count, repositories are named."""
+    """A listed folder allows its content but no link that leads out of it; repositories are listed
+    by name."""
     allowed = (str(weights.parent), "org/model")
     assert allowed_weights(str(weights), allowed) == str(weights)
     assert allowed_weights("org/model", allowed) == "org/model"
@@ -83,7 +85,7 @@ def test_weights_come_from_the_allow_list_only(tmp_path: Path, weights: Path) ->
 
 
 def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec) -> None:
-    """Roles without KV transfer; GPUs that the stages do not divide."""
+    """Refused are roles without KV transfer, and GPU counts that the stages do not divide."""
     plain = VllmKind(weights=(str(weights),))
     with pytest.raises(ValueError, match="kv_transfer"):
         plain.launch_line(spec)
@@ -98,7 +100,7 @@ def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec)
 def test_only_a_declared_standby_has_sleep_mode_and_the_paths_for_it(
     weights: Path, spec: LaunchSpec
 ) -> None:
-    """A client that reaches those paths can stop an engine."""
+    """A client that can reach the sleep paths can stop an engine."""
     for sleeps in (True, False):
         kind = VllmKind(weights=(str(weights),), kv_transfer=KvTransfer(), sleeps=sleeps)
         line = kind.launch_line(spec)
@@ -133,13 +135,13 @@ def test_only_a_declared_standby_has_sleep_mode_and_the_paths_for_it(
     ],
 )
 def test_a_section_is_refused_by_name(section: dict[str, object], named: str) -> None:
-    """One line with the field, the value and what is allowed."""
+    """The error is one line with the field, the value and the allowed values."""
     with pytest.raises(InvalidRecord, match=named):
         parse_engine("engines.real", {"kind": "vllm", "weights": ["org/model"], **section})
 
 
 def test_an_operator_may_name_what_the_executor_never_would() -> None:
-    """Their own arguments pass as they are, --trust-remote-code included."""
+    """Arguments of the operator are passed unchanged, --trust-remote-code included."""
     section = {
         "kind": "vllm", "weights": ["org/model"], "kv_transfer": {"policy": "recompute"},
         "args": ["--trust-remote-code", "--model-impl=vllm", "--gpu-memory-utilization", "0.8"],
@@ -163,7 +165,8 @@ def gang(rank: int, *gpus: int) -> GangRank:
 def test_a_rank_of_an_instance_over_several_nodes(
     weights: Path, spec: LaunchSpec, rank: int
 ) -> None:
-    """One stage on each node, tensor parallel inside; only rank 0 serves; no KV is handed over."""
+    """Each node runs one stage with tensor parallelism inside; only rank 0 serves; no KV is
+    transferred."""
     kind = VllmKind(
         weights=(str(weights),), kv_transfer=KvTransfer(), pipelines="same-size", max_num_seqs=8
     )
@@ -179,7 +182,7 @@ def test_a_rank_of_an_instance_over_several_nodes(
     env = dict(line.env)
     assert env["VLLM_PP_LAYER_PARTITION"] == "20,12"
     assert not any("NIXL" in name for name in env)
-    assert "VLLM_PORT" not in env  # its search upwards would meet the rendezvous
+    assert "VLLM_PORT" not in env  # vLLM's port search would reach the rendezvous port
 
 
 @pytest.mark.parametrize(
