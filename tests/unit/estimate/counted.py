@@ -14,12 +14,12 @@ T0 = 1_700_000_000_000
 
 
 def demand_of(counts: NDArray[np.int64]) -> ModelDemand:
-    """The demand at the end of `counts`, arrivals of each second."""
+    """The demand after the last second of `counts`. counts[k]: arrivals in second k."""
     return demand_at(np.concatenate(([0], np.cumsum(counts))), len(counts))
 
 
 def demand_at(total: NDArray[np.int64], now: int) -> ModelDemand:
-    """The demand after `now` seconds. total[k]: arrivals of the first k seconds."""
+    """The demand after `now` seconds. total[k]: arrivals in the first k seconds."""
 
     def count(span: int) -> tuple[int, int]:
         span = min(span, now)

@@ -31,7 +31,7 @@ def after_step(before: float, after: float, seconds: int, seeds: int = 60) -> li
 def test_a_step_is_estimated_without_the_time_before_it(
     before: float, after: float, seconds: int
 ) -> None:
-    """From the third second on the mean estimate is the new rate, and bounds hold it."""
+    """From the third second on, the mean estimate is the new rate and lies within the bounds."""
     found = after_step(before, after, seconds)
     assert np.mean([rate.req_per_s for rate in found]) == pytest.approx(after, rel=0.08)
     held = [rate.low <= after <= rate.high for rate in found]
@@ -39,7 +39,8 @@ def test_a_step_is_estimated_without_the_time_before_it(
 
 
 def test_bounds_narrow_as_evidence_grows() -> None:
-    """1 -> 10: 7 to 14 after three seconds, within a tenth after a minute."""
+    """A step from 1 to 10 req/s: the bounds are 7 to 14 after 3 s, and within a tenth after a
+    minute."""
     early, late = after_step(1.0, 10.0, 3), after_step(1.0, 10.0, 60)
     assert 6.0 < np.mean([rate.low for rate in early]) < 8.0
     assert 12.0 < np.mean([rate.high for rate in early]) < 15.0
@@ -48,7 +49,7 @@ def test_bounds_narrow_as_evidence_grows() -> None:
 
 
 def test_traffic_begins_where_it_begins() -> None:
-    """25 idle minutes and 20 s of 5/s are 5/s since 20 s, not 5/s x 20 / 120."""
+    """5 req/s for 20 s after 25 idle minutes give 5 req/s, not 5 x 20 / 120."""
     counts = np.array([0] * 1500 + [5] * 20)
     rate = current_rate(demand_of(counts), POLICY)
     assert rate.req_per_s == pytest.approx(5.0, rel=0.02)
@@ -70,7 +71,8 @@ def test_a_constant_rate_uses_all_that_is_known(level: float) -> None:
 
 
 def test_clustered_arrivals_widen_the_bounds() -> None:
-    """The same mean with a variance of ten times the mean: a burst is not a new rate."""
+    """The variance is ten times that of Poisson arrivals with equal mean: a burst is not a new
+    rate."""
     rng = np.random.default_rng(4)
     clustered = np.repeat(rng.gamma(0.5, 10.0, 400), 5)[:1995]
     wide = current_rate(demand_of(rng.poisson(clustered)), POLICY)
@@ -81,21 +83,22 @@ def test_clustered_arrivals_widen_the_bounds() -> None:
 
 
 def test_nothing_known_is_no_rate_of_zero() -> None:
-    """Without telemetry the upper bound is infinite; zero traffic has a small one."""
+    """Without telemetry the upper bound is infinite; with zero traffic it is small."""
     assert current_rate(UNKNOWN_DEMAND, POLICY) == NO_RATE
     idle = current_rate(demand_of(np.zeros(600, dtype=int)), POLICY)
     assert idle.req_per_s == 0.0 and 0.0 < idle.high < 0.01
 
 
 def most_evident(counts: np.ndarray) -> float:
-    """The evidence of the span of the local window that has most."""
+    """The largest evidence of a rise among the spans of the local window."""
     demand = demand_of(counts)
     spans = [s for s in current_rate_spans(demand, POLICY) if s[0] <= POLICY.local_window_s]
     return max(increase_evidence(demand, POLICY, span) for span in spans)
 
 
 def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> None:
-    """20/s that ended 40 s ago leave no evidence; 5/s before a rise leave all of it."""
+    """Spans of the present rate begin after a fall (20 to 2 req/s 40 s ago), but reach back past a
+    rise."""
     fallen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
     assert 28 <= max(fallen)[0] <= 40
     risen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
@@ -103,7 +106,7 @@ def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> N
 
 
 def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
-    """30 s of 8/s after ten minutes of 5/s."""
+    """8 req/s for 30 s after ten minutes of 5 req/s."""
     counts = np.array([5] * 600 + [8] * 30)
     found = most_evident(counts)
     assert found == pytest.approx(log_likelihood_ratio(240, 30, 3000, 600), rel=0.1)
@@ -111,7 +114,8 @@ def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
 
 
 def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
-    """Twenty minutes of 1/s before five of 5/s make 8/s no likelier."""
+    """20 minutes of 1 req/s before 5 minutes of 5 req/s do not make a rise to 8 req/s more
+    evident."""
     counts = np.array([1] * 1200 + [5] * 300 + [8] * 30)
     found = most_evident(counts)
     assert found == pytest.approx(log_likelihood_ratio(240, 30, 1500, 300), rel=0.2)
@@ -119,21 +123,23 @@ def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
 
 
 def test_a_rate_that_came_before_is_no_rise() -> None:
-    """Five minutes of 40/s and five of 8/s alternate: the next 40/s are no rise, 60/s are."""
+    """Five minutes of 40 req/s and of 8 req/s alternate: the next 40 req/s are no rise, 60 req/s
+    are."""
     swings = ([40] * 300 + [8] * 300) * 3
     assert most_evident(np.array(swings + [40] * 30)) < 1.0
     assert most_evident(np.array(swings + [60] * 30)) > 50.0
 
 
 def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
-    """Almost no telemetry is no rise either."""
+    """Very little telemetry is no rise either."""
     for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
         assert most_evident(np.array(counts)) == 0.0
     assert not current_rate_spans(UNKNOWN_DEMAND, POLICY)
 
 
 def test_clumps_are_less_evidence_than_single_requests() -> None:
-    """If requests come in tens, thirty seconds of a higher rate are only a few arrivals."""
+    """If requests come in groups of ten, 30 s of a higher rate are only a few independent
+    arrivals."""
     rng = np.random.default_rng(3)
     single = rng.poisson(5.0, 1800)
     clumped = np.where(rng.random(1800) < 0.05, 100, 0)

@@ -1,4 +1,4 @@
-"""The forecast: the history of minutes, each forecasting method, and the choice among them."""
+"""The forecast: the history of minutes, the forecasting methods, and the choice among them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOUR = T0 // 3_600_000
 
 
 def blocks(*arrivals: int) -> tuple[tuple[int, int], ...]:
-    """10 s blocks, each fully observed."""
+    """Blocks of 10 s, each fully observed."""
     return tuple((10, count) for count in arrivals)
 
 
@@ -48,7 +48,7 @@ def test_a_minute_that_was_not_reported_is_unknown_and_not_zero() -> None:
 
 
 def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
-    """A controller that takes over has an older record, and half an hour in its windows."""
+    """A controller that takes over has an older record and half an hour in its windows."""
     before = restore_history([(HOUR - 2, tuple([60] * 60))], T0)
     after = extend_history(before, blocks(*[20] * 180), T0 + 5_000)
     rates = after.rates()
@@ -86,7 +86,9 @@ def test_last_value_looks_past_a_short_gap_only() -> None:
 
 
 def test_seasonal_repeats_what_was_one_season_ago() -> None:
-    season = np.tile([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0, 1.0], 3)[:-3]  # the next is the fifth
+    season = np.tile([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0, 1.0], 3)[
+        :-3
+    ]  # the next value is the fifth of the season
     found = [SeasonalNaive(8, "8").predict(season, steps) for steps in (1, 3, 9)]
     assert found == [pytest.approx(19 / 3), 1.0, pytest.approx(19 / 3)]
     assert isinstance(SeasonalNaive(60, "1 h").predict(season, 1), NoForecast)
@@ -135,7 +137,10 @@ def test_one_season_is_not_enough_to_be_chosen() -> None:
 
 
 def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> list[ForecastState]:
-    """An outlook minute by minute."""
+    """The forecast state after each minute of Poisson arrivals at `rate_of(minute)` requests/s.
+
+    family: forecasting method. start_s: start time of an instance.
+    """
     found, outlook, seen = [], ForecastState(), []
     random = np.random.default_rng(2)
     policy = Policy(forecast=family)
@@ -148,7 +153,7 @@ def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> lis
 
 
 def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
-    """Instances take two minutes: at minute 58 the burst at the full hour is expected."""
+    """Instances start in two minutes: the burst at each full hour is expected at minute 58."""
     all_ = run(lambda m: 16.0 if m % 60 < 6 else 4.0, 240, AUTO)
     ahead, before = all_[237].forecast, all_[215].forecast
     assert ahead is not None and ahead.forecaster == "seasonal (1 h)"
@@ -158,7 +163,7 @@ def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
 
 
 def test_what_is_only_noise_is_not_expected() -> None:
-    """Five hours of a steady rate: the forecast stays below it, except for a minute or two."""
+    """Five hours of a steady rate: the forecast exceeds it for a few minutes at most."""
     all_ = [o.forecast for o in run(lambda _: 8.0, 300, AUTO)]
     rates = [one.lower_bound_req_per_s for one in all_ if one is not None]
     assert len(rates) > 200 and sum(rate > 8.2 for rate in rates) <= 5
@@ -202,7 +207,8 @@ def noisy(rate_of: object, seconds: int, seed: int) -> tuple[tuple[int, int], ..
 
 
 def test_a_steady_rise_is_continued_over_the_start_time() -> None:
-    """From 0.5 by half a request/s each minute: after eight minutes 4.5, in two minutes 5.5."""
+    """The rate rises by 0.5 req/s each minute from 0.5: after eight minutes it is 4.5, two minutes
+    later 5.5."""
     found = [detect_rise(noisy(lambda at: 0.5 + at / 120, 480, seed), 5e-5) for seed in range(20)]
     sure = [one.lower_bound_req_per_s(120.0) for one in found if one is not None]
     assert len(sure) >= 16
@@ -231,8 +237,8 @@ def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) -> None:
-    """Sixty days, evaluated every ten seconds. A line below 3.5 standard errors over every length
-    needs no evaluation."""
+    """Sixty days, evaluated every ten seconds; fewer than one false rise in two days. Times at
+    which no line exceeds 3.5 standard errors need no evaluation."""
     days, window = 60, 180
     counts = np.random.default_rng(4).poisson(10 * rate, days * 8640 + window)
     whole, steep = blocks(*counts.tolist()), np.zeros(len(counts) + 1, bool)
@@ -247,8 +253,8 @@ def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) ->
 
 
 def test_traffic_that_begins_is_no_rise() -> None:
-    """One request/s from some second on, after four minutes of none. A line through both, or
-    through the first, partial block, would rise."""
+    """1 req/s begins at some second after four idle minutes. A line through the idle time or
+    through the first, partial block would rise."""
     seen = 0
     for seed in range(100):
         random = np.random.default_rng(seed)
@@ -260,7 +266,7 @@ def test_traffic_that_begins_is_no_rise() -> None:
 
 @pytest.mark.parametrize(("rate", "idle"), [(0.2, 24), (1.0, 6), (1.0, 24), (5.0, 12)])
 def test_a_stray_request_before_traffic_begins_makes_it_no_rise(rate: float, idle: int) -> None:
-    """One request, then none for a minute or more, then a constant rate from some second on."""
+    """One request, no other for a minute or more, then a constant rate from some second on."""
     seen = 0
     for seed in range(100):
         random = np.random.default_rng(seed)
@@ -276,7 +282,8 @@ def test_a_stray_request_before_traffic_begins_makes_it_no_rise(rate: float, idl
 def test_a_step_within_a_block_from_a_low_rate_is_mostly_no_rise(
     before: float, after: float
 ) -> None:
-    """The noise of the higher level, and the block that the step is in, hide it from squares."""
+    """The noise at the higher rate and the block that contains the step make a step look like a
+    line to least squares."""
     seen = 0
     for seed in range(40):
         random = np.random.default_rng(seed)
@@ -288,7 +295,7 @@ def test_a_step_within_a_block_from_a_low_rate_is_mostly_no_rise(
 
 
 def test_a_rise_that_is_over_is_not_continued() -> None:
-    """Ten minutes up, then three of a constant rate."""
+    """The rate rises for ten minutes, then is constant for three."""
     over = [
         detect_rise(noisy(lambda at: 2.0 + min(at, 600) / 60, 780, seed), 5e-5)
         for seed in range(20)
@@ -308,7 +315,7 @@ def test_a_rise_is_looked_for_every_ten_seconds_and_only_where_all_methods_may_s
     assert outlook.trend is not None and outlook.trend.at_ms == at_ms + 120_000
     assert outlook.trend.lower_bound_req_per_s > outlook.trend.req_per_s > 4.0
     later = update_forecast(outlook, whole, Policy(), 120.0, 0, at_ms + 9_000)
-    assert later.trend == outlook.trend  # as the blocks are
+    assert later.trend == outlook.trend  # the blocks are unchanged, too
     flat = update_forecast(outlook, blocks(*[6] * 30), Policy(), 120.0, 0, at_ms + 10_000)
     assert flat.trend is None
     assert (

@@ -1,4 +1,4 @@
-"""A shift from long prompts to long answers: the time before it describes other requests."""
+"""A shift from long prompts to long answers: earlier windows describe other requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATE = 14.0
 
 
 def token_sums(seconds: dict[tuple[float, float], float], rate: float = RATE) -> TokenSums:
-    """Token sums of requests with these mean lengths for these numbers of seconds."""
+    """Token sums of requests at `rate`. seconds: duration in s by (input tokens, output tokens)."""
     count = {kind: round(rate * span_s) for kind, span_s in seconds.items()}
     total = sum(count.values())
     inputs = round(sum(kind[0] * n for kind, n in count.items()))
@@ -37,7 +37,8 @@ def means(tokens: TokenSums) -> WindowLengths:
 def demand_after_shift(
     since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE
 ) -> ModelDemand:
-    """Other requests for `since_s` seconds, after an hour of the same ones."""
+    """The demand `since_s` seconds after a shift to the mean lengths `after`, and long before it
+    BEFORE."""
 
     def window(span_s: float) -> TokenSums:
         new_s = min(since_s, span_s)
@@ -56,8 +57,8 @@ def demand_after_shift(
 
 @pytest.mark.parametrize("since_s", [20.0, 50.0, 90.0, 130.0, 600.0])
 def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> None:
-    """Also the prompts, which are shorter now: means over both sides of the shift describe
-    neither."""
+    """Prompts and answers are estimated from the time since the shift, also the prompts, which are
+    shorter now: means over both sides of the shift describe neither."""
     current = DECLARED
     for at_s in np.arange(10.0, since_s + 1.0, 10.0):
         current = estimate_lengths(
@@ -68,7 +69,8 @@ def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> N
 
 
 def test_while_the_planner_can_add_shorter_requests_only_save_money() -> None:
-    """Shorter means are accepted late, as usual; older requests do not hold back longer means."""
+    """Shorter means are accepted late, as without a shift; older requests do not delay longer
+    means."""
     current = DECLARED
     for at_s in range(10, 61, 10):
         current = estimate_lengths(current, DECLARED, demand_after_shift(float(at_s)))
@@ -104,15 +106,15 @@ def test_requests_that_turn_back_are_believed_as_soon() -> None:
 
 @pytest.mark.parametrize("after", [(6000.0, 400.0), (2000.0, 150.0), (9000.0, 225.0)])
 def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float]) -> None:
-    """One mean changes alone, or both in the same direction: no shift, and the usual rules
-    apply."""
+    """One mean changes alone, or both change in one direction: this is no shift, and the usual
+    rules apply."""
     for since_s in (20.0, 60.0, 130.0):
         assert lengths_since_shift(demand_after_shift(since_s, after), 0.7, 0.7) is None
 
 
 def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
-    """However significant: some minutes of a recorded trace are always a fifth longer than
-    others."""
+    """Significance alone is no shift: in a recorded trace, some minutes are always a fifth longer
+    than others."""
     assert lengths_since_shift(demand_after_shift(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
     clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
     turned = demand_after_shift(20.0, (4000.0, 215.0))
@@ -128,7 +130,7 @@ def test_few_requests_are_no_turn() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_is_no_turn(seed: int) -> None:
-    """Two hours of lognormal lengths that do not change."""
+    """Two hours of lognormal lengths with constant parameters."""
     random = np.random.default_rng(seed)
     sigma = math.sqrt(math.log(1.49))
     counts = random.poisson(RATE, 7200)

@@ -1,4 +1,4 @@
-"""Results are kept by the identity of the arguments."""
+"""Results are cached by the identity of the arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autoscaler.estimate.memoize import memoize
 
 
 def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_own() -> None:
-    """The object is the key; equal objects are not compared."""
+    """The key is the identity of the object; equal objects are not compared."""
     asked: list[list[int]] = []
 
     @memoize(8)
@@ -20,8 +20,8 @@ def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_ow
 
 
 def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> None:
-    """Objects created and dropped a thousand times share addresses; none gets another one's
-    result."""
+    """A thousand objects are created and dropped, so addresses repeat; none gets the result of
+    another."""
 
     @memoize(4)
     def first(numbers: list[int]) -> int:
@@ -31,7 +31,7 @@ def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> N
 
 
 def test_equal_numbers_beside_an_object_are_the_same_question() -> None:
-    """Equal ints may be different objects."""
+    """Numbers in the key are compared by value, because equal ints may be different objects."""
     asked: list[int] = []
 
     @memoize(8)

@@ -1,4 +1,4 @@
-"""Burstiness: none for Poisson arrivals, about CV^2 for clustered ones."""
+"""Burstiness: none for Poisson arrivals, about CV^2 for clustered arrivals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def blocks_of(counts: np.ndarray) -> Blocks:
 
 
 def gamma_counts(rate: float, cv: float, blocks: int, seed: int) -> np.ndarray:
-    """Arrivals per 10 s of a renewal process with Gamma gaps."""
+    """Arrivals in blocks of 10 s of a renewal process with Gamma-distributed gaps."""
     rng = np.random.default_rng(seed)
     shape = 1.0 / cv**2
     times = np.cumsum(rng.gamma(shape, 1.0 / (shape * rate), int(rate * blocks * 15 + 5000)))
@@ -24,7 +24,7 @@ def gamma_counts(rate: float, cv: float, blocks: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rate", [0.5, 1.0, 5.0, 20.0, 200.0])
 def test_poisson_arrivals_are_called_poisson(rate: float) -> None:
-    """300 half hours of chance: hardly one claims anything, and none claims much."""
+    """300 random half hours: overdispersion is rarely confirmed, and never a large one."""
     found = [
         dispersion(blocks_of(np.random.default_rng(seed).poisson(rate * 10, 180))).confirmed
         for seed in range(300)
@@ -36,7 +36,8 @@ def test_poisson_arrivals_are_called_poisson(rate: float) -> None:
 @pytest.mark.parametrize("cv", [3.0, 3.5, 4.0])
 @pytest.mark.parametrize("rate", [5.0, 20.0])
 def test_clustered_arrivals_are_claimed_near_the_square_of_their_cv(rate: float, cv: float) -> None:
-    """Counts of a renewal process vary by CV^2 times their mean, over spans of many gaps."""
+    """The variance of a renewal process's counts is CV^2 times their mean, over spans of many
+    gaps."""
     found = [
         dispersion(blocks_of(gamma_counts(rate, cv, 180, seed))).confirmed for seed in range(12)
     ]
@@ -44,7 +45,7 @@ def test_clustered_arrivals_are_claimed_near_the_square_of_their_cv(rate: float,
 
 
 def test_few_blocks_claim_nothing() -> None:
-    """Four minutes are too few for any estimate."""
+    """Four minutes are too short for any estimate."""
     wild = tuple((10, 100 if index % 2 else 0) for index in range(24))
     assert dispersion(wild).confirmed == 1.0
     assert dispersion(()) == POISSON
@@ -52,7 +53,7 @@ def test_few_blocks_claim_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_step_and_a_slow_swing_are_no_bursts(seed: int) -> None:
-    """1 -> 10 req/s, and a rate that doubles and halves over the half hour."""
+    """A step from 1 to 10 req/s, and a rate that doubles and halves within the half hour."""
     rng = np.random.default_rng(seed)
     step = rng.poisson(np.repeat([10.0, 100.0], 90))
     swing = rng.poisson(50.0 * (1.5 + np.sin(np.linspace(0, 6.28, 180))) / 1.5)
@@ -71,7 +72,8 @@ def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
 
 @pytest.mark.parametrize("cv", [3.0, 4.0])
 def test_five_minutes_show_that_arrivals_are_clustered_though_not_by_how_much(cv: float) -> None:
-    """30 blocks are too few to claim anything, and enough to see that these are no Poisson ones."""
+    """30 blocks are too few to confirm a value, but enough to suspect that the arrivals are not
+    Poisson."""
     found = [blocks_of(gamma_counts(5.0, cv, 30, seed)) for seed in range(20)]
     assert sum(suspected_dispersion(blocks, 30) > 2.0 for blocks in found) >= 18
     assert np.mean([dispersion(blocks).confirmed for blocks in found]) < 2.0
@@ -79,7 +81,7 @@ def test_five_minutes_show_that_arrivals_are_clustered_though_not_by_how_much(cv
 
 @pytest.mark.parametrize("rate", [0.5, 5.0, 200.0])
 def test_five_minutes_of_poisson_arrivals_hardly_look_clustered(rate: float) -> None:
-    """At most one in fifty; what came before the blocks asked for does not count."""
+    """At most one draw in fifty looks clustered; blocks before the last 30 do not count."""
     draws = [np.random.default_rng(seed).poisson(rate * 10, 40) for seed in range(300)]
     steps = [np.concatenate((9 * counts[:10], counts[10:])) for counts in draws]
     looked = [suspected_dispersion(blocks_of(counts), 30) for counts in steps]

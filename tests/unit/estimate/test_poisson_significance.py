@@ -1,4 +1,4 @@
-"""The quick test of a surge decides as the whole tail does."""
+"""The quick significance test of a surge agrees with the full Poisson tail."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from autoscaler.estimate.poisson_tests import is_significant, poisson_tail
     st.sampled_from((1e-12, 5e-5, 1e-3, 0.05, 0.5)),
 )
 def test_it_agrees_with_the_tail(mean: float, sigmas: float, significance: float) -> None:
-    """Around the limit and far from it, on both sides of the mean."""
+    """Counts near the limit and far from it, above and below the mean."""
     count = max(0, round(mean + sigmas * max(1.0, mean) ** 0.5))
     assert is_significant(count, mean, significance) == (poisson_tail(count, mean) <= significance)

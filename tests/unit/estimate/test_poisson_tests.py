@@ -17,7 +17,7 @@ from autoscaler.estimate.poisson_tests import (
 @pytest.mark.parametrize("mean", [0.3, 2.0, 17.0, 150.0])
 @pytest.mark.parametrize("count", [1, 2, 5, 20, 120, 260])
 def test_tails_equal_the_plain_sum(count: int, mean: float) -> None:
-    """P(N >= k) against one minus the summed masses, term by term in fractions."""
+    """P(N >= k) equals one minus the sum of the probabilities below k, calculated in fractions."""
     below = math.fsum(
         math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count)
     )
@@ -25,7 +25,7 @@ def test_tails_equal_the_plain_sum(count: int, mean: float) -> None:
 
 
 def test_far_tails_keep_their_digits() -> None:
-    """P(N >= 100 | mean 10) is 1.2e-53 or so, not zero."""
+    """P(N >= 100 | mean 10) is about 1.2e-53, not zero."""
     exact = math.fsum(
         math.exp(k * math.log(10.0) - 10.0 - math.lgamma(k + 1)) for k in range(100, 400)
     )
@@ -34,7 +34,7 @@ def test_far_tails_keep_their_digits() -> None:
 
 
 def test_the_lower_bound_inverts_the_tail() -> None:
-    """At the bound so many arrivals have exactly the stated probability."""
+    """At the lower bound, the tail of the count has exactly the stated probability."""
     for count, window_s in ((1, 1.0), (12, 10.0), (400, 120.0)):
         bound = rate_lower_bound(count, window_s, 0.05)
         assert poisson_tail(count, bound * window_s) == pytest.approx(0.05, rel=1e-6)
@@ -44,7 +44,7 @@ def test_the_lower_bound_inverts_the_tail() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 10, 100, 10_000])
 def test_the_quick_bounds_are_the_exact_ones_within_a_hundredth(count: int) -> None:
-    """Wilson and Hilferty against bisection of the tails."""
+    """The Wilson-Hilferty bounds are compared with a bisection of the exact tails."""
     low, high = mean_bounds(count, 1.6448536)
     assert low == pytest.approx(
         rate_lower_bound(count, 1.0, 0.05), rel=0.25 if count == 1 else 0.01
@@ -54,7 +54,8 @@ def test_the_quick_bounds_are_the_exact_ones_within_a_hundredth(count: int) -> N
 
 
 def test_two_counts_are_as_far_apart_as_their_likelihoods() -> None:
-    """Against the masses themselves, each at its own rate and both at one."""
+    """The reference uses the Poisson probabilities of the counts at two separate rates and at a
+    common rate."""
 
     def mass(count: int, mean: float) -> float:
         return count * math.log(mean) - mean - math.lgamma(count + 1)

@@ -1,4 +1,4 @@
-"""Requests by kind: counted once, in the window that was asked for."""
+"""Requests by kind: each counts once, in the requested window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planned lengths: longer requests count soon, shorter ones late, noise never."""
+"""Planned lengths: longer requests count soon, shorter ones late, and noise never counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lengths_of(inputs: np.ndarray, outputs: np.ndarray) -> WindowLengths:
 
 
 def means(inputs: float, outputs: float, requests: int) -> WindowLengths:
-    """A window of a producer without sketches."""
+    """Window lengths from a producer without sketches: only mean input and output tokens."""
     return WindowLengths({}, {}, inputs, outputs, requests, requests)
 
 
@@ -52,7 +52,7 @@ def demand_of(local: WindowLengths, long: WindowLengths, covered_s: int = 1800) 
 
 
 def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
-    """A few shorter requests do not change the estimate."""
+    """53 shorter requests do not change the estimate."""
     window = means(667.0, 133.0, 53)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window, covered_s=60)) is DECLARED
     assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window)) is DECLARED
@@ -65,7 +65,8 @@ def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
 def test_longer_requests_are_believed_as_evidence_grows(
     requests: int, least: float, most: float
 ) -> None:
-    """Twice as long: the estimate follows step by step, although the long window is older."""
+    """Requests are twice as long: the estimate follows step by step, although the long window is
+    older."""
     before = means(1000.0, 200.0, 2000)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(means(2000.0, 200.0, requests), before))
     assert least <= found.input_tokens / 1000.0 <= most
@@ -73,8 +74,8 @@ def test_longer_requests_are_believed_as_evidence_grows(
 
 
 def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
-    """Two thirds as long: no change after few requests or little time, near the mean after
-    enough."""
+    """Requests are two thirds as long: the estimate stays after few requests or little time, and is
+    near the mean after many requests and minutes."""
     short = means(667.0, 133.0, 4000)
     few = means(667.0, 133.0, SHORTER_MIN_REQUESTS - 1)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(short, few)) is DECLARED
@@ -87,7 +88,7 @@ def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
 
 
 def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> None:
-    """Requests much shorter than declared lower the estimate in part after a minute."""
+    """Requests that are much shorter than declared lower the estimate in part after a minute."""
     quarter, few = means(250.0, 50.0, 400), means(250.0, 50.0, MIN_REQUESTS - 1)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(quarter, quarter, EARLY_S))
     assert 250.0 * EARLY_FACTOR <= found.input_tokens < 250.0 * EARLY_FACTOR * 1.25
@@ -98,11 +99,12 @@ def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> Non
     nearer = means(240.0, 48.0, 400)
     assert (
         estimate_lengths(found, DECLARED, demand_of(nearer, nearer, EARLY_S + 10)) is found
-    )  # not worth it
+    )  # too small a change
 
 
 def test_answers_that_ended_first_are_not_taken_for_all_of_them() -> None:
-    """A minute after traffic began, long answers are still running: the finished ones are short."""
+    """A minute after traffic begins, long answers are still running, so the finished answers are
+    short."""
     ended = replace(means(250.0, 50.0, 400), completions=350)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(ended, ended, EARLY_S))
     assert found.input_tokens < 500.0
@@ -117,7 +119,8 @@ def test_idle_minutes_are_no_time_in_which_requests_were_seen() -> None:
 
 
 def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
-    """After a step up the long window is still short: the estimate must not go back and forth."""
+    """After a step up the long window still has shorter requests: the estimate must not
+    oscillate."""
     demand = demand_of(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))
     raised = estimate_lengths(DECLARED, DECLARED, demand)
     assert raised.input_tokens > 1500.0
@@ -125,7 +128,8 @@ def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None
 
 
 def test_the_declared_lengths_hold_back_a_handful_of_requests() -> None:
-    """Five requests of five times the length are not yet a workload."""
+    """Five requests of five times the declared length are too little evidence of another
+    workload."""
     window = means(5000.0, 1000.0, 5)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window)) is DECLARED
 
@@ -141,7 +145,8 @@ def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
 
 
 def test_nothing_known_changes_nothing() -> None:
-    """No telemetry, no requests: the planned lengths stay, and are the same object."""
+    """Without telemetry or requests the planned lengths stay, and the result is the identical
+    object."""
     other = Lengths(700.0, 50.0)
     assert estimate_lengths(other, DECLARED, UNKNOWN_DEMAND) is other
     assert estimate_lengths(other, DECLARED, demand_of(WindowLengths(), WindowLengths())) is other
@@ -150,7 +155,8 @@ def test_nothing_known_changes_nothing() -> None:
 @pytest.mark.parametrize("rate", [0.5, 2.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_moves_the_estimate_by_no_more_than_a_step(rate: float, seed: int) -> None:
-    """Three hours of lognormal lengths as spread as their mean: one step at most."""
+    """Three hours of lognormal lengths with a standard deviation equal to their mean: one step at
+    most."""
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.exponential(1.0 / rate, int(rate * 10_800)))
     inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, len(times)) + 1.0
@@ -173,7 +179,8 @@ def test_noise_moves_the_estimate_by_no_more_than_a_step(rate: float, seed: int)
 
 
 def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
-    """Declared fixed, seen with a p95 of 3.7 means: the points follow what was seen."""
+    """The declared length is fixed, the measured p95 is 3.7 means: the points follow the
+    measurement."""
     rng = np.random.default_rng(5)
     sigma = 1.2
     inputs = rng.lognormal(math.log(2000.0) - sigma * sigma / 2, sigma, 6000) + 1.0
@@ -188,7 +195,7 @@ def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
 
 
 def test_a_spread_as_declared_is_left_alone() -> None:
-    """Five hundred requests of the declared shape: their noise makes no new points."""
+    """Five hundred requests of the declared distribution: their noise leads to no new points."""
     rng = np.random.default_rng(7)
     for _ in range(20):
         inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, 500) + 1.0
@@ -199,14 +206,15 @@ def test_a_spread_as_declared_is_left_alone() -> None:
 
 
 def cut_prompts(share_long: float, count: int, seed: int) -> np.ndarray:
-    """Prompts around 800 tokens, and `share_long` of them as long as the context allows: 4,000."""
+    """Prompt lengths around 800 tokens; a share `share_long` has 4,000 tokens, the context
+    limit."""
     rng = np.random.default_rng(seed)
     return np.where(rng.random(count) < share_long, 4000.0, rng.lognormal(6.5, 0.5, count))
 
 
 def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
-    """6% of the prompts were cut at 4,000 tokens, now 20% are: a longer mean, the same longest
-    prompts. Once the mean is believed to be as before, so is the spread."""
+    """6% of the prompts were cut at 4,000 tokens, now 20% are: the mean rises, the longest prompts
+    stay. When the mean falls back, the spread does too."""
     before = cut_prompts(0.06, 3000, 1)
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)
@@ -229,7 +237,8 @@ def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
 
 
 def test_prompts_that_are_all_longer_take_the_longest_with_them() -> None:
-    """Each is half as long again: the long window knows only the older longest prompts."""
+    """Each prompt is 1.5 times as long, but the long window has only the earlier, shorter
+    prompts."""
     before = cut_prompts(0.06, 3000, 1)
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)

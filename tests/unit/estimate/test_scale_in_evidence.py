@@ -27,7 +27,8 @@ BLANK = Telemetry("chat", "a", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7
 
 
 def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDemand:
-    """Both serve 2 req/s; `b` stops at `silent_from_s`, with or without signing off."""
+    """Two gateways serve 2 req/s each; `b` stops at `silent_from_s`. leaving: whether `b` signs
+    off."""
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, now_s + 1):
         at = T0 + second * 1000
@@ -40,7 +41,7 @@ def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDe
 
 
 def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
-    """The traffic of a silent gateway is missing from the rate."""
+    """The rate lacks the traffic of the silent gateway."""
     silent = missing_evidence(two_gateways(150, leaving=False), POLICY, 7)
     assert silent == Reason(ReasonCode.GATEWAY_SILENT, "", ("b",), (50.0,))
     assert list(scale_in_paused(silent).codes()) == [
@@ -50,12 +51,12 @@ def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
 
 
 def test_a_gateway_that_signed_off_is_not_missed() -> None:
-    """Scaling down gateways must not pause scale-in for half an hour."""
+    """A scale-in of gateways must not pause scale-in of instances for half an hour."""
     assert missing_evidence(two_gateways(150, leaving=True), POLICY, 7) is None
 
 
 def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None:
-    """A record may take five seconds to arrive; a new boot is the same gateway."""
+    """A record may be five seconds late; a restarted gateway replaces its earlier boot."""
     assert missing_evidence(two_gateways(195, leaving=False), POLICY, 7) is None
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
@@ -90,7 +91,7 @@ def quiet(**changes: object) -> ModelDemand:
 
 
 def test_zero_needs_witnesses() -> None:
-    """Zero arrivals count once a gateway has the current routes and nothing is in flight."""
+    """Zero arrivals count if a gateway has the current routes and no request is in flight."""
     assert missing_evidence(quiet(), POLICY, 7) is None
     assert missing_evidence(quiet(), POLICY, 8) == Reason(ReasonCode.ROUTES_UNCONFIRMED)
     assert missing_evidence(quiet(), POLICY, 7, in_flight=3) == waiting(3)
@@ -102,7 +103,7 @@ def waiting(requests: int) -> Reason:
 
 
 def test_gaps_and_silence_are_no_evidence() -> None:
-    """No telemetry at all, and a window with half of its seconds."""
+    """No telemetry at all, and a window in which half of the seconds are reported."""
     assert missing_evidence(ModelDemand(), POLICY) == Reason(ReasonCode.NO_TELEMETRY)
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(140, 201):
@@ -132,7 +133,8 @@ def service() -> Service:
 def test_misses_and_rising_latency_forbid_removals(
     attained: int, ttft_ms: float, code: ReasonCode | None
 ) -> None:
-    """Below the percentile, or a TTFT a quarter above the long window's and over half the limit."""
+    """Attainment is below the percentile, or TTFT is a quarter above that of the long window and
+    over half of its limit."""
     long = Stats(1800, 0, 1000, 1000, 0, 0, 1000, 1.0, None, None, 500.0, 20.0)
     local = Stats(120, 0, 100, 100, 0, 0, attained, 1.0, None, None, ttft_ms, 20.0)
     found = slo_pressure(ModelDemand(local=local, long=long), service())
@@ -141,8 +143,8 @@ def test_misses_and_rising_latency_forbid_removals(
 
 
 def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
-    """A false zero lowers the window's mean from its first second on. Once no request is in flight,
-    demand has fallen."""
+    """A false zero lowers the mean of the window from its first second on. A fall in demand counts
+    once no request is in flight."""
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         arrivals = 8 if second <= 185 else 0

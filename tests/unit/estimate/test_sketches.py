@@ -1,4 +1,4 @@
-"""The values read from the sketches of a window."""
+"""Quantiles and means that are read from the sketches of a window."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Windows: missing data, ended series and zero traffic differ, and ticks stay cheap."""
+"""Windows tell missing data, ended series and zero traffic apart, and ticks stay cheap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def filled(seconds: int, arrivals: int = 4) -> TelemetryWindows:
 
 
 def test_never_seen_dead_and_zero_are_three_things() -> None:
-    """No series, a series that ended, and a series of zeros."""
+    """No series, a series that ended, and a series of zeros give different results."""
     windows = filled(10, arrivals=0)
     assert windows.stats("other", T0 + 10_000, 10) == NoData(None)
     assert windows.stats("chat", T0 + 60_000, 10) == NoData(T0 + 10_000)
@@ -34,7 +34,7 @@ def test_never_seen_dead_and_zero_are_three_things() -> None:
 
 
 def test_the_age_of_the_newest_second_is_stated() -> None:
-    """5 s after the last reported second the window says so."""
+    """5 s after the last reported second, the window states an age of 5 s."""
     found = filled(10).stats("chat", T0 + 15_000, 10)
     assert isinstance(found, Stats) and found.age_ms == 5000 and found.covered_s == 5
 
@@ -44,14 +44,15 @@ def test_the_newest_second_may_be_asked_for_before_anything_else() -> None:
 
 
 def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
-    """Gaps are not zeros: 4 requests/s over the 5 reported seconds, not 2 over 10."""
+    """Gaps are not zeros: 4 requests/s over 5 reported seconds, not 2 requests/s over 10."""
     found = filled(10).stats("chat", T0 + 15_000, 10)
     assert isinstance(found, Stats) and found.req_per_s == 4.0
 
 
 @pytest.mark.parametrize("span_ms", [1000, 10_000])
 def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: int) -> None:
-    """More seconds at once than the window keeps, a longer gap, and some more."""
+    """More seconds than the window keeps pass without a query, then a gap, then some more
+    seconds."""
     windows = TelemetryWindows(600)
     every_s = span_ms // 1000
     ends = [*range(every_s, 2001, every_s), *range(9000 + every_s, 9101, every_s)]
@@ -67,14 +68,14 @@ def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: i
 
 
 def test_recent_counts_back_from_the_newest_second() -> None:
-    """Cumulative arrivals of the last 1, 2, 3 seconds; an unreported newest second does not
-    matter."""
+    """Cumulative arrivals of the last 1, 2 and 3 seconds; if the newest second is not reported, the
+    count begins before it."""
     windows = filled(10)
     assert windows.all_recent(["chat"], T0 + 11_000, (1, 2, 3))[0] == ((1, 4), (2, 8), (3, 12))
 
 
 def test_sequences_are_per_gateway_and_boot() -> None:
-    """The same sequence of another boot or gateway is another record."""
+    """A sequence number that another boot or gateway used belongs to another record."""
     windows = TelemetryWindows()
     at = T0 + 1000
     assert windows.add(BLANK, at)
@@ -85,7 +86,7 @@ def test_sequences_are_per_gateway_and_boot() -> None:
 
 
 def test_very_old_sequences_stay_known_as_seen() -> None:
-    """Below the kept sequences, a low one is a repeat, however late it comes."""
+    """A sequence number below the stored ones is a repeat, however late it comes."""
     windows = TelemetryWindows(86_400)
     for k in range(6000):
         windows.add(replace(BLANK, sequence=k), T0 + k * 1000)
@@ -93,7 +94,8 @@ def test_very_old_sequences_stay_known_as_seen() -> None:
 
 
 def test_gateways_show_their_last_word_while_they_live() -> None:
-    """in_flight and route_generation of the newest record; removed after ten seconds."""
+    """Gateways show in_flight and route_generation of their newest record, and disappear after ten
+    seconds."""
     windows = filled(5)
     (seen,) = windows.gateways("chat", T0 + 6_000)
     assert (seen.gateway, seen.in_flight, seen.route_generation) == ("g", 3, 7)
@@ -101,7 +103,7 @@ def test_gateways_show_their_last_word_while_they_live() -> None:
 
 
 def test_memory_is_bounded_by_the_horizon() -> None:
-    """A day of seconds leaves no more than the horizon and its slack."""
+    """After a day of seconds, the windows store no more than the horizon and its slack."""
     windows = TelemetryWindows(600)
     for k in range(1, 20_000):
         record = replace(BLANK, sequence=k, arrivals=1, ttft_ms={100: 1})
@@ -115,7 +117,7 @@ def test_memory_is_bounded_by_the_horizon() -> None:
 
 
 def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
-    """Each boot is a producer of its own; a year of restarts must not stay in memory."""
+    """Each boot is a separate producer; a year of restarts must not accumulate in memory."""
     windows = TelemetryWindows(60)
     for k in range(1, 2001):
         record = replace(BLANK, sequence=1, boot=f"boot-{k}")
@@ -129,7 +131,7 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
 
 
 def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() -> None:
-    """2,000 models over more than five hours and one that keeps reporting, with a horizon of ten
+    """In five hours 2,000 models report once and one reports all the time, with a horizon of ten
     minutes: indices are reused, and each new model shows only its own data."""
     windows, bytes_ = TelemetryWindows(600), {}
     for k in range(1, 2001):
@@ -157,7 +159,8 @@ def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() ->
 
 
 def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
-    """Although none of its data is kept any longer."""
+    """The time of the last report is kept while the model is queried, even if its data is
+    dropped."""
     windows = filled(5)
     for k in range(1, 61):
         windows.add(replace(BLANK, model="other", sequence=k), T0 + k * 60_000)
@@ -165,7 +168,8 @@ def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
 
 
 def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
-    """25 s of 4/s from a multiple of ten: two whole blocks; an hour later all are unobserved."""
+    """25 s of 4 req/s from a multiple of ten give two whole blocks; an hour later all blocks are
+    unobserved."""
     windows = filled(25)
     assert windows.all_blocks(["chat"], T0 + 29_000, 20)[0] == ((10, 40),)
     assert windows.all_blocks(["chat"], T0 + 30_000, 30)[0] == ((10, 40), (10, 40), (5, 20))
@@ -174,7 +178,7 @@ def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
 
 
 def test_a_late_record_changes_the_block_it_belongs_to() -> None:
-    """A slow gateway's report of an already counted second counts too."""
+    """A slow gateway's report of a second that was already counted is added to it."""
     windows = filled(40)
     assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == ((10, 40),) * 4
     windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)
@@ -188,7 +192,7 @@ def test_a_late_record_changes_the_block_it_belongs_to() -> None:
 
 
 def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
-    """A retried record behind the last one does not bring the gateway back; a new boot does."""
+    """A retried record after the sign-off does not bring the gateway back; a new boot does."""
     windows = filled(5)
     windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_000)
     windows.add(replace(BLANK, sequence=6), T0 + 7_000)
@@ -199,8 +203,8 @@ def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
 
 @pytest.mark.parametrize("looked", [True, False])
 def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bool) -> None:
-    """Event times are the broker's minus an age, so the times of two records differ by their
-    delays. The sign-off of a replaced boot changes nothing."""
+    """The event time of a record is the broker's time minus an age, so delays can reorder two
+    records. The sign-off of a replaced boot changes nothing."""
     windows = filled(5)
     windows.add(replace(BLANK, sequence=6), T0 + 7_009)
     if looked:
@@ -217,7 +221,7 @@ def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bo
 
 
 def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
-    """The age is that of the last record; serving is that of the last request."""
+    """One age is that of the last record, the other that of the last request."""
     windows = TelemetryWindows()
     windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
     windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
@@ -226,7 +230,7 @@ def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
 
 
 def test_a_producer_is_remembered_in_little_memory() -> None:
-    """Hours of one gateway that serves a hundred models: no more than 10 KiB."""
+    """Hours of one gateway with a hundred models take at most 10 KiB."""
     producer = AppliedSequences()
     for sequence in range(0, 2_000_000, 100):
         assert producer.is_new(sequence)
@@ -235,7 +239,8 @@ def test_a_producer_is_remembered_in_little_memory() -> None:
 
 
 def test_blocks_stay_right_and_small_over_hours() -> None:
-    """Three hours with a horizon of ten minutes, asked every second: 4/s in each whole block."""
+    """Three hours with a horizon of ten minutes and a query each second: every whole block has 4
+    req/s."""
     windows = TelemetryWindows(600)
     for k in range(1, 10_801):
         windows.add(replace(BLANK, sequence=k, arrivals=4), T0 + k * 1000)
@@ -248,7 +253,8 @@ def test_blocks_stay_right_and_small_over_hours() -> None:
 
 @pytest.mark.parametrize("every", [7, 45, 60, 90])
 def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second(every: int) -> None:
-    """Half a minute is the step beyond two minutes; counts are exact in any window."""
+    """Windows longer than two minutes drop sketches in steps of half a minute; counts are exact in
+    any window."""
     windows = TelemetryWindows(1800)
     for k in range(1, 701):
         windows.advance(T0 + k * 1000)
@@ -277,7 +283,7 @@ def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> N
 
 
 def test_tokens_of_several_spans_at_once() -> None:
-    """Of each model in turn, whole seconds back from now."""
+    """Token sums of each model over several spans of whole seconds before now."""
     windows = TelemetryWindows(600)
     for k in range(1, 41):
         said = {"arrivals": 2, "input_tokens_arrived": 20 * k, "completions": 1, "output_tokens": k}
@@ -290,8 +296,8 @@ def test_tokens_of_several_spans_at_once() -> None:
 
 
 def test_a_second_holds_no_more_than_the_core_can_plan_for() -> None:
-    """Any number of gateways may each report the highest count of a record. The rate stays within
-    the limit of a demand, and other seconds count as usual."""
+    """Many gateways each report the highest count that a record allows. The rate stays within the
+    limit of a demand, and other seconds count as usual."""
     windows = TelemetryWindows(600)
     most = replace(BLANK, **dict(zip(COUNTS, MOST_PER_S, strict=True)))
     for k in range(1, 40):

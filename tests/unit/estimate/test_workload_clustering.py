@@ -1,4 +1,4 @@
-"""Workload types of a trace: a grid over lengths whose borders come from the requests."""
+"""Workload types of a trace: a grid over lengths with borders derived from the requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from autoscaler.estimate.workload_clustering import workload_types
 
 
 def test_the_nine_types_of_a_mix_of_nine_are_found() -> None:
-    """Lengths as in Demystifying sec. 3, each scattered by 5%: shares and means come back."""
+    """Lengths as in Demystifying sec. 3, each scattered by 5%: the shares and means are
+    recovered."""
     rng = np.random.default_rng(7)
     shares = {}
     lengths = []
@@ -32,7 +33,7 @@ def test_the_nine_types_of_a_mix_of_nine_are_found() -> None:
 
 
 def test_small_types_join_their_neighbours() -> None:
-    """Two odd requests among a thousand make no type of their own."""
+    """Two unusual requests among a thousand form no separate type."""
     inputs, outputs = [1000] * 998 + [90_000] * 2, [100] * 1000
     found = workload_types(inputs, outputs)
     assert len(found) == 1
@@ -41,7 +42,7 @@ def test_small_types_join_their_neighbours() -> None:
 
 
 def test_empty_prompts_count_as_one_token_and_nothing_at_all_is_refused() -> None:
-    """Recorded lengths of 0 exist; a trace without requests has no types."""
+    """Recorded lengths can be 0; a trace without requests has no types."""
     assert workload_types([0, 0], [1, 1])[0].lengths.input_tokens == 1.0
     with pytest.raises(InvalidValue, match="requests"):
         workload_types([], [])

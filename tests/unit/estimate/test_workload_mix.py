@@ -1,4 +1,4 @@
-"""When the measured mix of types replaces the planned one."""
+"""Conditions under which the measured mix of types replaces the planned mix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_chance_and_trifles_change_nothing(counts: tuple[int, int]) -> None:
 
 
 def test_a_shift_that_is_beyond_chance_is_planned_for() -> None:
-    """Within a window, however much of the past the long one still holds."""
+    """The shift is detected within one window, even if the long window has mostly earlier
+    requests."""
     found = estimate(window_lengths(120, 80), window_lengths(400, 900))
     assert found["long"] == pytest.approx(0.6, abs=0.03)
     assert sum(found.values()) == pytest.approx(1.0)
@@ -52,7 +53,7 @@ def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> No
     assert estimate(window_lengths(9, 11), window_lengths(900, 1100))["long"] == pytest.approx(
         0.45, abs=0.01
     )
-    # It was so half an hour ago; the last two minutes match the plan.
+    # The mix differed half an hour ago; the last two minutes match the plan.
     assert estimate(window_lengths(240, 560), window_lengths(900, 1100)) == dict(PLANNED)
 
 
