@@ -46,7 +46,8 @@ def test_only_a_runtime_and_a_name_are_a_container(variable: str) -> None:
 
 
 def test_a_runtime_that_is_not_there_never_says_that_a_container_is_gone(monkeypatch) -> None:
-    """Its GPUs stay taken, and no engine starts on them."""
+    """Without an answer of the runtime, the GPUs of the container stay taken and no engine starts
+    on them."""
     monkeypatch.setenv("PATH", "/nowhere")
     container = Container("docker", "shoal-1")
     assert [container.remove() for _ in range(3)] == [False] * 3

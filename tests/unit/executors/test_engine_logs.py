@@ -1,4 +1,4 @@
-"""The log files of engines: one per start, bounded in size."""
+"""The log files of engines: one for each start, limited in size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_all_instances_together_keep_a_bounded_number_of_files(tmp_path: Path) -
 def test_a_long_life_keeps_the_end_of_what_was_said(tmp_path: Path) -> None:
     logs = EngineLogs(tmp_path)
     path = logs.open_new("a", 1)
-    with path.open("ab") as engine:  # it appends, and goes on after the cut
+    with path.open("ab") as engine:  # the engine still appends after the cut
         engine.write(b"old " * (MAX_BYTES // 4 + 1) + b"the end")
         engine.flush()
         logs.truncate([path])

@@ -1,4 +1,4 @@
-"""Signs of life of an engine: progress or a token; slow HTTP proves nothing."""
+"""Engine probes: progress or a token proves an engine alive; a slow HTTP answer proves nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executors.node.engine_probes import EngineProbe, ProbeTimeouts
 
 
 class Engine:
-    """Reports its load at once; the test decides its answer to a token probe."""
+    """An engine that reports its load at once; the test decides its answer to a token probe."""
 
     def __init__(self) -> None:
         self.tokens = 0.0
@@ -29,7 +29,7 @@ class Engine:
 
 
 class Bench:
-    """A watched engine and the time, in s."""
+    """A probed engine and the present time, in s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.now_s = Engine(), 100.0
@@ -64,7 +64,7 @@ async def test_an_engine_whose_tokens_grow_is_never_asked_for_one(bench: Bench) 
 async def test_without_progress_it_is_asked_and_sick_only_once_the_token_is_overdue(
     bench: Bench,
 ) -> None:
-    """A late token is a sign of life all the same."""
+    """A late token still proves the engine alive."""
     assert await bench.after(1.0) is True
     assert await bench.after(6.0) is None
     assert await bench.after(4.0) is None

@@ -39,14 +39,15 @@ def begun(item: DesiredInstance) -> NodeState:
 
 
 def test_rank_0_starts_and_says_where_it_waits() -> None:
-    """Its last port is the rendezvous; its endpoint is the address for requests."""
+    """The last port of rank 0 is the rendezvous; its endpoint is the address for requests."""
     (seen,) = observed_instances(begun(wish(0)))
     assert seen.endpoint == "10.0.0.1:20001"
     assert seen.gang == replace(GangRank("m-1-a0", 0, STAGES), rendezvous="10.0.0.1:20002")
 
 
 def test_others_wait_until_they_know_where() -> None:
-    """No launch without a rendezvous, one launch with it; a repeated rendezvous changes nothing."""
+    """No launch before the rendezvous is known, one launch afterwards; a repeated rendezvous
+    changes nothing."""
     state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 1, wish(1)), {}, T0, RULES)
     assert commands == ()
     assert observed_instances(state)[0].reason == "waits for rank 0"
@@ -60,7 +61,8 @@ def test_others_wait_until_they_know_where() -> None:
 
 
 def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> None:
-    """Its node restarted empty: only a start on this node can have opened the gang's rendezvous."""
+    """The node restarted without state: the rendezvous of the gang proves that rank 0 had been
+    started on it."""
     item = wish(0, "10.0.0.1:20002")
     state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 7, item), {}, T0, RULES)
     assert commands == ()
@@ -69,7 +71,7 @@ def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> 
 
 
 def test_a_rank_that_ends_is_not_started_again_alone() -> None:
-    """The others cannot go on with a new one, however long they served."""
+    """The other ranks cannot continue with a new process, however long they have served."""
     for rank in (0, 1):
         item = wish(rank, "10.0.0.1:20002")
         state, _ = reconcile(begun(item), {item.instance: UP}, T0 + 1000, RULES)
@@ -81,7 +83,7 @@ def test_a_rank_that_ends_is_not_started_again_alone() -> None:
 
 
 def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
-    """It hangs: its requests in flight cannot finish."""
+    """The remaining rank hangs: its requests in flight cannot finish."""
     item = wish(0)
     busy = ProcessObservation(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
     state, _ = reconcile(begun(item), {item.instance: busy}, T0 + 1000, RULES)
@@ -95,7 +97,7 @@ def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
 
 
 def test_rank_0_drains_like_any_instance_and_the_others_hold_nothing() -> None:
-    """SIGTERM once nothing is in flight."""
+    """Rank 0 gets SIGTERM once no request is in flight; the other ranks have none."""
     for rank in (0, 1):
         item = wish(rank, "10.0.0.1:20002")
         state, _ = reconcile(begun(item), {item.instance: UP}, T0 + 1000, RULES)

@@ -1,4 +1,5 @@
-"""A client retries its broker endlessly: slowly within an outage and quickly in a new one."""
+"""A client retries its broker endlessly: with growing pauses in an outage, and quickly again in the
+next one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ _real_sleep = asyncio.sleep
 
 
 class FakeConsumer:
-    """Fails to start as often as `outages` says, reads once, and loses the broker again."""
+    """A consumer that fails to start, later reads once, and then loses the broker again.
+
+    outages: number of failed starts in each outage.
+    """
 
     outages: ClassVar[list[int]] = []
     reading = asyncio.Event()
@@ -47,8 +51,8 @@ class FakeConsumer:
 async def test_a_second_outage_is_told_and_tried_as_eagerly_as_the_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pauses grow to 2 s within an outage and start again in the next; the log names each outage
-    once."""
+    """Pauses grow to 2 s within an outage and are short again in the next one; the log names each
+    outage once."""
     pauses: list[float] = []
 
     async def sleep(seconds: float, result: object = None) -> None:

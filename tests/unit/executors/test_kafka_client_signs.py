@@ -1,4 +1,4 @@
-"""Records of the serving plane are signed, and dated by the broker's clock."""
+"""Records of gateways and executors are signed, and dated by the broker's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ TELEMETRY = Telemetry("m", "gw.w2", "b", 1, 1000, 1000, 0, 3, *[0] * 9)
 
 
 class FakeProducer:
-    """Acknowledges with a time `ahead_ms` ahead of this host's, or with an invented one."""
+    """A producer whose acknowledgements have a time `ahead_ms` ahead of this host's, or a fixed
+    wrong time if `ahead_ms` is None."""
 
     def __init__(self, ahead_ms: int | None = 0) -> None:
         self.ahead_ms = ahead_ms
@@ -46,7 +47,7 @@ def client(keys: Keys, producer: FakeProducer) -> KafkaClient:
 async def test_telemetry_is_fresh_by_the_brokers_clock_from_the_second_record_on(
     ahead_ms: int | None,
 ) -> None:
-    """Whatever this host's clock shows; an invented time of acknowledgement changes nothing."""
+    """The clock of this host does not matter; a wrong time of acknowledgement changes nothing."""
     producer = FakeProducer(ahead_ms)
     kafka = client(Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw")), producer)
     for _ in range(2):
@@ -80,7 +81,7 @@ def message(topic: str, key: bytes, value: bytes | None, headers: Any = ()) -> A
     "keys", [Keys(CLUSTER), Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))]
 )
 def test_a_deletion_that_nobody_signed_withdraws_no_routes(keys: Keys) -> None:
-    """A gateway with its own key still serves; so does one that holds the cluster's key."""
+    """Gateways keep the routes, whether they hold a key of their own or the cluster's key."""
     gone: list[str] = []
     heard: list[object] = []
     kafka = KafkaClient("127.0.0.1:1", "gw", keys=keys, gateway="gw")

@@ -1,4 +1,5 @@
-"""The executor that holds a node, by the broker's times and not by the clock of a host."""
+"""The executor that holds a node is determined by the broker's times, not by the clock of a
+host."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def status_of(boot: str, place: str, at_ms: int) -> Status:
 def test_who_spoke_last_holds_the_node_whatever_clocks_say(
     theirs_ahead_h: int, silent_s: int, held: bool
 ) -> None:
-    """The other's last status is read during the start; its own status arrives `silent_s` later."""
+    """The other executor's last status is read during the start; our own status arrives `silent_s`
+    later."""
     ours = NodeLock("n0", "b1", "here")
     theirs = status_of("b2", "there", NOW_MS + theirs_ahead_h * HOUR_MS)
     ours.on_status(theirs, BROKER_MS, NOW_MS, live=False)

@@ -1,4 +1,4 @@
-"""State and engines that an executor keeps when its folder or the executor itself fails."""
+"""State and engines that an executor keeps if its folder or the executor itself fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FakeBroker:
 
 
 class Bench:
-    """One node without a broker; its statuses are kept."""
+    """The worker of one node without a broker, and the statuses that it published."""
 
     def __init__(self, folder: Path, client: aiohttp.ClientSession, speed: float = 1.0) -> None:
         setup, self.store = config(folder, speed), StateStore(folder)
@@ -78,13 +78,13 @@ class Bench:
         return self.takes
 
     async def steps(self, from_s: float, until_s: float) -> list[float]:
-        """Steps ten times a real second; returns the times of published statuses, in real
+        """Run ten steps per real second; return the times of published statuses, in real
         seconds."""
         told_s = []
         for tenth in range(round(from_s * 10), round(until_s * 10)):
             count, now_s = len(self.told), tenth / 10
             self.worker.step(int(now_s * self.speed * 1000), now_s, set())
-            await asyncio.sleep(0)  # no time passes: the status is handed over
+            await asyncio.sleep(0)  # no time passes, but the status is sent
             told_s += [now_s] * (len(self.told) - count)
         return told_s
 
@@ -105,7 +105,8 @@ def want(generation: int, *wishes: DesiredInstance, token: int = 5) -> Assignmen
 async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
-    """Otherwise a restart would forget engines that started while the disk was full."""
+    """Otherwise a restarted executor would not know the engines that started while the disk was
+    full."""
     bench = Bench(tmp_path, client)
     in_the_way = bench.store.path("n0").with_suffix(".tmp")
     in_the_way.mkdir()
@@ -121,7 +122,7 @@ async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
 
 
 def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> None:
-    """The refusal names the folder, the fault and the owner."""
+    """The error names the folder, the fault and the owner."""
     first = StateStore(tmp_path / "state")
     first.open()
     with pytest.raises(StateFolderUnusable, match=f"another executor .pid {os.getpid()}"):
@@ -138,8 +139,8 @@ def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> 
 async def test_an_assignment_waits_for_the_claim_of_its_leader(
     tmp_path: Path, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token above every claim is refused after a while; one that is claimed meanwhile counts. The
-    executor follows the present leader all the time."""
+    """An assignment with a token above every claim is refused after a while; it is accepted if its
+    token is claimed in time. Meanwhile the executor follows the present leader."""
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     bench = Bench(tmp_path, client)
@@ -170,8 +171,8 @@ async def test_an_assignment_waits_for_the_claim_of_its_leader(
 async def test_after_many_leaders_the_last_one_is_followed(
     tmp_path: Path, client: aiohttp.ClientSession, leaders: int, known: bool
 ) -> None:
-    """A restarted executor reads the assignments of all leaders in the topic before it knows the
-    present one; if it knows the leader, it accepts more of them."""
+    """A restarted executor reads the assignments of many leaders, in some cases before it knows the
+    present leader. It follows the last one."""
     bench = Bench(tmp_path, client)
     bench.broker.caught_up = False
     bench.broker.highest_token = leaders if known else None
@@ -192,12 +193,12 @@ async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
     client: aiohttp.ClientSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """15 minutes from the append by the broker, whatever the clocks of the leader, the broker and
-    this host; only a later assignment, not a copy, extends it."""
+    """An assignment expires 15 minutes after its append by the broker, whatever the clocks of the
+    leader, the broker and this host show. Only a later assignment, not a copy, extends it."""
     mono_ms = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: mono_ms[0] * 1_000_000)
     bench = Bench(tmp_path, client)
-    start_ms = 1_700_000_000_000  # of our clock
+    start_ms = 1_700_000_000_000  # by the clock of this host
     leader_ms, broker_ms = start_ms - ours_ahead_h * 3_600_000, start_ms + 7_200_000
 
     def expired(after_ms: int) -> bool:
@@ -207,7 +208,7 @@ async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
     mono_ms[0] = 50
     bench.executor.on_record("status", "n0", own, broker_ms + 20)
     said = replace(want(1, WISH), said_ms=leader_ms, valid_ms=900_000)
-    mono_ms[0] = 60_000  # it is read a minute after it was written
+    mono_ms[0] = 60_000  # the record is read a minute after its append
     for _ in range(2):
         bench.executor.on_record("assignments", "n0", said, broker_ms)
         bench.executor.on_leadership()
@@ -223,8 +224,8 @@ async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
 async def test_a_node_that_another_executor_holds_is_left_alone(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
-    """The executor accepts and publishes nothing while the other one reports; a silence of 30 s
-    ends that."""
+    """The executor accepts no assignment and publishes no status while the other executor reports;
+    30 s of silence end that."""
     bench = Bench(tmp_path, client)
     now_ms = 1_700_000_000_000
     other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
@@ -247,7 +248,8 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
 async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under a supervisor, too: only an executor that gets a signal ends them."""
+    """An executor that fails leaves its engines running, also under a supervisor; only a signal to
+    the executor ends them."""
     reader, writer = os.pipe()
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", str(reader))
     line = LaunchLine((sys.executable, "-c", "import time; time.sleep(60)"))
@@ -275,7 +277,7 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
 async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
     tmp_path: Path, client: aiohttp.ClientSession, speed: float
 ) -> None:
-    """Then their statuses are sent in one batch, and an embedded broker has one per fetch."""
+    """Nodes of one process publish at equal times, so that their statuses are sent in one batch."""
     beats = []
     for number, first_s in enumerate((100.0, 100.7, 101.4)):
         (tmp_path / str(number)).mkdir()
@@ -291,7 +293,8 @@ async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 600.0])
 def test_a_node_speaks_several_times_before_it_would_count_as_silent(speed: float) -> None:
-    """By the controller's rule: 15 s, at least 5 real ones; three times that if idle."""
+    """The controller's limit is 15 s, at least 5 real seconds, and three times that for idle
+    nodes."""
     silent_s = max(15.0 / speed, 5.0)
     assert 4.0 * heartbeat_s(False, speed) < silent_s
     assert 4.0 * heartbeat_s(True, speed) < 3.0 * silent_s

@@ -1,4 +1,4 @@
-"""A reclaim notice: read by a command, reported in the status, obeyed by drains."""
+"""Reclaim notices: a command reads them, the status reports them, and drains obey them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def command(code: str) -> tuple[str, ...]:
 
 
 async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
-    """No key means no notice."""
+    """An answer without the key means that there is no notice."""
     node = command("print(json.dumps({'seconds_left': 90 if asked['node'] == 'n1' else 1}))")
     assert await read_notice(node, "n1", 5.0) == 90
     assert await read_notice(command("print('{}')"), "n1", 5.0) is None
@@ -41,7 +41,7 @@ async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
     ],
 )
 async def test_a_command_without_an_answer_is_no_notice(code: str, error: type[Exception]) -> None:
-    """It is ended after its time limit, and its partial output is ignored."""
+    """The command is ended after its time limit, and its partial output is ignored."""
     with pytest.raises(error):
         await read_notice(command(code), "n1", 0.5 if error is TimeoutError else 5.0)
 

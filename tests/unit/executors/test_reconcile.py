@@ -27,7 +27,7 @@ def want(generation: int, *wishes: DesiredInstance, token: int = 1) -> Assignmen
 
 
 def begin(*wishes: DesiredInstance) -> NodeState:
-    """A node whose instances were launched at T0."""
+    """The state of a node whose instances were launched at T0."""
     state = accept(NodeState("n", "r/p/owned"), want(1, *wishes))
     state, commands = reconcile(state, {}, T0, RULES)
     assert commands == tuple(Launch(item, item.phase) for item in wishes)
@@ -43,7 +43,8 @@ def ready(*wishes: DesiredInstance) -> NodeState:
 
 
 def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
-    """A living process is starting; its first 200 makes it ready, with that time."""
+    """A running process counts as starting; its first 200 makes the instance ready from that time
+    on."""
     state, _ = reconcile(begin(wish()), {"a": SILENT}, T0 + 500, RULES)
     assert state.instances[0].state is InstanceState.STARTING
     state, _ = reconcile(state, {"a": UP}, T0 + 900, RULES)
@@ -52,7 +53,7 @@ def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
 
 
 def test_a_lower_leader_token_is_refused_and_counted() -> None:
-    """Whatever its generation, an assignment of an older leader changes nothing."""
+    """An assignment of an older leader changes nothing, whatever its generation."""
     state = accept(NodeState("n", "r/p/owned"), want(3, wish(), token=7))
     after = accept(state, want(9, token=6))
     assert after.assignment == state.assignment
@@ -61,7 +62,7 @@ def test_a_lower_leader_token_is_refused_and_counted() -> None:
 
 
 def test_an_assignment_of_another_node_is_refused() -> None:
-    """Misaddressed: counted, not followed."""
+    """A misaddressed assignment is counted but not followed."""
     other = Assignment("other", "r/p/owned", 5, 9, 0, (wish(),))
     state = accept(NodeState("n", "r/p/owned"), other)
     assert state.assignment is None
@@ -79,7 +80,7 @@ def test_without_an_assignment_nothing_is_touched() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
-    """drain: true and absence from the assignment are the same thing."""
+    """`drain: true` and absence from the assignment have an equal effect."""
     state = accept(ready(wish()), want(2) if gone else want(2, wish(drain=True)))
     state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     assert state.instances[0].state is InstanceState.DRAINING
@@ -92,7 +93,8 @@ def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
 
 
 def test_a_look_from_before_the_drain_does_not_count() -> None:
-    """An old observation of an idle engine proves nothing: routes still led to it."""
+    """An observation of an idle engine before the drain proves nothing, because routes still named
+    it."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     early = ProcessObservation(alive=True, healthy=True, in_flight=0, probed_ms=T0 + 1500)
     _, commands = reconcile(state, {"a": early}, T0 + 2000, RULES)
@@ -108,7 +110,7 @@ def test_held_kv_keeps_a_drain_waiting() -> None:
 
 
 def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() -> None:
-    """Deadline, SIGTERM, wait, SIGKILL; the reason names the lost requests."""
+    """After the deadline come SIGTERM, a pause, and SIGKILL; the reason names the lost requests."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     now_ms = T0 + 2000 + RULES.drain_timeout_ms
@@ -124,7 +126,7 @@ def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() 
 
 
 def test_a_drain_can_be_revoked_until_sigterm() -> None:
-    """Wanted again before SIGTERM: it serves again after its next answer."""
+    """An instance that is wanted again before SIGTERM serves again after its next answer."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, T0 + 3000, RULES)
@@ -135,7 +137,8 @@ def test_a_drain_can_be_revoked_until_sigterm() -> None:
 
 
 def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
-    """Its launch was long ago, but it is not a start past its time-out: it is not killed."""
+    """The launch was long ago, but the instance is not a start past its time-out and is not
+    killed."""
     later_ms = T0 + 2 * RULES.start_timeout_ms
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, later_ms, RULES)
@@ -154,7 +157,7 @@ def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
 
 
 def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
-    """It answers now, so it has not been unhealthy since then."""
+    """The instance answers now, so it has not been unhealthy since the missed answer."""
     state, _ = reconcile(
         ready(wish()), {"a": ProcessObservation(alive=True, healthy=False)}, T0 + 2000, RULES
     )
@@ -168,14 +171,14 @@ def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
 
 
 def test_a_starting_instance_that_is_not_wanted_ends_at_once() -> None:
-    """It has answered no request, so there is nothing to wait for."""
+    """A starting instance has no requests in flight, so its end need not wait."""
     state = accept(begin(wish()), want(2))
     _, commands = reconcile(state, {"a": SILENT}, T0 + 100, RULES)
     assert commands == (Terminate("a"),)
 
 
 def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
-    """Launched only once the process that held its GPUs is gone."""
+    """The new instance is launched only once the process that held its GPUs has ended."""
     state = accept(ready(wish("a", (0, 1))), want(2, wish("b", (1, 2))))
     state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     assert commands == ()
@@ -186,8 +189,9 @@ def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
 
 @pytest.mark.parametrize("note", [DEAD.end_reason, "exit code 0: out of memory"])
 def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up(note: str) -> None:
-    """Three starts that do not last: FAILED, with the last reason, and no fourth. An exit code of 0
-    proves nothing: vLLM's API server ends so when its core dies."""
+    """After three starts that do not last, the state is FAILED with the last reason, and there is
+    no fourth start. An exit code of 0 proves nothing: vLLM's API server exits with 0 when its core
+    dies."""
     state, now_ms, pauses = begin(wish()), T0, []
     while state.instances[0].state is not InstanceState.FAILED:
         state, _ = reconcile(
@@ -209,7 +213,8 @@ def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up(note: 
 
 
 def test_a_proven_instance_that_dies_is_replaced_at_once() -> None:
-    """Ready for longer than stable_ms: its loss counts as the first failure, without a pause."""
+    """The instance was ready for longer than stable_ms: it is restarted without a pause, and its
+    loss counts as the first failure."""
     later_ms = T0 + 1000 + RULES.stable_ms
     state, commands = reconcile(ready(wish()), {"a": DEAD}, later_ms, RULES)
     assert commands == (Launch(wish(), "aggregated"),)
@@ -217,7 +222,7 @@ def test_a_proven_instance_that_dies_is_replaced_at_once() -> None:
 
 
 def test_one_that_does_not_start_in_time_is_killed() -> None:
-    """The time-out counts from its launch, and its reason survives the kill."""
+    """The time-out counts from the launch, and the reason is still reported after the kill."""
     state, commands = reconcile(begin(wish()), {"a": SILENT}, T0 + RULES.start_timeout_ms, RULES)
     assert commands == (Kill("a"),)
     state, _ = reconcile(state, {"a": DEAD}, T0 + RULES.start_timeout_ms + 100, RULES)
@@ -225,7 +230,7 @@ def test_one_that_does_not_start_in_time_is_killed() -> None:
 
 
 def test_one_that_stops_answering_is_killed_and_started_again() -> None:
-    """A single missed answer has no effect; silence for unhealthy_after_ms has."""
+    """One missed answer has no effect; silence for unhealthy_after_ms does."""
     state = ready(wish())
     deaf = ProcessObservation(alive=True, healthy=False)
     state, commands = reconcile(state, {"a": deaf}, T0 + 2000, RULES)
@@ -236,7 +241,8 @@ def test_one_that_stops_answering_is_killed_and_started_again() -> None:
 
 
 def test_the_status_tells_what_is_there() -> None:
-    """Endpoint only while a process listens; its phase; its load."""
+    """The status has an endpoint only while a process listens, and the phase and load of the
+    instance."""
     state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
     record = observed_instances(state)[0]
     assert (record.phase, record.endpoint) == ("aggregated", "127.0.0.1:20001")
@@ -246,7 +252,7 @@ def test_the_status_tells_what_is_there() -> None:
 
 
 def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -> None:
-    """Instances that served before are started again; a later assignment puts it into force
+    """Only instances that served before are restarted. A later assignment allows new instances
     again."""
     late = want(2, wish("b", (1,)))
     state = accept(ready(wish()), late, T0 + 2000)
@@ -263,7 +269,7 @@ def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -
 
 
 def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
-    """The assignment contains the time-out; the default does not count."""
+    """The time-out in the assignment counts instead of the default."""
     long = replace(want(2, wish(drain=True)), drain_timeout_ms=900_000)
     state = accept(ready(wish()), long)
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
@@ -273,7 +279,7 @@ def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
 
 
 def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
-    """SIGKILL comes after the declared time."""
+    """SIGKILL comes after the time that the engine declares."""
     rules = replace(RULES, stop_ms={"default": 70_000})
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": UP}, T0 + 2000, rules)
@@ -284,7 +290,7 @@ def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
 
 
 def test_gpus_that_something_unknown_holds_get_no_launch() -> None:
-    """An orphan must end before a launch on its GPUs."""
+    """An orphan process on the GPUs must end before a launch on them."""
     state = accept(NodeState("n", "r/p/owned"), want(1, wish("a", (0,)), wish("b", (1,))))
     state, commands = reconcile(state, {}, T0, RULES, blocked_gpus={0})
     assert commands == (Launch(wish("b", (1,)), "aggregated"),)

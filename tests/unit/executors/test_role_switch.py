@@ -1,4 +1,5 @@
-"""Role switches: requested in the assignment, proven before they count, rolled back on failure."""
+"""Role switches: requested in the assignment, proven before they count, rolled back after
+failure."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def shown(state: NodeState) -> tuple[str, str]:
 
 
 def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prove_it() -> None:
-    """It is ready in its new role after a token that was requested after the switch."""
+    """The instance is ready in its new role after a token that was requested after the switch."""
     state = accept(serving(ROUTING), want(2, "decode"))
     state, commands = step(state, up(T0 + 200, 3), T0 + 300, ROUTING)
     assert (shown(state), commands) == (("switching", "prefill"), [])
@@ -69,7 +70,7 @@ def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prov
 
 
 def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() -> None:
-    """The reason stays; another desired role is another try."""
+    """The reason stays in the status; another desired role leads to another try."""
     state = accept(serving(ROUTING), want(2, "decode"))
     state, _ = step(state, up(T0), T0 + 300, ROUTING)
     late_ms = T0 + 300 + ROUTING.unhealthy_after_ms
@@ -84,7 +85,8 @@ def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() 
 
 
 def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
-    """Through the drain and the end of the old process, to the launch of the new one."""
+    """(state, time in ms) after the drain, the end of the old process and the launch of the new
+    one."""
     state, commands = step(state, up(at_ms - 1, 2), at_ms, RULES)
     assert (shown(state), commands) == (("switching", "prefill"), [])
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
@@ -96,7 +98,8 @@ def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
 
 
 def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
-    """Idle, then SIGTERM, then a new process in the new role; no restart counts as a fault."""
+    """Once idle, the process gets SIGTERM, and a new process starts in the new role; this counts as
+    no fault."""
     state = accept(serving(RULES), want(2, "decode"))
     state, at_ms = relaunched(state, T0 + 300)
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
@@ -105,7 +108,8 @@ def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
 
 
 def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
-    """Two tries, then the old role again, with the reason; no further try follows."""
+    """After two failed tries the instance returns to the old role with the reason, and the switch
+    is not tried again."""
     state = accept(serving(RULES), want(2, "decode"))
     state, at_ms = relaunched(state, T0 + 300)
     launches: list[str] = []
@@ -122,7 +126,7 @@ def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
 
 
 def test_a_drain_ends_a_switch() -> None:
-    """A drained instance is not wanted in any role."""
+    """A draining instance needs no new role."""
     state = accept(serving(RULES), want(2, "decode"))
     state, _ = step(state, up(T0, 2), T0 + 300, RULES)
     state = accept(state, want(3, "decode", drain=True))
@@ -141,8 +145,9 @@ def test_a_drain_ends_a_switch() -> None:
 def test_whatever_is_wished_in_between_the_last_wish_is_served(
     wishes: list[str], routing: bool
 ) -> None:
-    """Desired roles change in the middle of switches, and processes die. In the end the last role
-    serves, or the status has the reason: given up, or rolled back after two processes died."""
+    """Desired roles change in the middle of switches, and processes die. In the end the instance
+    serves the last role, or the status has the reason: given up, or rolled back after two processes
+    died."""
     rules = ROUTING if routing else RULES
     state, generation, phase, alive, at_ms = serving(rules), 1, "prefill", True, T0 + 200
     for wished in [*wishes, *[""] * 80]:

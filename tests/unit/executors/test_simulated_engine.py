@@ -1,4 +1,4 @@
-"""The simulated engine between its requests and the batching machine."""
+"""The simulated engine: how it connects requests with the batching machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topics.time_base import TimeBase
 
 
 class OneMs:
-    """Every iteration takes a millisecond."""
+    """A performance model in which every iteration takes 1 ms."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
         return 1.0
@@ -52,10 +52,12 @@ def ask(engine: Engine, output_tokens: int) -> Responder:
 
 
 async def test_who_waits_behind_a_client_that_leaves_is_served_at_once() -> None:
-    """The engine does not sleep until the end of an answer whose client has left."""
+    """After a client disconnects, the engine does not sleep until the planned end of its answer."""
     engine = made()
-    long, short = ask(engine, 100_000), ask(engine, 5)  # 100 s, 5 ms
-    while engine.metrics.generation_tokens < 5:  # well under way: the next event is its end
+    long, short = ask(engine, 100_000), ask(engine, 5)  # answers of 100 s and 5 ms
+    while (
+        engine.metrics.generation_tokens < 5
+    ):  # after 5 tokens, the next event is the end of the answer
         engine.metrics_text()
         await asyncio.sleep(0)
     long.disconnected()
@@ -74,11 +76,11 @@ async def test_a_first_token_waits_for_what_is_no_iteration_unless_its_client_le
         await engine.idle.wait()
     assert answer.closed
     assert engine.now_ms() - began_ms >= 150.0
-    assert engine.metrics.generation_tokens == 5  # no token for the client that left
+    assert engine.metrics.generation_tokens == 5  # no token for the disconnected client
 
 
 class Sent(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +94,8 @@ class Sent(asyncio.Transport):
 
 
 async def answers(*parts: bytes) -> bytes:
-    """The answers to `parts` of a server that echoes the body of each request."""
+    """The bytes that a server returns if it receives `parts` and echoes the body of each
+    request."""
 
     def echo(request: Request, way: Responder) -> None:
         way.respond(200, request.method.encode() + b" " + request.body)

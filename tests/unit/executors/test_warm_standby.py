@@ -1,5 +1,5 @@
-"""A warm standby: asleep instead of stopped, woken instead of started, and it blocks no
-instance."""
+"""Warm standby: instances sleep instead of stopping and wake instead of starting, and a sleeping
+instance blocks no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules(standby_engines=frozenset({"default"}))
 T0 = 1_000_000
-OWNED, RENTED = "r.p.0", "r.owned.1"  # not the names decide, but the pools
+OWNED, RENTED = "r.p.0", "r.owned.1"  # the pools decide, not the names
 Steps = tuple[NodeState, list[Command]]
 
 
@@ -67,7 +67,8 @@ def serving(node: str, *wishes: DesiredInstance) -> NodeState:
 
 
 def asleep() -> NodeState:
-    """An owned node whose one instance was drained, and that the controller then forgot."""
+    """The state of an owned node whose only instance was drained and is asleep; no assignment names
+    the instance any more."""
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, commands = step(state, T0 + 200, a=up(T0 + 150, in_flight=2))
     assert (states(state), commands) == ({"a": "draining"}, [])
@@ -83,7 +84,8 @@ def asleep() -> NodeState:
 
 
 def test_a_new_instance_gets_the_sleepers_process_and_is_ready_after_a_token() -> None:
-    """Under its own name, at the sleeper's address; nothing is launched."""
+    """The new instance keeps its name and gets the address of the sleeping one; no process is
+    launched."""
     state = accept(asleep(), want(OWNED, 4, wish("b")))
     state, commands = step(state, T0 + 600, a=ProcessObservation(alive=True))
     assert (states(state), commands) == ({"b": "starting"}, [Wake("a", "b")])
@@ -109,7 +111,7 @@ def test_one_that_does_not_wake_is_killed_and_started_cold_at_once() -> None:
 
 
 def test_one_that_does_not_fall_asleep_is_stopped() -> None:
-    """An engine that answers 200 and stays awake holds its GPU memory."""
+    """An engine that answers 200 but stays awake still holds its GPU memory."""
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 200, a=up(T0 + 150))
     state, _ = step(state, T0 + 300, a=up(T0 + 250))
