@@ -1,4 +1,4 @@
-"""Cauchy 4.6: one plan kept and one adapted, under the same requests."""
+"""Cauchy 4.6: a fixed plan and an adapted plan serve identical requests."""
 
 from __future__ import annotations
 

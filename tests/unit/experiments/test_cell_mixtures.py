@@ -1,5 +1,5 @@
-"""Cells and their mixtures: Cornserve's algorithms, and the exact mixture against the greedy
-one."""
+"""Cells and mixtures of cells: Cornserve's algorithms, and the exact mixture compared with the
+greedy one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def rate(cells: list[Cell], mixture: dict[int, int]) -> float:
 
 
 def test_inefficient_sizes_are_left_out() -> None:
-    """Four GPUs that do no more than two cells of two; one GPU that cannot hold the model."""
+    """Omitted are a cell of four GPUs that serves no more than two cells of two, and a GPU that
+    cannot hold the model."""
     found = efficient_cells({1: 0.0, 2: 2.0, 4: 4.0, 8: 9.0})
     assert found == (Cell(2, 2.0), Cell(8, 9.0))
 
 
 def test_the_greedy_mixture_of_the_paper_is_not_optimal() -> None:
-    """4.9 req/s from cells of 1, 2.1 and 5 req/s: five GPUs by Algorithm 2, four suffice."""
+    """4.9 req/s from cells of 1, 2.1 and 5 req/s: Algorithm 2 uses five GPUs, but four are
+    enough."""
     cells = [Cell(1, 1.0), Cell(2, 2.1), Cell(4, 5.0)]
     assert efficient_cells({cell.gpus: cell.req_per_s for cell in cells}) == tuple(cells)
     assert greedy_mixture(cells, 4.9) == {2: 2, 1: 1}
@@ -38,7 +40,7 @@ def test_the_greedy_mixture_of_the_paper_is_not_optimal() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_exact_mixture_is_that_of_brute_force(seed: int) -> None:
-    """No mixture of fewer GPUs serves the rate; the greedy one never beats it."""
+    """No mixture with fewer GPUs serves the rate, and the greedy mixture is never smaller."""
     rng = np.random.default_rng(seed)
     rates, last = {}, 0.0
     for size in (1, 2, 4, 8):
@@ -63,7 +65,7 @@ def test_the_exact_mixture_is_that_of_brute_force(seed: int) -> None:
 
 
 def test_nothing_to_serve_needs_nothing_and_nonsense_is_refused() -> None:
-    """Zero is a rate; infinity is not, nor is a mixture of no cells."""
+    """Zero is a valid rate; infinity is not, and a mixture needs at least one kind of cell."""
     cells = [Cell(1, 1.0)]
     assert fewest_gpus(cells, 0.0) == greedy_mixture(cells, 0.0) == {}
     with pytest.raises(InvalidValue, match="req_per_s"):

@@ -1,4 +1,4 @@
-"""Component graphs in virtual time: queues, paths and what a plan carries."""
+"""Component graphs in virtual time: queues, paths and the rate that a plan serves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_large_media_take_the_encoder_longer_and_nobody_else() -> None:
 
 @pytest.mark.parametrize(("llms", "rate"), [(1, 1.0), (2, 2.0)])
 def test_the_slowest_stage_sets_what_is_carried(llms: int, rate: float) -> None:
-    """400 at once: the last one ends when the slowest stage has done them all."""
+    """400 requests arrive together: the last one ends when the slowest stage has processed all of
+    them."""
     requests = [GraphRequest(0.0, "photo") for _ in range(400)]
     for found in (
         carry([_cell(llms)], TIMES, requests),

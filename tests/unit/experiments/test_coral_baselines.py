@@ -1,4 +1,4 @@
-"""Coral's baselines against plans made by hand."""
+"""Coral's baselines, compared with plans made by hand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from loadtests.experiments.coral_setup import SETUPS, instance, libraries
 
 
 def small(demand: float = 4.0, nodes: int = 10) -> TemplateProblem:
-    """One model, two configurations of 1 and 3 USD/h. Prefill 1 and 2 req/s alone, 5 with one node
-    of each; decode 1 and 4 req/s alone."""
+    """A problem with one model and two configurations, of 1 and 3 USD/h.
+
+    Prefill serves 1 and 2 req/s on a single node of either kind, and 5 on one node of each; decode
+    serves 1 and 4 req/s.
+    """
     pure = np.array([[1, 0], [0, 1]], dtype=np.uint8)
     return TemplateProblem(
         price_usd_per_h=np.array([[1.0, 3.0]]),
@@ -30,7 +33,8 @@ def small(demand: float = 4.0, nodes: int = 10) -> TemplateProblem:
 
 
 def test_baselines_know_homogeneous_replicas_only() -> None:
-    """The template of both configurations would be the cheapest; neither baseline may use it."""
+    """A template that combines both configurations would be the cheapest; neither baseline may use
+    it."""
     made = small()
     assert [(one.config, one.req_per_s) for one in replicas(made, 0)] == [(0, 1.0), (1, 2.0)]
     for rows in (homo(made), cauchy(made, [(0, 1)])):
@@ -38,20 +42,20 @@ def test_baselines_know_homogeneous_replicas_only() -> None:
 
 
 def counted(made: TemplateProblem, rows: Ints) -> tuple[float, float]:
-    """USD/h, and the least share of a group's demand that is served."""
+    """(USD/h, smallest served share of demand among the groups) of the plan `rows`."""
     usd_per_h, served, excess = account(made, rows)
     assert not excess
     return usd_per_h, float((served / made.demand_req_per_s).min())
 
 
 def test_homo_takes_the_most_goodput_per_dollar() -> None:
-    """Prefill: 4 x 1 USD; decode: one node of 3 USD for 4 req/s."""
+    """Prefill uses four nodes of 1 USD/h; decode uses one node of 3 USD/h for 4 req/s."""
     assert sorted(map(tuple, homo(small()).tolist())) == [(0, 0, 0, 4), (1, 0, 1, 1)]
     assert counted(small(), homo(small())) == (7.0, 1.0)
 
 
 def test_homo_goes_on_with_the_next_kind_where_nodes_run_out() -> None:
-    """3 x 1 and one of 3 for prefill, one of 3 for decode."""
+    """Prefill uses three nodes of 1 USD/h and one of 3 USD/h; decode uses one of 3 USD/h."""
     assert counted(small(nodes=3), homo(small(nodes=3))) == (9.0, 1.0)
 
 
@@ -67,7 +71,7 @@ def test_cauchy_serves_what_it_can_where_demand_cannot_be_met() -> None:
 
 
 def test_a_method_that_falls_short_is_asked_for_less_until_it_serves_every_model() -> None:
-    """10 nodes of 1 and 2 req/s are left for 30 req/s of prefill: 20 of 30 requests."""
+    """The nodes that are left for prefill serve 20 of 30 req/s."""
     made = small(demand=30.0, nodes=10)
     found = most(made, lambda problem: homo(problem, 1))
     assert found.goodput == 0.66
@@ -85,7 +89,8 @@ def test_scarce_nodes_are_few_and_the_same_for_a_seed() -> None:
 
 
 def test_every_pair_of_replicas_has_a_combo_with_a_single_prefill_replica() -> None:
-    """Two of a kind are cheaper by the request, but may not be there."""
+    """A combo with two prefill replicas is cheaper per request, but both nodes may not be
+    available."""
     found = combos(small(), [(0, 1)])
     every = {(one.prefill.config, one.decode.config) for one in found}
     single = {(one.prefill.config, one.decode.config) for one in found if one.p == 1}

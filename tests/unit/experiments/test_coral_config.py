@@ -1,4 +1,4 @@
-"""The `shoal.yaml` of Coral's setups."""
+"""The `shoal.yaml` files of Coral's setups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from streams.files.shoal_yaml import load_config
 @pytest.mark.parametrize("library", ["vllm", "coral"])
 @pytest.mark.parametrize("setup", ["core", "extended"])
 def test_the_file_declares_the_setup(setup: str, library: str, tmp_path: Path) -> None:
-    """Every model at its rate and limits, every kind of node in every region at its price."""
+    """The file has every model with its rate and limits, and every kind of node in every region
+    with its price."""
     path = tmp_path / "shoal.yaml"
     path.write_text(config(SETUPS[setup], library, 400))
     cluster = load_config(path).cluster

@@ -1,4 +1,4 @@
-"""The experiments' page, and what the cheap ones find."""
+"""The page of the experiments, and the results of the cheap experiments."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_our_plan_never_costs_more_than_the_papers_three() -> None:
 
 
 def test_one_pipeline_is_as_fast_as_its_slowest_stage() -> None:
-    """Two equal nodes of 12 / layers requests/s and 4 layers: two stages of two layers, 6 each; as
-    one stage both hold all four, 3 each."""
+    """Each of two equal nodes serves 12 / layers requests/s, and the model has 4 layers: two stages
+    of two layers serve 6 requests/s each. A node that holds all four layers serves 3."""
     table = 12.0 / np.arange(1.0, 5.0)[None, :]
     assert pipeline_req_per_s(table, 2, np.array([2])) == pytest.approx(6.0)
     assert pipeline_req_per_s(table, 1, np.array([2])) == pytest.approx(6.0)

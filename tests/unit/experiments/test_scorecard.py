@@ -1,4 +1,4 @@
-"""The scorecard: its traces are the same every time, its page lists every exception."""
+"""The scorecard: its traces are deterministic, and its page lists every exception."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_traces_are_the_same_each_time_and_knobs_are_tuned_on_another(tmp_path: 
 
 
 def test_the_mix_swings_at_an_even_rate(tmp_path: Path) -> None:
-    """Long prompts at both ends, long answers in the middle, in the trace for tuning too."""
+    """Prompts are long at the beginning and the end, answers in the middle; also in the trace for
+    tuning."""
     scenario = next(s for s in SCENARIOS if s.name == "mix")
     source = _source(scenario, None)
     assert source is not None
