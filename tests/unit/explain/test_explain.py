@@ -1,4 +1,5 @@
-"""Reasons: each is found by planning again, so each must hold when the change is really made."""
+"""Reasons: each comes from solving a changed plan, so each must hold if the change is really
+made."""
 
 from __future__ import annotations
 
@@ -66,12 +67,13 @@ def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> N
             looser = replace(service, spot_share=0.75)
         cluster = with_service(problem.cluster, looser)
         really = ShoalStrategy().solve(problem_of((3.0, 8.0, 80.0), cluster))
-        # Planned jointly it can only be cheaper than with the others standing.
+        # A joint plan costs at most as much as one with the other models fixed.
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
 
 
 def rented_only(rate: float, arrival_cv: float, **more: object) -> PlanningProblem:
-    """One model that may use the rented pools of the small cluster, half of it on spot."""
+    """A problem with one model on the rented pools of the small cluster; at most half of it is
+    spot."""
     small = small_cluster(Policy(k_start=0.1))
     pools = tuple(pool for pool in small.pools if pool.market is not Market.OWNED)
     cluster = Cluster(pools, (small.service("mini"),), small.policy)
@@ -97,7 +99,7 @@ def test_bursts_count_in_what_a_looser_slo_saves(arrival_cv: float) -> None:
 
 
 def test_what_a_plan_keeps_although_it_costs_more_is_no_relief_of_a_limit() -> None:
-    """The fleet was bought at 7.20 USD/h a node; others for 7.00 are not worth starting."""
+    """The running nodes cost 7.20 USD/h each; a move to nodes of 7.00 is not worth the starts."""
     pools = (
         pool("r", "now", "L40S", 4, 8, Market.ON_DEMAND, 7.2),
         pool("r", "new", "L40S", 4, 8, Market.ON_DEMAND, 7.0),
@@ -150,8 +152,8 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
 
 
 def test_a_relief_serves_no_more_than_the_plan_lacks() -> None:
-    """The plan keeps the running fleet and lacks nothing of `code`; a plan from zero would lack
-    some."""
+    """The plan keeps the running fleet and has no shortfall of `code`; a plan from zero would have
+    one."""
     small = small_cluster(Policy(budget_usd_per_h=25.0))
     chat, code, mini = small.services
     services = (
@@ -208,7 +210,7 @@ def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
     losses = {loss.model: loss for loss in spot_losses(problem, made)}
     on_spot = {t.combo.model for t in made.targets if t.count and is_spot(t.combo)}
     assert set(losses) == on_spot
-    assert "chat" not in losses  # takes no spot
+    assert "chat" not in losses  # chat uses no spot nodes
     for model, loss in losses.items():
         left = sum(
             t.count * t.combo.req_per_s for t in made.targets_of(model) if not is_spot(t.combo)
@@ -251,7 +253,7 @@ def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None
 
 
 def test_savings_add_up_to_the_difference_of_the_bills() -> None:
-    """Eight on-demand nodes for 12 req/s of mini: too many, and none of them on spot."""
+    """Eight on-demand nodes for 12 req/s of mini are more than needed, and none of them is spot."""
     cluster = small_cluster(NO_PENALTIES)
     rented = replace(cluster, pools=tuple(p for p in cluster.pools if p.name != "h100"))
     wanted = {"mini": Demand("mini", 12.0, CONVERSATION)}
@@ -265,7 +267,7 @@ def test_savings_add_up_to_the_difference_of_the_bills() -> None:
 
 
 def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
-    """One node of each pool is not spot: only spot can serve the rest."""
+    """One node in each pool is not spot: only spot nodes can serve the remaining demand."""
     problem = rented_only(60.0, 1.0)
     pools = tuple(
         pool if pool.market is Market.SPOT else replace(pool, max_nodes=1)
@@ -280,7 +282,8 @@ def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
 
 
 def test_every_question_has_a_time_of_its_own() -> None:
-    """After the plan's own time has passed as before it, and no answer where that ends a search."""
+    """An expired time limit of the plan does not shorten the explanation. A search that exceeds its
+    own limit gives no answer."""
     now = [0.0]
     options = PlanOptions(time_limit_s=30.0, elapsed_s=lambda: now[0])
     problem = rented_only(30.0, 1.0, options=options)

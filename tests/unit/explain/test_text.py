@@ -1,4 +1,4 @@
-"""Every reason code has a sentence, and the sentence is all that depends on the figures."""
+"""Every reason code has a sentence, and only the sentence depends on the figures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_line_ends_where_a_record_ends_and_says_nothing_twice() -> None:
 
 
 def test_reasons_are_of_a_kind_whatever_their_figures_and_quoted_words() -> None:
-    """That is what tells whether a reason was given before."""
+    """The kind of a reason shows whether a decision has already stated it."""
     soon = Reason(ReasonCode.COOLDOWN, quantities=(10.0,))
     later = Reason(ReasonCode.COOLDOWN, quantities=(70.0,), quoted="x")
     first, second = (Reason(ReasonCode.LEFT_OUT, "chat", because=(one,)) for one in (soon, later))
