@@ -1,4 +1,5 @@
-"""Which files are read for the architecture behind a `source`: records name them too."""
+"""The files that are read to find the architecture of a model's `source`; records name sources
+too."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["pipe.json", "config.json"])
 def test_a_pipe_is_refused_as_it_may_never_end(tmp_path: Path, place: str) -> None:
-    """By its own name, and as the config.json of a folder."""
+    """The pipe is named directly, or is the config.json of a folder."""
     os.mkfifo(tmp_path / place)
     source = "./" if place == "config.json" else f"./{place}"
     with pytest.raises(InvalidValue, match=r"can be read \(not a regular file\)"):

@@ -1,4 +1,4 @@
-"""Results of benchmark tools, in the forms that these tools write."""
+"""Results of benchmark tools, in the formats that these tools write."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_tool_tells_the_same_run(value: dict[str, Any], load: float, tmp_p
 
 
 def test_a_run_at_a_rate_has_the_load_that_littles_law_gives(tmp_path: Path) -> None:
-    """2 requests/s that take 150 + 128 x 12 ms each: 3.4 under way."""
+    """2 requests/s that take 150 + 128 x 12 ms each give a load of 3.4 requests in flight."""
     rated = {**VLLM, "request_rate": 2.0, "max_concurrency": None}
     found = read_results(written(tmp_path, rated)).runs
     assert found[0].load == pytest.approx(2.0 * (0.150 + 128 * 0.012))
@@ -158,7 +158,7 @@ def test_what_is_no_result_is_refused_in_one_line(value: str, said: str, tmp_pat
 def test_a_run_that_was_not_what_was_asked_for_is_left_out_with_the_reason(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """50 s less 21.5 s of the last request: 100 requests in 28.5 s."""
+    """One run of 50 s, minus 21.5 s for its last request, leaves 28.5 s for 100 requests."""
     found = read_results(written(tmp_path, {**VLLM, **change}))
     assert found.runs == ()
     assert said in found.skipped[0]
@@ -190,7 +190,7 @@ SWEEP = [{**VLLM, "run_number": n, "max_concurrency": n + 4} for n in range(2)]
 
 
 def test_a_sweep_is_read_from_its_summaries_its_folder_and_its_csv(tmp_path: Path) -> None:
-    """One combination failed, as pandas writes it: its cells are empty."""
+    """One combination failed: its cells are empty, as pandas writes them."""
     folder = tmp_path / "20261120_101530" / "SERVE--BENCH-max_concurrency=4"
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(SWEEP))
@@ -218,7 +218,7 @@ GUIDELLM_CSV = (
 
 
 def test_guidellms_csv_tells_the_same_run_as_its_json(tmp_path: Path) -> None:
-    """A row with other columns than the first benchmark has is not guessed at."""
+    """A row whose columns differ from those of the first benchmark is skipped."""
     found = read_results(written(tmp_path, GUIDELLM_CSV))
     assert found.runs == read_results(written(tmp_path, GUIDELLM)).runs
     assert "90 of 100 requests failed" in found.skipped[0]

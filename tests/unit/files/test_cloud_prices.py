@@ -1,4 +1,5 @@
-"""Price lists of clouds: which rows are prices of a pool, and what a pool costs when."""
+"""Price lists of clouds: the rows that are prices of a pool, and the price of a pool at a given
+time."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def aws(zone: str, usd: str, time: str, product: str = "Linux/UNIX") -> dict[str
 
 
 AWS = {
-    "SpotPriceHistory": [  # newest first, as AWS gives it
+    "SpotPriceHistory": [  # newest first, as in the answers of AWS
         aws("us-east-1b", "0.50", "2026-11-20T10:00:00+00:00"),
         aws("us-east-1a", "0.40", "2026-11-20T09:30:00+00:00"),
         aws("us-east-1a", "9.99", "2026-11-20T09:20:00+00:00", "Windows"),

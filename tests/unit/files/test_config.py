@@ -1,4 +1,4 @@
-"""shoal.yaml is read strictly, and every refusal says where and what would do."""
+"""shoal.yaml is read strictly; every error names the place and the allowed values."""
 
 from __future__ import annotations
 

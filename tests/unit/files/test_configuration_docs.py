@@ -1,4 +1,5 @@
-"""docs/configuration.md says the truth: its example is planned, its refusals happen as written."""
+"""docs/configuration.md is correct: its example can be planned, and the errors that it lists
+occur."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ PLACES = {
 
 
 def refusals() -> list[tuple[str, str, str]]:
-    """(section, key: value, words of the refusal) of every row of the tables."""
+    """(section, key: value, part of the error message) of each row of the tables."""
     found, section = [], ""
     for line in DOCS.splitlines():
         if line.startswith("## "):
@@ -81,7 +82,7 @@ def test_what_the_table_says_is_refused_is_refused_in_those_words(
 def test_every_key_that_the_file_may_have_is_in_the_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The keys that the reader reads from the example, by their own names."""
+    """The keys are those that the reader requests while it reads the example."""
     asked: set[str] = set()
     take, section = Section.take, Section.section
 

@@ -1,4 +1,5 @@
-"""Files of measured points: told apart by content, refused with one clear line."""
+"""Files of measured points: the format is recognised by content; a bad file gives one clear
+line."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ def test_evaluate_prints_json_with_errors_as_fractions(
     (group,) = shown["groups"]
     assert (group["model"], group["system"]) == ("meta-llama/Llama-3.1-70B", "h200_sxm")
     assert (group["points"], shown["total"]["points"], shown["unit"]) == (2, 2, "fraction")
-    # One estimate for both rows: measured twice as long, its ratio to the estimate halves.
+    # Both rows have one estimate: if the measured time doubles, estimate / measured halves.
     first = group["tpot_mape"] * 2
     assert 0.3 < first < 1.0
     assert group["tpot_median"] == pytest.approx(group["tpot_mape"])
@@ -178,7 +179,8 @@ def test_a_profile_written_by_fit_is_read_by_evaluate(
 def test_points_set_aside_are_estimated_by_a_profile_that_never_saw_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two systems, the second ten times as slow: left out, its estimates are far too fast."""
+    """The second of two systems is ten times as slow: without its points, its estimates are far too
+    fast."""
     rows = [
         f"llama2-70b,{gpu},{512 * k},{b},128,{slow * 200 * k * b},{slow * (50 + k + b)},4"
         for gpu, slow in (("a100-80gb", 1), ("h100-80gb", 10))

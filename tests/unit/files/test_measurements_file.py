@@ -1,4 +1,4 @@
-"""The file of measurements: what an entry needs, and what it may have."""
+"""The file of measurements: required and optional keys of an entry."""
 
 from __future__ import annotations
 

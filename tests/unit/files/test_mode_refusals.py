@@ -1,5 +1,5 @@
-"""Bad input of every key of budget mode, quality mode and component graphs: one line that names
-file, key and what is allowed."""
+"""Bad input for every key of budget mode, quality mode and component graphs: one line names the
+file, the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_budget_is_spent_by_whole_models_only(example: str, line: str, tmp_pat
 def test_options_that_a_mode_has_no_use_for_are_refused(
     example: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not ignored."""
+    """Such options are refused, not ignored."""
     path = str(EXAMPLES / f"{example}.yaml")
     assert main(["plan", "--config", path, *options]) == 2
     err = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Refusals of values that do not go together name the key that the user wrote, and its line."""
+"""If values contradict each other, the error names the key that the user wrote, and its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in YAML files mean what a person reads, not what YAML 1.1 makes of them."""
+"""Numbers in YAML files have the value that a person reads, not the one that YAML 1.1 defines."""
 
 from __future__ import annotations
 
