@@ -23,7 +23,7 @@ def served(first_ms: float | None, last_ms: float, output_tokens: int = 11) -> O
         (served(100.0, 200.0), 1),  # TPOT 10: exactly at both limits
         (served(100.1, 200.0), 0),
         (served(100.0, 200.2), 0),
-        (served(100.0, 9999.0, 1), 1),  # one token has no time between tokens
+        (served(100.0, 9999.0, 1), 1),  # a single token has no TPOT
         (served(None, 200.0), 1),  # not streamed: 100 + 10 x 10 in total
         (served(None, 200.1), 0),
         (Outcome(Ending.FAILED), 0),
@@ -52,16 +52,16 @@ def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
     second = report(meter)
     assert (second.arrivals, second.completions, second.in_flight) == (0, 0, 1)
     assert second.ttft_ms == {}
-    assert sum(first.ttft_ms.values()) == 1  # a record does not change afterwards
+    assert sum(first.ttft_ms.values()) == 1  # a report does not change after it is made
 
 
 @pytest.mark.parametrize(
     ("outcome", "failures"),
     [
-        (Outcome(Ending.WITHDRAWN), 0),  # its model is not served
+        (Outcome(Ending.WITHDRAWN), 0),  # no engine serves the model
         (Outcome(Ending.WITHDRAWN, 100.0), 0),
         (Outcome(Ending.WITHDRAWN, 100.1), 1),  # no token within the limit
-        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # it had received tokens
+        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # the client had received tokens
     ],
 )
 def test_a_client_that_leaves_is_a_failure_only_after_the_ttft_limit(
@@ -77,7 +77,8 @@ def test_a_client_that_leaves_is_a_failure_only_after_the_ttft_limit(
 
 
 def test_estimates_of_prompt_tokens_follow_the_counts_of_engines() -> None:
-    """Prompts estimated at 100 tokens have 150: the sum over arrivals converges to the true sum."""
+    """Prompts are estimated at 100 tokens and have 150: the reported sum converges to the true
+    sum."""
     meter = ModelMeter()
     for _ in range(80):
         meter.record_arrival(100)
@@ -88,7 +89,8 @@ def test_estimates_of_prompt_tokens_follow_the_counts_of_engines() -> None:
 
 
 def test_lengths_are_counted_in_the_span_in_which_they_become_known() -> None:
-    """Input counts on arrival, scaled like the sum of tokens; output counts on completion."""
+    """Inputs count on arrival, scaled by the ratio of counted to estimated tokens; outputs count on
+    completion."""
     meter = ModelMeter()
     meter.tokens_per_estimate = 1.5
     meter.record_arrival(100)
@@ -105,7 +107,8 @@ def test_lengths_are_counted_in_the_span_in_which_they_become_known() -> None:
 
 
 def test_the_expected_output_is_the_requested_limit_or_the_mean() -> None:
-    """The first answer counts fully, later ones in their mean."""
+    """Without a requested limit, the expected output is the mean of earlier answers, the first one
+    included."""
     meter = ModelMeter()
     assert meter.record_arrival(100, 40) == (100.0, 40)
     for tokens in (50, 150):

@@ -1,4 +1,4 @@
-"""Request bodies: which are accepted, and the bodies written for engines."""
+"""Request bodies: the accepted ones, and the bodies that the gateway writes for engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call(path: str = COMPLETIONS, **body: object) -> bytes:
 
 
 def test_an_engine_body_equals_the_client_body() -> None:
-    """It is written from the checked values."""
+    """The engine body is written from the checked values."""
     body = {"model": "chat", "stream": True, "stream_options": {"include_usage": True}, "n": 1}
     assert orjson.loads(b"".join(engine_body(parse_call(COMPLETIONS, orjson.dumps(body))))) == body
     plain = {"model": "chat", "prompt": "a", "max_tokens": 7}
@@ -44,7 +44,8 @@ def test_usage_is_requested_and_other_options_stay() -> None:
 
 
 def test_continuous_usage_alone_adds_no_usage_to_chunks() -> None:
-    """Engines ignore it without include_usage, which the gateway adds for itself."""
+    """Engines ignore continuous usage without include_usage, which the gateway adds for its own
+    use."""
     raw = call(stream=True, stream_options={"continuous_usage_stats": True})
     sent = orjson.loads(b"".join(engine_body(parse_call(COMPLETIONS, raw))))
     assert sent["stream_options"] == {"include_usage": True}
@@ -92,7 +93,7 @@ def test_continuous_usage_alone_adds_no_usage_to_chunks() -> None:
 def test_a_field_outside_of_the_allow_list_is_refused_by_name(
     path: str, field: str, value: object
 ) -> None:
-    """At every depth: only fields known to be harmless reach an engine."""
+    """Only fields known to be harmless reach an engine, at every depth of the body."""
     top = field.partition(".")[0].partition("[")[0]
     with pytest.raises(BadRequest, match=r"\A" + re.escape(field)) as refused:
         parse_call(path, call(**{top: value}))
@@ -228,5 +229,5 @@ def test_a_prompt_of_a_million_token_ids_is_accepted() -> None:
 def test_a_body_that_takes_longer_than_a_millisecond_to_parse_is_heavy(
     prompt: bytes, heavy: bool
 ) -> None:
-    """Including long arrays of token ids."""
+    """Long arrays of token ids can be heavy, too."""
     assert is_heavy((b'{"model":"chat","prompt":', prompt, b"}")) is heavy

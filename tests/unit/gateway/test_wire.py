@@ -1,4 +1,4 @@
-"""Schedulers and body blocks: large requests of one client do not hold up other clients."""
+"""Schedulers and body blocks: large requests of one client do not delay other clients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_large_part_is_not_copied() -> None:
 
 
 class Wire(asyncio.Transport):
-    """A transport whose peer reads everything at once."""
+    """A transport whose peer reads all data at once."""
 
     def __init__(self) -> None:
         super().__init__()
