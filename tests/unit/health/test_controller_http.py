@@ -1,4 +1,5 @@
-"""The controller over HTTP: metrics by their documented names, health, status, alerts refused."""
+"""The controller over HTTP: metrics with their documented names, health, status, and refused
+alerts."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ SILENT = Webhook(None, BearerToken(), lambda: Cluster((POOL,), (TINY,)), lambda:
 
 
 class Sent:
-    """An outbox that counts."""
+    """An outbox that only counts the records."""
 
     sent = 0
     dropped = 0
@@ -69,7 +70,7 @@ class Sent:
 
 
 class Solver:
-    """Answers at once, into the next observation."""
+    """A solver that answers at once; the next observation contains the answer."""
 
     killed = 0
 
@@ -87,7 +88,7 @@ class Solver:
 
 @dataclass
 class Made:
-    """A controller and the records of its webhook. now_s: its monotonic clock."""
+    """A controller and the alerts that its webhook accepted. now_s: its monotonic clock."""
 
     loop: Loop
     url: str
@@ -209,7 +210,7 @@ async def desired(made: Made) -> list[float]:
 async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_paused(
     made: Made,
 ) -> None:
-    """A missing value must never count as 0, and a paused model must not move."""
+    """A missing value must never count as 0, and a paused model must keep its count."""
     made.run(1, 1)
     assert await desired(made) == []
     made.run(2, 5)
@@ -221,7 +222,7 @@ async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_
 
 
 async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> None:
-    """Its last counts would mix with those of the leader, and ages do not advance."""
+    """Its last counts would be mixed with those of the present leader."""
     made.loop.latest.take(Price(POOL.id, 1.5, NOW_MS), 0)
     made.run(1, 5)
     assert len(await desired(made)) == 1
@@ -236,8 +237,8 @@ async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> N
 
 
 async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None:
-    """None of its instances should run, and without a series its scaler would keep the old
-    number."""
+    """No instance of the model should run. If the series disappeared, the external scaler would
+    keep the old count."""
     made.run(1, 5)
     assert min(await desired(made)) >= 1.0
     made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))
@@ -247,7 +248,7 @@ async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None
 
 @pytest.mark.parametrize("held", ["tiny/pause", "*/release", "tiny/undeclared"])
 async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held: str) -> None:
-    """Its running instances are kept, so its scaler must not remove them."""
+    """Instances of the model keep running, so the external scaler must not remove them."""
     made.run(1, 5)
     before, tell = await desired(made), made.loop.watchers[0]
 
@@ -268,8 +269,7 @@ async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held:
 
 
 async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
-    """Another leader planned meanwhile: a paused model keeps that leader's count, not this
-    one's."""
+    """Another leader planned in the meantime: a paused model keeps the count of that leader."""
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.token = 9
@@ -280,7 +280,8 @@ async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
 
 
 async def test_one_that_leads_again_shows_nothing_of_its_earlier_term(made: Made) -> None:
-    """Others have led meanwhile; their last counts are valid until its first tick."""
+    """Other controllers have led in the meantime; their last counts stay valid until the first
+    tick."""
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.now_s = made.loop.seated_s = 4 * 3600.0
@@ -302,7 +303,8 @@ async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
 
 
 async def test_status_and_explain_say_what_stands(made: Made) -> None:
-    """Nothing was written in mode recommend, and the plan is there; the text fits a terminal."""
+    """In mode recommend no assignment is published, but the plan is shown; the text fits a
+    terminal."""
     made.run(1, 5)
     facts = json.loads((await get(made, "/v1/status"))[1])
     assert facts["writes"] == 0 and facts["models"][0]["wanted"] >= 1
@@ -345,7 +347,7 @@ async def post_alert(made: Made, body: bytes) -> tuple[int, str]:
 
 @pytest.mark.parametrize("label", ["model", "model_name"])
 async def test_an_alert_may_name_a_model_by_its_hugging_face_name(made: Made, label: str) -> None:
-    """vLLM labels its series so unless it is given a served name."""
+    """vLLM uses this name as the label of its series unless it has a served model name."""
     status, words = await post_alert(made, naming(label, TINY.architecture.name))
     assert (status, words) == (200, "1 new of 1")
     assert [alert.models for alert in made.alerts] == [("tiny",)]
@@ -367,7 +369,7 @@ async def test_an_alert_of_a_model_that_is_not_declared_is_named_and_counted(mad
 
 
 async def test_an_alert_may_have_any_name_and_no_model(made: Made) -> None:
-    """People write names with spaces; a label without a value names no model."""
+    """Alert names may contain spaces; a label without a value names no model."""
     text = payload("a").replace(b"Late", b"GPU too hot").replace(b'"tiny, other"', b"null")
     assert await post(made, text) == 200
     assert [(a.name, a.models) for a in made.alerts] == [("GPU too hot", ())]
@@ -386,7 +388,7 @@ async def test_one_alert_that_cannot_be_read_does_not_take_others_with_it(
 async def test_a_body_that_cannot_be_unpacked_is_refused_without_a_traceback(
     made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anybody may send one, without a token too."""
+    """Any client may send such a body, even without a token."""
     for encoding in ("gzip", "br", "zstd"):
         assert await post(made, b"not that", **{"Content-Encoding": encoding}) == 400
     assert await post(made, b"no gzip", token="wrong", **{"Content-Encoding": "gzip"}) == 401

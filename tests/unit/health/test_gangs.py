@@ -1,4 +1,4 @@
-"""`shoal status` tells where the ranks of a gang are."""
+"""`shoal status` shows the node of each rank of a gang."""
 
 from __future__ import annotations
 

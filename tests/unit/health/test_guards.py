@@ -1,4 +1,4 @@
-"""The guards that `shoal explain` names are those of the scale-in rule."""
+"""The guards that `shoal explain` names match those of the scale-in rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topics.hourly_rates import PredictionDrift
 def test_the_time_an_excess_must_last_is_the_one_that_counts_now(
     turned: bool, minutes: int
 ) -> None:
-    """After demand came back, the long window."""
+    """If demand returned after a scale-in, the excess must last for the long window."""
     w = world(5.0)
     w.tick()
     said = _guards(w, turns=Reversals("out", (w.now_ms - 3_600_000,) if turned else ()))

@@ -1,4 +1,4 @@
-"""The controller's endpoint towards clients that are slow, many, or a browser's other pages."""
+"""The controller's endpoint under slow clients, many clients, and web pages of other origins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALERT_TOKEN = BearerToken(text="secret")
 
 
 class Facts:
-    """The facts that the endpoint reads from a controller, and metrics of any size."""
+    """The values that the endpoint reads from a controller, and metrics of any size."""
 
     identity = Identity("ctl", "b:1", "shoal.", embedded=True)
     text_bytes = b"shoal_leader 1\n"
@@ -69,7 +69,7 @@ async def serving(
 
 
 async def ask(port: int, *lines: str, host: str = "127.0.0.1") -> bytes:
-    """The whole answer to a request with these lines, until the end of the connection."""
+    """The complete response to a request with the given lines, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (lines[0], *([f"Host: {host}"] if host else []), *lines[1:], "Connection: close", "", "")
     writer.write("\r\n".join(head).encode("latin-1"))
@@ -102,7 +102,7 @@ async def test_a_body_that_does_not_come_is_answered_and_ended() -> None:
 
 async def test_a_client_that_does_not_read_is_cut_off() -> None:
     facts = Facts()
-    facts.text_bytes = b"x" * (64 * 1024 * 1024)  # far more than sockets hold
+    facts.text_bytes = b"x" * (64 * 1024 * 1024)  # far more than socket buffers hold
     async with serving(HttpLimits(request_s=0.3), facts=facts) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -122,7 +122,7 @@ async def _lost(writer: asyncio.StreamWriter) -> None:
 async def test_connections_that_come_in_one_turn_of_the_loop_keep_to_the_limit() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        await asyncio.sleep(0.1)  # all wait in the backlog until here
+        await asyncio.sleep(0.1)  # until here all connections wait in the backlog
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
         assert sum(not closed(each) for each in sockets) <= 5
         for each in sockets:
