@@ -1,4 +1,4 @@
-"""The benchmark's files and command line."""
+"""The files and the command line of the allocation benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtests import allocation_bench, allocation_generate
 
 
 def made(folder: Path, *more: str) -> Path:
-    """A small generated instance."""
+    """The path of a small generated instance. more: further options of the generator."""
     path = folder / "instance.npz"
     words = ["--models", "2", "--regions", "2", "--configs", "8", "--seed", "3"]
     words += ["--templates", "80", "--out", str(path), *more]
@@ -21,7 +21,7 @@ def made(folder: Path, *more: str) -> Path:
 
 
 def test_a_plan_in_the_checkers_form_comes_out(tmp_path: Path) -> None:
-    """Every field is there, and the account of the plan is right."""
+    """The plan has every field; its cost and its served demand match the instance."""
     path, out = made(tmp_path), tmp_path / "plan.json"
     assert allocation_bench.main([str(path), "--out", str(out)]) == 0
     plan = json.loads(out.read_text())
@@ -43,7 +43,7 @@ def test_a_plan_in_the_checkers_form_comes_out(tmp_path: Path) -> None:
 
 
 def test_a_running_fleet_is_told_apart_from_what_changes(tmp_path: Path) -> None:
-    """With --warm and --scale-demand: started and stopped instances are counted."""
+    """With --warm and --scale-demand, started and stopped instances are counted."""
     path, out, next_out = made(tmp_path), tmp_path / "plan.json", tmp_path / "next.json"
     assert allocation_bench.main([str(path), "--out", str(out)]) == 0
     words = [str(path), "--warm", str(out), "--scale-demand", "1.3", "--out", str(next_out)]
@@ -63,7 +63,7 @@ def test_a_running_fleet_is_told_apart_from_what_changes(tmp_path: Path) -> None
 
 
 def test_the_same_seed_makes_the_same_instance(tmp_path: Path) -> None:
-    """And scarcity changes availability only."""
+    """The option for scarcity changes only the availability."""
     with np.load(made(tmp_path)) as first:
         ample = {name: first[name] for name in first.files}
     with np.load(made(tmp_path)) as again:
@@ -90,7 +90,7 @@ def test_a_broken_instance_is_one_clear_line_and_exit_code_2(
     change: dict[str, object],
     word: str,
 ) -> None:
-    """NaN prices, negative demand, missing arrays, text instead of numbers."""
+    """Faults are NaN prices, negative demand, missing arrays, and text instead of numbers."""
     path = made(tmp_path)
     with np.load(path) as good:
         arrays = {name: good[name] for name in good.files}
@@ -104,7 +104,7 @@ def test_a_broken_instance_is_one_clear_line_and_exit_code_2(
 
 
 def test_a_file_that_is_no_instance_is_refused(tmp_path: Path) -> None:
-    """Not an archive, not there, and a plan that names a template that is not there."""
+    """The file is no archive, is missing, or is a plan that names a missing template."""
     text = tmp_path / "x.npz"
     text.write_text("hello")
     out = str(tmp_path / "plan.json")

@@ -1,4 +1,4 @@
-"""The chaos run's own parts: the relay, the script, the report."""
+"""Parts of the chaos run: the relay, the script, the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loadtests.chaos.watch import Request
 
 
 async def fake_broker() -> tuple[asyncio.Server, str]:
-    """Answers every Metadata request with an address of its own."""
+    """(server, address) of a broker that answers every Metadata request with another address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -49,7 +49,8 @@ async def ask(relay: Relay) -> Any:
 
 
 async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
-    """The broker's own address is replaced, so cutting the relay cuts the client off."""
+    """The relay replaces the address of the broker, so a cut of the relay separates the client from
+    it."""
     server, address = await fake_broker()
     relay = Relay(address)
     await relay.open()
@@ -69,8 +70,8 @@ async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
 
 
 def test_every_fault_comes_once_in_a_round_and_in_the_same_order_for_a_seed() -> None:
-    """Faults that need a real broker are omitted on the embedded one; only processes that are
-    started again are killed."""
+    """Faults that need a real broker are omitted with the embedded one; only processes that are
+    restarted are killed."""
     first = order(random.Random(1), embedded=False, killable=True)
     assert sorted(f.name for f in first) == sorted(f.name for f in FAULTS)
     assert first == order(random.Random(1), embedded=False, killable=True)
@@ -84,7 +85,7 @@ def outcome(*broken: str) -> Outcome:
 
 
 def test_the_report_says_what_broke_for_how_long_and_what_it_cost(tmp_path: Path) -> None:
-    """In a table, a picture and figures."""
+    """The report has a table, a picture and figures."""
     failed = Request("chat", "gateway-a", 107.0, 1.0, 502, "gone")
     apart = Request("chat", "gateway-a", 117.0, 1.0, 0, "TimeoutError")
     chaos: Any = SimpleNamespace(

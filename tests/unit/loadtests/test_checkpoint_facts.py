@@ -1,4 +1,5 @@
-"""Public configurations: sizes as publishers state them, a page that says so, no traceback."""
+"""Public model configurations: sizes match those of their publishers, a page lists them, and bad
+files give no traceback."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_at_least_60_public_configurations_are_read_and_each_names_its_source() 
 
 @pytest.mark.parametrize("name", INDEXED)
 def test_weights_take_the_bytes_of_the_index(name: str) -> None:
-    """Except for encoders that the configuration does not describe."""
+    """Encoders that the configuration does not describe are not counted."""
     row = ROWS[name]
     found = from_config(name, row["config"]).weight_bytes
     if "not_described" in row:
@@ -40,7 +41,8 @@ def test_weights_take_the_bytes_of_the_index(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATED)
 def test_parameters_are_those_that_the_publisher_states(name: str) -> None:
-    """Active ones as far as publishers agree on whether embeddings count."""
+    """The tolerance for active parameters is wider, because publishers disagree on whether
+    embeddings count."""
     row = ROWS[name]
     found = from_config(name, row["config"])
     assert found.params / 1e9 == pytest.approx(row["published"], rel=0.015)

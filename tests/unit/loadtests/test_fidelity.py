@@ -1,4 +1,5 @@
-"""The simulator against the running stack: pairs, deviations, the limit, and the replay's clock."""
+"""The simulator compared with the running stack: pairs, deviations, the limit, and the clock of the
+replay."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ def test_a_trace_is_cut_to_what_the_small_model_takes(tmp_path: Path) -> None:
 
 
 class _Front(BaseHTTPRequestHandler):
-    """Streams two tokens; refuses the model "none"."""
+    """A server that streams two tokens and refuses the model "none"."""
 
     def do_POST(self) -> None:
         asked = self.rfile.read(int(self.headers["Content-Length"]))
@@ -117,7 +118,7 @@ class _Front(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_answers_are_told_apart_by_number_and_refusals_counted(front: str) -> No
     played = play(front, arrivals, start_s=0.05)
     assert sorted(played.run) == [1, 2]
     assert played.failed == 1
-    assert [one.input_tokens for one in played.sent] == [5, 9, 9]  # as the server counted
+    assert [one.input_tokens for one in played.sent] == [5, 9, 9]  # the counts of the server
     assert all(one.prefill_ms > 0.0 and one.decode_ms >= 0.0 for one in played.run.values())
 
 

@@ -1,5 +1,4 @@
-"""The forecast bench: it separates repeating from other demand, and refuses files that do not
-fit."""
+"""The forecast bench: it separates repeating demand from other demand and refuses invalid files."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ def test_what_repeats_each_hour_is_judged_better_than_last_value() -> None:
     assert rows["last value"].mae == rows["last value"].mae_of_last > 0.0
     assert rows["seasonal (1 h)"].mae < 0.5 * rows["last value"].mae
     assert rows["auto"].mae < 0.6 * rows["last value"].mae
-    assert "seasonal (1 d)" not in rows  # nothing to repeat yet: not judged
+    assert "seasonal (1 d)" not in rows  # no earlier day to repeat: not evaluated
 
 
 def test_a_wandering_rate_leaves_auto_with_the_last_value() -> None:

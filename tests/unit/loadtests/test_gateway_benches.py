@@ -1,4 +1,4 @@
-"""The reports of the gateway's benches."""
+"""The reports of the gateway benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The simulation of the control loop under faults: it holds, it finds, it reproduces."""
+"""The simulation of the control loop under faults: promises hold, violations are detected, and runs
+can be repeated."""
 
 from __future__ import annotations
 
@@ -24,27 +25,27 @@ from topics.signing import _mac
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 15, 86, 174, 264, 457, 746])
 def test_every_promise_holds_under_the_faults_of_a_seed(seed: int) -> None:
-    """Some seeds of `python -m loadtests.invariants --seeds 1000`, each with a rare order of
-    faults: a new leader during drains, two claims that cross on a slow network, a limit on full
-    plans over several terms, a claim above a forged token, all nodes silent while the broker is
-    away, and executors that follow a leader whose claim is lost."""
+    """Seeds of `python -m loadtests.invariants --seeds 1000` that each have a rare order of faults:
+    a new leader during drains, two claims that cross on a slow network, a limit on full plans over
+    several terms, a claim above a forged token, all nodes silent while the broker is unreachable,
+    and executors that follow a leader whose claim is lost."""
     assert once(seed).broken == ()
 
 
 @cache
 def once(seed: int) -> Outcome:
-    """The result of a run of `seed`, for all tests that only read it."""
+    """The result of a run of `seed`, shared by all tests that only read it."""
     return run(seed)
 
 
 def test_a_seed_gives_the_same_run_each_time() -> None:
-    """The checks and their numbers are the same: so a failing seed fails again."""
+    """Two runs have equal checks and numbers, so a failing seed fails again."""
     assert replace(run(2), cpu_s=0.0) == replace(once(2), cpu_s=0.0)
 
 
 def test_an_upgrade_and_the_way_back_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a while every process writes records of a later version, with fields unknown to this one:
-    no decision is lost, and no additional engine is started."""
+    """For a while every process writes records of a later version, with fields that this version
+    does not know: no decision is lost, and no additional engine is started."""
     write, written = Log.append, Counter[str]()
 
     def launches(world: World) -> dict[str, int]:
@@ -66,7 +67,8 @@ def test_an_upgrade_and_the_way_back_change_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with unknown fields, at its top and in its lists, signed again if it was signed."""
+    """`record` with unknown fields at its top and in its lists; if it was signed, it is signed
+    again."""
     for value in record.values():
         for item in value if isinstance(value, list) else ():
             if isinstance(item, dict):
@@ -79,13 +81,13 @@ def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_kind_of_fault_is_drawn_and_can_be_carried_out() -> None:
-    """A kind that no seed draws would stay untested."""
+    """A kind of fault that no seed draws would stay untested."""
     drawn = {fault.kind for seed in range(1, 101) for fault in scenario(seed).faults}
     assert drawn == set(KINDS)
 
 
 def test_what_breaks_a_promise_is_found() -> None:
-    """A node with two processes on one GPU, and one that follows a leader without a claim."""
+    """One node has two processes on one GPU and follows a leader without a claim."""
     world = World(scenario(3))
     world.run()
     assert world.promises.broken == []
@@ -102,7 +104,7 @@ def test_what_breaks_a_promise_is_found() -> None:
 def test_a_failing_seed_is_printed_with_its_faults(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Exit code 1, how to run it again, and the figures as JSON."""
+    """The output has exit code 1, the command that repeats the run, and the figures as JSON."""
 
     def broken(world: World) -> list[object]:
         world.promises._hold("8", False, "twice")
@@ -130,14 +132,14 @@ def test_a_fault_says_when_it_is() -> None:
 
 @dataclass(frozen=True)
 class Clocks:
-    """How many seconds clocks are ahead from the start."""
+    """How far the clocks are ahead, in s, from the start on."""
 
     broker: int = 0
     hosts: tuple[float, float] = (0.0, 0.0)
     executors: int = 0
 
     def decided(self) -> list[tuple[str, str]]:
-        """The decisions of controllers in a quiet run, and whether all promises hold."""
+        """(kind, model) of each decision in a run without faults, in which all promises hold."""
         quiet = replace(scenario(11), faults=(), end_s=150.0, skew_s=self.hosts)
         world = World(quiet)
         world.log.skew_ms = self.broker * 1000
@@ -160,12 +162,12 @@ class Clocks:
     ids=str,
 )
 def test_clocks_that_are_wrong_from_the_start_change_no_decision(wrong: Clocks) -> None:
-    """A broker whose clock is ahead, and executors an hour ahead, to which every assignment could
-    seem expired."""
+    """The clock of the broker is ahead, or those of executors are wrong by an hour, so that every
+    assignment could seem expired."""
     assert wrong.decided() == by_clocks_that_are_right()
 
 
 @cache
 def by_clocks_that_are_right() -> list[tuple[str, str]]:
-    """The reference for every wrong clock: one run for all of them."""
+    """The decisions with correct clocks: one run as the reference for all wrong clocks."""
     return Clocks().decided()

@@ -1,4 +1,4 @@
-"""docs/invariants.md names tests and faults that exist."""
+"""docs/invariants.md names only existing tests and faults."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROWS = [row for row in PAGE.splitlines() if re.match(r"\| (\d+|also) \|", row)]
 
 
 def test_every_line_is_there_and_has_its_evidence() -> None:
-    """Lines 1 to 29 once each, and each names a test, or faults of the chaos run."""
+    """The page has lines 1 to 29 once each, and each names a test or faults of the chaos run."""
     numbers = [row.split("|")[1].strip() for row in ROWS]
     assert [n for n in numbers if n != "also"] == [str(n) for n in range(1, 30)]
     assert all("`test_" in row or "chaos" in row for row in ROWS)
 
 
 def test_every_named_test_exists() -> None:
-    """A test that is renamed is renamed there too."""
+    """If a test is renamed, the page must follow."""
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     files = (ROOT / "tests").rglob("test_*.py")
     defined = {n for f in files for n in re.findall(r"def (test_\w+)\(", f.read_text("utf-8"))}
@@ -29,7 +29,7 @@ def test_every_named_test_exists() -> None:
 
 
 def test_every_named_fault_exists() -> None:
-    """The chaos run does what the page says it does."""
+    """The chaos run injects each fault that the page names."""
     named = {name for row in ROWS for name in re.findall(r'"([a-z\' ]+)"', row.split("chaos")[-1])}
     assert named
     assert named - {fault.name for fault in FAULTS} == set()

@@ -1,4 +1,4 @@
-"""Spoilt files of users end in a value or in one line that names the file."""
+"""Damaged user files give either a value or one line that names the file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streams.files.user_errors import UserError
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_spoilt_file_is_a_value_or_one_line(kind: str, tmp_path: Path) -> None:
-    """`python -m loadtests.malformed_files` reads many more. Some must be read: a reader that
-    refuses everything would pass, too."""
+    """`python -m loadtests.malformed_files` tries many more files. Some files must be accepted,
+    because a reader that refuses every file would pass otherwise."""
     faults, good = run(kind, 300, 11, tmp_path)
     assert faults == []
     assert 10 < good < 290

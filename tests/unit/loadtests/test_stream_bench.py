@@ -1,4 +1,4 @@
-"""The telemetry benchmark measures reading in both ways that a controller reads."""
+"""The telemetry benchmark measures both ways in which a controller reads telemetry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from loadtests import stream_bench
 def test_the_steady_part_is_timed_without_what_writing_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A few hundred records, then a second at a steady rate with looks as a controller has them."""
+    """A few hundred records come first, then a second at a steady rate with queries as often as a
+    controller makes them."""
     out = tmp_path / "out.json"
     size = ["--records", "200", "--models", "5", "--gateways", "4", "--per-s", "300"]
     assert stream_bench.main([*size, "--for-s", "1", "--json", str(out)]) == 0

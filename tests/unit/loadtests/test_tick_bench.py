@@ -1,4 +1,4 @@
-"""The tick bench: sizes that cannot be are refused."""
+"""The tick bench: impossible sizes are refused."""
 
 from __future__ import annotations
 
