@@ -1,8 +1,8 @@
 """Composition root of the controller: open every part, then run until the end.
 
 Start order: broker and topics, last values of the control topics, telemetry windows, then leader
-election. A standby follows everything that the leader follows, so a takeover reads only the last
-few records.
+election. A standby reads every topic that the leader reads, so a takeover reads only the last few
+records.
 """
 
 from __future__ import annotations
@@ -254,8 +254,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
 
 
 def _config(options: Options) -> Config:
-    """Read the configuration file. UserError for any fault in it. After this, a rejected value is a
-    bug unless it came in a record."""
+    """Read the configuration file. UserError for any fault in the file. A value that is rejected
+    later is a bug, unless it came in a record."""
     try:
         return load_config(options.config, options.default_mode, cautious=options.cautious)
     except InvalidValue as error:
@@ -284,7 +284,7 @@ def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) 
 def _watching(
     options: Options, control: ControlTopics, telemetry: TelemetryTopic, loop: Loop
 ) -> Callable[[], Awaitable[None]]:
-    """Recreate deleted topics with a log line, and start to read added partitions."""
+    """Recreate deleted topics and log a line; start to read added partitions."""
 
     async def watch() -> None:
         said = ""
@@ -317,7 +317,8 @@ def _say_changed(found: EnsuredTopics) -> None:
 
 
 class _DeadLetters:
-    """Write one dead letter for each invalid record; a standby keeps its letters until it leads."""
+    """Writes one dead letter for each invalid record; a standby keeps its letters until it
+    leads."""
 
     def __init__(
         self, outbox: Publisher, latest: ControlState, reader: str, leads: Callable[[], bool]
@@ -344,8 +345,8 @@ class _DeadLetters:
 
 
 def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> PublishingActuator:
-    """Actuator that publishes to executors and gateways while at least one model is in mode act; it
-    withholds all records otherwise.
+    """Actuator that publishes to executors and gateways while at least one model is in mode act,
+    and otherwise withholds all records.
 
     `decide` makes no assignments for models in other modes; this is a second safeguard.
     """
@@ -361,8 +362,8 @@ def _following(source: DemandSource, sink: Sink) -> Callable[[], Awaitable[None]
 
 
 async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
-    """Wait for `stopping`, at most `limit_s` real seconds: a client of an unreachable broker never
-    stops waiting."""
+    """Wait for `stopping`, at most `limit_s` real seconds, because a Kafka client can wait for an
+    unreachable broker without a limit."""
     task = asyncio.ensure_future(stopping)
     done, _ = await asyncio.wait({task}, timeout=limit_s)
     for one in done:

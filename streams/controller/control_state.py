@@ -1,7 +1,7 @@
 """Latest value of each key on the control topics.
 
-The initial read and the agents that follow fold records into the same object. A record that is read
-twice changes nothing.
+The initial read and `follow` (`control_topics`) add records to the same object. A record that is
+read twice changes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
 _KEPT_VERDICTS = 1000
 KEPT_DEAD = 10_000
-# Leaders per node or model; the highest token, which may be forged, is evicted first.
+# Leaders per node or model. The highest token is evicted first, because it may be forged.
 _KEPT_ASIDE = 8
 _SAME_MS = 1_000
 
@@ -46,7 +46,7 @@ _ALERT_IS_NEWS_S = 60.0
 
 
 class RecordRefused(Exception):
-    """A record that decodes but holds values that the core rejects."""
+    """A record can be decoded, but the core rejects its values."""
 
 
 @dataclass(slots=True)
@@ -56,18 +56,21 @@ class ControlState:
     statuses, assignments: by node; routes: by model; rates: by model and hour; nodes_obtainable,
     usd_per_node_h: by pool.
 
-    beyond: assignments and routes with a token that no leader has claimed, by type and key and then
-    by token; kept until a claim arrives. If claims are lost, forged records above the true one do
-    not hide it. Eight forged ones below it evict it (signatures prevent forged ones).
+    beyond: assignments and routes with a token that no leader has claimed, by (type, key) and then
+    by token; kept until a claim arrives. If claims are lost, a forged record with a higher token
+    does not hide the true one. Eight forged records with lower tokens evict it (signatures prevent
+    forged records).
 
-    dead: (topic, partition, offset) of records that have a dead letter, at least the last 10,000 (a
-    dict, because it keeps their order). buried: their total number. decisions: the last 2000.
+    dead: (topic, partition, offset) of records that have a dead letter, at least the last 10,000; a
+    dict, because it keeps their order. buried: total number of these records. decisions: the last
+    2000.
 
-    services: by model, as declared on the topic. withdrawn: models whose service was withdrawn
-    there. controls: the latest operator command of each key; at least the last 1000 verdicts.
-    alerts: not yet taken. unmanaged: by model, number of servers that Shoal did not start.
-    undeclared: number of records dropped for undeclared names, by topic. refused: by model, why its
-    latest declaration on the topic is invalid; the previous one stays in force.
+    services: by model, as declared on the topic. withdrawn: models whose service was withdrawn on
+    the topic. controls: the latest operator command of each key, and at least the last 1000
+    verdicts. alerts: alerts not yet returned by `take_alerts`. unmanaged: by model, number of
+    servers that Shoal did not start. undeclared: number of records dropped for undeclared names, by
+    topic. refused: by model, why its latest declaration on the topic is invalid; the previous
+    declaration stays in force.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -93,7 +96,7 @@ class ControlState:
     refused: dict[str, str] = field(default_factory=dict)
 
     def take(self, record: Any, offset: int) -> None:
-        """Fold in `record`, read at `offset` of its partition."""
+        """Store `record`, read at `offset` of its partition."""
         if isinstance(record, Status):
             self.statuses[record.node] = record
         elif isinstance(record, Assignment):
@@ -129,7 +132,7 @@ class ControlState:
 
     def _control(self, record: Control) -> None:
         self.controls.pop(record.key, None)
-        self.controls[record.key] = record  # keeps the newest last
+        self.controls[record.key] = record  # the newest key is last
         if record.kind != "verdict" or len(self.controls) <= 2 * _KEPT_VERDICTS:
             return
         verdicts = [key for key, control in self.controls.items() if control.kind == "verdict"]
@@ -148,9 +151,9 @@ class ControlState:
                 del self.beyond[key]
 
     def _desired(self, kept: dict[str, Any], key: str, record: Assignment | Routes) -> None:
-        """Keep `record` unless a later one is stored. Order is (token, generation), because the
-        last record of a key may be a stale leader's late write, and a forged token can have any
-        value."""
+        """Keep `record` unless a later record is stored. Records are ordered by (token,
+        generation), because the last record of a key may be a late write of a stale leader, and a
+        forged token can have any value."""
         if record.leader_token > self.claimed:
             aside = self.beyond.setdefault((type(record).__name__, key), {})
             before = aside.get(record.leader_token)
@@ -174,7 +177,7 @@ class ControlState:
         return found
 
     def bury(self, place: tuple[str, int, int]) -> None:
-        """Record that the record at `place` (topic, partition, offset) has its dead letter."""
+        """Note that the record at `place` (topic, partition, offset) has a dead letter."""
         self.buried += place not in self.dead
         self.dead[place] = None
         if len(self.dead) > 2 * KEPT_DEAD:
@@ -209,17 +212,17 @@ def control_record_handler(
 ) -> Callable[[str, Any, int, int], None]:
     """Return the handler of control records, called with (topic, record, offset, append time).
 
-    overwrite: called with records that leaders wrote. on_alert: called with new alerts. known:
-    declared names; without it every name is accepted. The handler raises RecordRefused, before it
-    changes any state, if the record is invalid; any other exception is a bug.
+    overwrite: called with assignments and routes. on_alert: called with new alerts. known: declared
+    names; None accepts every name. The handler raises RecordRefused, before it changes any state,
+    if the record is invalid; any other exception is a bug.
     """
 
     offered: dict[tuple[str, str], int] = {}
 
     def on_our_clock(record: Any, append_ms: int) -> Any:
         if isinstance(record, Status):
-            # Statuses of a node arrive in order, so none is older than the previous one, even if
-            # the broker's clock was set back since.
+            # Statuses of a node arrive in order, so no status is older than the previous one, even
+            # if the broker's clock was set back in between.
             before = latest.statuses.get(record.node)
             heard_ms = clock.event_ms(append_ms)
             return on_local_clock(record, max(heard_ms, before.at_ms) if before else heard_ms)
@@ -245,7 +248,7 @@ def control_record_handler(
             record = dated
         elif isinstance(record, (Availability, Price)):
             if offered.get((topic, record.pool)) == record.observed_ms:
-                return  # read a second time
+                return  # this record was read before
             offered[topic, record.pool] = record.observed_ms
             record = dated
         latest.take(record, offset)
@@ -256,9 +259,9 @@ def control_record_handler(
 
 
 def on_local_clock(status: Status, heard_ms: int) -> Status:
-    """`status` converted to this controller's clock. `at_ms` becomes the time at which the broker
-    received it, and instance times of the executor's clock shift with it. Instance events are never
-    later than that time."""
+    """Convert `status` to this controller's clock. `at_ms` becomes `heard_ms`, the time at which
+    the broker received the status, and instance times of the executor's clock shift with it.
+    Instance events are never later than `heard_ms`."""
     ahead_ms = status.at_ms - heard_ms
     near = abs(ahead_ms) < _SAME_MS
     newest_ms = max((max(i.since_ms, i.launched_ms) for i in status.instances), default=0)

@@ -1,10 +1,10 @@
 """Read the control topics: their last values at the start, then every new record.
 
-One consumer without a consumer group, which keeps its positions across reconnections and reads no
-more of the past than is needed. The caller's `on_record` interprets the records.
+Uses one consumer without a consumer group, which keeps its positions across reconnections and reads
+only the part of the past that is needed. The caller's `on_record` interprets the records.
 
-Plain aiokafka: each controller reads all partitions, so neither a consumer group nor Faust has
-anything to share out (in `streams.windows` it does).
+Uses aiokafka without Faust, because each controller reads all partitions and needs no consumer
+group.
 """
 
 from __future__ import annotations
@@ -75,10 +75,11 @@ class ControlTopics:
     short name.
 
     on_gone: called with (short topic name, key) of each tombstone. expected: keys of `status` that
-    the initial read must find even if they have been silent for a while.
+    the initial read must find even if they have had no record for a while.
 
     verifier: checks signatures and counts failures. A record that fails is reported as invalid
-    (within the limit of `Forgeries`), and on_forged receives it if it is an assignment or routes.
+    (within the limit of `Forgeries`). on_forged receives the record if it is an assignment or
+    routes.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class ControlTopics:
             await self._read_last_values(self._consumer)
 
     async def follow(self) -> None:
-        """Read new records until cancelled. Continues at the last position after any loss of the
-        connection."""
+        """Read new records until cancelled. After a lost connection, reading continues at the last
+        position."""
         while True:
             try:
                 if self._consumer is None:
@@ -136,7 +137,7 @@ class ControlTopics:
             await self.close()
 
     async def caught_up(self) -> None:
-        """Wait until every record that the topics hold now is folded in. `follow` must be
+        """Wait until every record that the topics hold now has been passed on. `follow` must be
         running."""
         while True:
             reading: Any = self._consumer
@@ -146,7 +147,8 @@ class ControlTopics:
             await asyncio.sleep(_SOON_S)
 
     async def _reaches_the_end(self, reading: Any) -> bool:
-        """Whether `reading` reached the current ends before another consumer replaced it."""
+        """Whether `reading` reached the current ends of the topics before another consumer replaced
+        it."""
         ends = await reading.end_offsets(list(self._partitions))
         this: object = reading
         while this is self._consumer:
@@ -180,7 +182,7 @@ class ControlTopics:
         made = new_consumer(
             self._bootstrap,
             "shoal-control",
-            # Kafka answers a fetch at the first byte; the embedded broker holds each for this long.
+            # Kafka answers a fetch at the first byte; the embedded broker always waits this long.
             fetch_max_wait_ms=40 if self._embedded else 500,
             isolation_level="read_uncommitted" if self._embedded else "read_committed",
             max_partition_fetch_bytes=8 * 1024 * 1024,
@@ -240,11 +242,11 @@ class ControlTopics:
 
     async def _read_last_values(self, consumer: AIOKafkaConsumer) -> None:
         """Decode the last records of each key of compacted topics, and the last 5000 records of
-        others.
+        other topics.
 
-        `status` has a record per node every two seconds, most of them not compacted yet. It is
-        therefore read backwards until it covers one minute or thirty records per node, or ten times
-        as much if an expected node is missing.
+        `status` has a record per node every two seconds, and most are not compacted yet. It is
+        therefore read backwards until the records cover one minute or thirty records per node, or
+        ten times as much if an expected node is missing.
         """
         parts = self._partitions
         ends = await consumer.end_offsets(parts)
@@ -260,7 +262,8 @@ class ControlTopics:
             spans[part] = begin, ends[part]
         found = await self._read_spans(consumer, spans)
         statuses = {p: f for p, f in found.items() if p.topic == STATUS.wire_name(self._prefix)}
-        # Leadership first: it decides which tokens are valid. Then services, which declare models.
+        # Read leadership first, because it decides which tokens are valid, then services, because
+        # they declare models.
         for part in parts:
             if part not in statuses:
                 for message in found[part].kept:
@@ -303,7 +306,7 @@ class ControlTopics:
     async def _read_spans(
         self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, _Span]:
-        """Read [begin, end) of each partition, not decoded."""
+        """Read the offsets [begin, end) of each partition without decoding the records."""
         found: dict[TopicPartition, _Span] = {}
         waiting = set()
         consumer.pause(*self._partitions)
@@ -328,9 +331,9 @@ class ControlTopics:
 
 
 class _Span:
-    """Raw records of a section of a partition: all of them, or the last three of each key (the last
-    one may come from a stale leader or be invalid). oldest_ms, newest_ms: append times. count:
-    number of records."""
+    """Raw records of a section of a partition: all records, or the last three of each key (the last
+    record of a key may be invalid or come from a stale leader). oldest_ms, newest_ms: append times.
+    count: number of records read."""
 
     def __init__(self, per_key: bool) -> None:
         self._per_key = per_key
@@ -341,7 +344,7 @@ class _Span:
 
     @property
     def kept(self) -> list[Any]:
-        """The records, in the order of the partition."""
+        """The kept records, in the order of the partition."""
         return sorted((m for last in self._last.values() for m in last), key=lambda m: m.offset)
 
     def add(self, messages: list[Any]) -> None:
@@ -357,7 +360,7 @@ class _Span:
             del last[:-_KEPT_PER_KEY]
 
     def then(self, later: _Span) -> _Span:
-        """Extend this section by the section after it; changes this one."""
+        """Append the records of the following section `later` to this section, and return it."""
         count, oldest_ms = self.count + later.count, self.oldest_ms or later.oldest_ms
         self.add(later.kept)
         self.count, self.oldest_ms = count, oldest_ms
@@ -365,5 +368,6 @@ class _Span:
         return self
 
     def reaches(self, since_ms: int, rounds: int) -> bool:
-        """Whether it goes back to `since_ms`, or holds `rounds` records of each key on average."""
+        """Whether the section goes back to `since_ms`, or holds `rounds` records of each key on
+        average."""
         return 0 < self.oldest_ms <= since_ms or self.count >= rounds * max(1, len(self._last))

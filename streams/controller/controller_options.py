@@ -1,7 +1,6 @@
 """Command-line options for the operator endpoints of a controller.
 
-Shared by `shoal controller` and `python -m streams.controller`; the first passes them to the
-second.
+`shoal controller` takes these options and passes them to `python -m streams.controller`.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ HTTP = "127.0.0.1:8702"
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
     """http: listen address for scrapes, status and alerts, "" for none. hosts: accepted host names,
-    in addition to addresses. alert_token: if absent, alerts are refused. read_token: if absent,
-    reads need none. record: folder of the decision log, None for none, and its maximum size in
-    bytes."""
+    in addition to addresses. alert_token: without this token, alerts are refused. read_token:
+    without this token, reads need no authentication. record: folder of the decision log and the
+    maximum size of the log in bytes; None for no log."""
 
     http: str = ""
     hosts: frozenset[str] = frozenset()
@@ -40,8 +39,8 @@ class OperatorOptions:
 
 
 def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http: str = "") -> None:
-    """Add the options to `parser`. record, http: defaults for the folder of the decision log and
-    the listen address, "" for none."""
+    """Add the options to `parser`. record, http: default folder of the decision log and default
+    listen address, "" for none."""
     parser.add_argument(
         "--http",
         default=http,
@@ -82,8 +81,8 @@ def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http
 
 
 def parse_operator_options(given: argparse.Namespace) -> OperatorOptions:
-    """The options as a value. Creates the folder of the log. UserError: an option has an invalid
-    value."""
+    """Convert parsed arguments to `OperatorOptions`. Creates the folder of the decision log.
+    UserError: an option has an invalid value."""
     if not 1 <= given.record_mib <= 1 << 20:
         raise UserError(f"--record-mib {given.record_mib}: allowed: 1 to {1 << 20}")
     if given.http:
@@ -117,7 +116,7 @@ def parse_operator_options(given: argparse.Namespace) -> OperatorOptions:
 
 
 def operator_options_argv(given: argparse.Namespace) -> tuple[str, ...]:
-    """The same options as arguments for another command line."""
+    """The options as arguments of `python -m streams.controller`."""
     parse_operator_options(given)
     return (
         "--log-format", given.log_format,

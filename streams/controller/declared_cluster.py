@@ -1,8 +1,8 @@
 """Current declared cluster: the file, overridden by the `services` topic.
 
-A record that is invalid, or for which a freshly started controller could not make a decision,
-changes nothing: the model keeps its last valid declaration or withdrawal. The reason is logged
-once, and kept in `ControlState.refused` while it lasts (for at most 100 models).
+An invalid record changes nothing: the model keeps its last valid declaration or withdrawal. The
+same holds for a record with which a newly started controller could not make a decision. The reason
+is logged once, and kept in `ControlState.refused` while it lasts (for at most 100 models).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_SAID = 100
 
 
 class DeclaredCluster:
-    """Call it for the current cluster. It is rebuilt only after a new record."""
+    """Callable that returns the current cluster. The cluster is rebuilt only after a new record."""
 
     def __init__(self, config: Config, latest: ControlState) -> None:
         self._config = config
@@ -60,7 +60,7 @@ class DeclaredCluster:
                 replace(self._config.cluster, services=(service,), routes=()), record.at_ms
             )
         except Exception as error:
-            # The file alone was valid when this controller started, so the record caused the
+            # The file alone was valid when this controller started, so a record caused the
             # exception.
             expected = isinstance(error, (UserError, InvalidValue))
             why = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"

@@ -1,8 +1,8 @@
-"""Declared names: records of any other node, model or pool are dropped and counted.
+"""Declared names of nodes, models and pools: records of any other name are dropped and counted.
 
-A pool declares its nodes ("us-east.h100.spot.0" up to its `max_nodes`). An assignment that still
-has instances declares its node too, because its pool may since be smaller or gone. Models come from
-the file and from the `services` topic. An undeclared name costs one count and is not stored.
+A pool declares its nodes ("us-east.h100.spot.0" up to its `max_nodes`). A node with assigned
+instances counts as declared too, because its pool may now be smaller or gone. Models come from the
+file and from the `services` topic. An undeclared name is counted and not stored.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class DeclaredNames:
         return assigned is not None and bool(assigned.instances)
 
     def admits(self, topic: str, record: Any, controls: int = 0) -> bool:
-        """Whether `record` names declared things only; if not, it is counted under `topic`.
-        controls: how many control records are stored already."""
+        """Whether all names in `record` are declared; if not, the record is counted under `topic`.
+        controls: number of control records already stored."""
         if isinstance(record, Status):
             admitted = self.has_node(record.node)
         elif isinstance(record, (Availability, Price)):

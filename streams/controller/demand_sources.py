@@ -28,8 +28,8 @@ def demand_sources(
     merged: bool = False,
     known: DeclaredNames | None = None,
 ) -> list[tuple[DemandSource, Sink]]:
-    """Each source with its sink. merged: `telemetry` reads the merged records of window workers.
-    known: records of undeclared models are dropped."""
+    """Each demand source with its sink. merged: `telemetry` reads the merged records of window
+    workers. known: declared names; records of other models are dropped."""
     count = merged_sink if merged else gateways_sink
     found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news, known))]
     if queries:
@@ -60,11 +60,12 @@ def gateways_sink(
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:
-    """Sink that counts gateway telemetry. For a model with a Prometheus query it records only that
-    the gateway is alive: a request must not be counted twice, and a zero of our gateway must not
-    hide that Prometheus is unavailable.
+    """Sink that counts gateway telemetry. For a model with a Prometheus query, the sink records
+    only that the gateway is alive: a request must not be counted twice, and a zero from our gateway
+    must not hide that Prometheus is unavailable.
 
-    on_news: called after a record is counted. known: records of undeclared models are dropped.
+    on_news: called after a record is counted. known: declared names; records of other models are
+    dropped.
     """
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
@@ -85,8 +86,8 @@ def merged_sink(
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:
-    """As `gateways_sink`, for the records of window workers: these hold counts without a gateway,
-    and gateway records without counts."""
+    """Like `gateways_sink`, for the records of window workers: counts without a gateway, and
+    gateway records without counts."""
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         records, ends_ms = _declared(records, ends_ms, known)
@@ -102,8 +103,8 @@ def merged_sink(
 
 
 def prometheus_sink(windows: TelemetryWindows) -> Sink:
-    """Sink that counts answers of Prometheus. Prometheus is not a gateway, so it confirms no
-    routes."""
+    """Sink that counts answers from Prometheus. Prometheus is not a gateway, so its answers confirm
+    no routes."""
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         windows.add_all(records, ends_ms, from_gateway=False)
@@ -114,7 +115,7 @@ def prometheus_sink(windows: TelemetryWindows) -> Sink:
 def _declared(
     records: TelemetryBatch, ends_ms: Times, known: DeclaredNames | None
 ) -> tuple[TelemetryBatch, Times]:
-    """The `records` of declared models; others are counted as dropped."""
+    """The `records` of declared models; records of other models are counted as dropped."""
     if known is None:
         return records, ends_ms
     models = known.models()

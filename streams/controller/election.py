@@ -1,19 +1,19 @@
 """Leader election over the `leadership` topic: claims and renewals on a monotonic clock.
 
-All times are arguments, in monotonic seconds; `leadership` does the I/O. The log itself elects the
-leader. This needs no consumer group, so it works the same on every broker and leaves no state
-behind.
+All times are arguments, in monotonic seconds; `leadership` does the I/O. The order of the log
+decides the election. This needs no consumer group, so it works the same on every broker and leaves
+no state behind.
 
-The highest claim leads. A leader's lease begins when it sent the last renewal that it has read
-back, so no other claim precedes that renewal in the log. A standby claims if it saw no renewal for
-longer than a lease while it was reading. Two controllers therefore never lead at a time if their
-monotonic clocks run at about the same rate; otherwise the broker fences (see `outbox`). If several
-claims cross, the last claimant leads only after the others have published that they stand by, or
-after their leases end.
+The highest claim leads. A leader's lease begins when the leader sent the last renewal that it has
+read back, so no other claim precedes that renewal in the log. A standby claims if it saw no renewal
+for longer than a lease while it was reading. Two controllers therefore never lead at the same time
+if their monotonic clocks run at about the same rate; otherwise the broker fences one of them (see
+`leader_producer`). If several claims cross, the last claimant leads only after the other claimants
+have published a standby record, or after their leases end.
 
-A claim can be lost together with the topic, and executors that follow it refuse every lower token.
-Executors publish the token that they follow, so a leader that has not read that claim claims again
-with a higher token.
+A claim can be lost together with the topic, and executors that follow the lost claim refuse every
+lower token. Executors publish the token that they follow. A leader that has not read the claim of
+such a token claims again with a higher token.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ _MOST_STEP_S = 0.5
 
 @dataclass(slots=True)
 class Election:
-    """boot: id of this process, on all its records. token: of its own claim once read back, 0
-    before. highest, leader: token and name of the highest claim. base: the base of the latest
-    claims on the topic. offset: of the last record read. heard_renewal: whether the leader has
-    renewed since this controller began to watch. yielded: whether a later claim has just replaced
-    this controller's, whose claimant waits for its standby record. in_use: the highest plausible
-    token that an executor follows. Tokens that occur only on assignments or routes may be forged,
-    and a claim above one would make it valid."""
+    """boot: id of this process, on all its records. token: token of this controller's claim after
+    it is read back, 0 before. highest, leader: token and name of the highest claim. base: the base
+    of the latest claims on the topic. offset: offset of the last record read. heard_renewal:
+    whether the leader has renewed since this controller began to watch. yielded: whether a later
+    claim has just replaced this controller's claim; the new claimant waits for a standby record of
+    this controller. in_use: the highest plausible token that an executor follows. Tokens that occur
+    only on assignments or routes are ignored: they may be forged, and a claim above a forged token
+    would make it valid."""
 
     boot: str
     token: int = 0
@@ -71,8 +72,8 @@ class Election:
     def apply(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
         """Apply a record of the topic, in order. age_s: real seconds since it was appended."""
         if offset < self.offset:
-            # The topic was recreated: a leader must claim again. One that has not noticed still
-            # has its lease.
+            # The topic was recreated: a leader must claim again. A leader that has not noticed
+            # this still has its lease.
             self.token, self._vacant = 0, self._vacant or bool(self.token)
         self.offset = offset
         ours = record.claim == self.boot
@@ -106,7 +107,8 @@ class Election:
             self.token, self._won_s, self._lease_until_s = token, sent_s, sent_s + LEASE_S
 
     def _rival(self, record: Leadership, ours: bool) -> None:
-        """The sender of `record` may lead for one lease from now."""
+        """Note that the sender of `record` may lead for one lease from now, unless it is this
+        controller."""
         if not ours:
             self._rivals[record.claim] = self._silent_s
 
@@ -116,14 +118,14 @@ class Election:
             self.in_use = max(self.in_use, token)
 
     def _age_s(self, age_s: float) -> float:
-        """Age of a record in real seconds. The broker's clock counts only while old records are
-        read. Once this controller watches, silence begins when it reads a record, even if the
-        broker's clock jumps forward."""
+        """Age of a record in real seconds: `age_s`, by the broker's clock, before this controller
+        watches, then 0. Silence then begins when a record is read, even if the broker's clock jumps
+        forward."""
         return age_s if self._checked_s is None else 0.0
 
     def sent(self, kind: str, at_ms: int, now_s: float) -> None:
-        """Note that a record of this controller stamped `at_ms` is being sent. A standby record
-        cancels a claim that has not been read back: other controllers may lead from then on."""
+        """Note that this controller is sending a record stamped `at_ms`. A standby record cancels a
+        claim that has not been read back: other controllers may lead afterwards."""
         if kind == "standby":
             self._sent_s.pop(self._claim_ms, None)
         self._claim_ms = at_ms if kind == "claim" else -1
@@ -137,7 +139,7 @@ class Election:
 
     def watch(self, now_s: float) -> None:
         """Advance the timers; call it often. Silence counts only while this controller reads back
-        its own records. Time in which the process was stopped does not count."""
+        its own records. Time during which the process was stopped does not count."""
         step_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
         step_s = min(step_s, _MOST_STEP_S)
@@ -151,13 +153,13 @@ class Election:
 
     def may_claim(self, now_s: float) -> bool:
         """Whether this controller may claim: no controller leads (no claim yet, a resignation, or
-        silence), or this one leads and executors refuse its token."""
+        silence), or this controller leads and executors refuse its token."""
         if now_s >= self._current_until_s:
             return False
         if self.token:
             refused = self.leads(now_s) and self.in_use > self.token
             return refused and now_s - self._won_s >= ABOVE_S
-        # A controller whose claim this one has not read may still have its lease.
+        # Another controller, whose claim was not read here, may still have its lease.
         if self._vacant and self.in_use <= self.highest:
             return True
         return self._silent_s >= TAKEOVER_S and self._watched_s >= WATCH_S
@@ -167,7 +169,7 @@ class Election:
         self.token, self.heard_renewal = 0, False
 
     def next_base(self) -> int:
-        """Base for a claim made now, so that its token exceeds every token in use."""
+        """Base for a claim made now, so that the token of the claim exceeds every token in use."""
         known = min(max(self.highest, self.in_use), MAX_BASE)
         return self.base if self.base + self.offset + 2 > known else known
 

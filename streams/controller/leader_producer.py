@@ -1,8 +1,9 @@
-"""Transactional producer of the leader, with one id per cluster so that the broker fences others.
+"""Kafka producer of the leader, with one transactional id per cluster, so that the broker fences
+other controllers.
 
-Opens the producer again after a failure. Transactions of the embedded broker do not fence, so there
-it is a plain producer: readers refuse lower tokens, and the leader overwrites records of other
-writers.
+The producer is opened again after a failure. The embedded broker does not fence, so there the
+producer is not transactional: readers refuse lower tokens, and the leader overwrites records of
+other writers.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ _TRANSACTION_MS = 10_000
 
 
 class Fenced(RuntimeError):
-    """Another controller took over the transactional id; this one no longer leads."""
+    """Another controller took over the transactional id; this controller no longer leads."""
 
 
 class LeaderProducer:
-    """Producer of one term. transactional: whether the broker's transactions can be trusted."""
+    """Producer of one term. transactional: whether the broker's transactions fence other
+    producers."""
 
     def __init__(self, bootstrap: str, client_id: str, prefix: str, transactional: bool) -> None:
         self._bootstrap = bootstrap
@@ -40,7 +42,7 @@ class LeaderProducer:
         return self._id is not None
 
     async def open(self) -> None:
-        """Fence the previous writer and abort its open transaction. Raises the exceptions of
+        """Fence the previous producer and abort its open transaction. Raises exceptions of
         aiokafka."""
         await self.close()
         more: dict[str, Any] = {"request_timeout_ms": 10_000}
@@ -69,8 +71,9 @@ class LeaderProducer:
 
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
-        """Records sent inside become visible together at the end, or not at all if the block
-        raises. Fenced: another controller leads. KafkaConnectionError: the last `open` failed."""
+        """Context of a batch: its records become visible together at the end, or not at all if the
+        block raises. Fenced: another controller leads. KafkaConnectionError: the last `open`
+        failed."""
         if self._id is None:
             yield
             return

@@ -1,7 +1,8 @@
-"""This controller's records on the `leadership` topic, and whether it leads.
+"""Writes this controller's records on the `leadership` topic, and tells whether this controller
+leads.
 
-Decides when to write a record; the rules are in `election`. Each acknowledgement also gives the
-broker's time.
+This module decides when to write a record; `election` holds the rules. Each acknowledgement also
+gives the broker's time.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class LeadershipClient:
     """producer: not transactional, because a claim must succeed while another controller has the
     transactional id.
 
-    on_append: called with (append time in ms of the broker's clock, monotonic ns of the send) for
-    each acknowledged record.
+    on_append: called for each acknowledged record with its append time (ms of the broker's clock)
+    and the time of the send (monotonic ns).
     """
 
     def __init__(
@@ -61,12 +62,12 @@ class LeadershipClient:
         return self.election.leads(self._clock.now_s())
 
     async def introduce(self) -> None:
-        """Publish once that this controller exists; returns after success or failure."""
+        """Publish one "standby" record; returns after success or failure."""
         self._said_s = self._clock.now_s()
         await self._send()
 
     async def run(self) -> None:
-        """Watch, claim and renew until cancelled."""
+        """Watch the topic, claim leadership and renew the lease until cancelled."""
         while True:
             self.step(self._clock.now_s())
             await asyncio.sleep(_STEP_S)
@@ -111,7 +112,7 @@ class LeadershipClient:
         self._sending = asyncio.create_task(self._send(claims))
 
     async def _send(self, claims: bool = False) -> None:
-        # Build the record only now: a slow claim may have been read back in the meantime.
+        # Build the record only now: the controller may have read back a slow claim meanwhile.
         token = 0 if claims else self.election.token
         kind = "claim" if claims else "renewal" if token else "standby"
         record = self._record(kind, token)

@@ -1,7 +1,7 @@
 """Terms of leadership: the steps when this controller begins to lead and when it stops.
 
 Order: fence the previous leader, read the remaining records, restore the state from the topics,
-tick. `leadership` and `election` decide who leads.
+start the ticks. `leadership` and `election` decide which controller leads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOK_S = 0.1
 
 
 class Terms:
-    """before: called at the start of a term, before its first tick. on_standing: see `compose`."""
+    """before: called at the start of a term, before the first tick. on_standing: see `compose`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Terms:
                         self._seat.election.highest)  # fmt: skip
 
     async def _seated(self) -> int:
-        """Wait for leadership; report once if another controller leads."""
+        """Wait until this controller leads; report once if another controller leads."""
         winning = asyncio.ensure_future(self._seat.won())
         try:
             told = False
@@ -84,7 +84,7 @@ class Terms:
                     told = True
                     log.info("standby: %s leads", self._seat.election.leader)
                     self._on_standing(0, self._seat.election.leader)
-                # No tick advances the windows of a standby, so without this they would grow.
+                # A standby has no ticks, so this loop advances the windows; otherwise they would grow.
                 self._loop.windows.advance(self._loop.clock.now_ms())
                 await asyncio.wait({winning}, timeout=_LOOK_S)
             return winning.result()
@@ -96,7 +96,7 @@ class Terms:
         # The previous leader is fenced, so the topics now hold its last record.
         await self._control.caught_up()
         latest, loop = self._loop.latest, self._loop
-        latest.take_alerts()  # older alerts: the first full plan already covers them
+        latest.take_alerts()  # discard older alerts: the first full plan already covers them
         self._before()
         loop.begin(
             restore(

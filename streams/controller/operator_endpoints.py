@@ -1,6 +1,6 @@
 """Operator endpoints of the controller: decision log, metrics, status and alerts.
 
-Opens and closes them. They observe the loop, which does not depend on them.
+This module opens and closes the endpoints. They observe the loop, which does not depend on them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ async def open_operator_endpoints(
 ) -> AsyncIterator[str]:
     """Context in which the endpoints of `settings` observe `loop`; yields the URL, "" for none.
 
-    producer: of aiokafka, for alerts, which a standby publishes too; signer signs them. leader: see
-    `Facts`. behind: see `Metrics`. verifier: of the records that the controller reads. UserError:
-    the address is not available.
+    producer: an aiokafka producer for alerts, which a standby publishes too; signer signs the
+    alerts. leader: see `Facts`. behind: see `Metrics`. verifier: verifies the records that the
+    controller reads. UserError: the address is not available.
     """
 
     async def publish(alert: Alert) -> None:

@@ -1,8 +1,8 @@
-"""Outbox: holds records until the broker has acknowledged them, for any length of outage.
+"""Outbox: holds records until the broker has acknowledged them, through outages of any length.
 
-Keeps order, coalesces and retries. A pending record of a compacted topic is dropped if a newer one
-with the same key arrives, because only the latest desired state matters. All others are sent in
-order, at least once.
+Keeps order, coalesces and retries. A pending record of a compacted topic is dropped if a newer
+record with the same key arrives, because only the latest desired state matters. All other records
+are sent in order, at least once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNSENDABLE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 class Producer(Protocol):
-    """Kafka producer interface of the outbox; implemented by `LeaderProducer`."""
+    """Kafka producer as the outbox uses it; implemented by `LeaderProducer`."""
 
     @property
     def transactional(self) -> bool:
@@ -52,11 +52,11 @@ class Producer(Protocol):
 class Outbox:
     """Records pending for the broker. `run` sends until it is cancelled or fenced.
 
-    signer: signs records that gateways verify. leads: checked before each batch; while it is false,
+    signer: signs records that gateways verify. leads: checked before each batch. While it is false,
     nothing is sent, because only a leader may write. A leader whose lease lapsed may continue in
-    the same term with its pending records; `clear` ends a term. Counters: sent, dropped (at the end
-    of a term, above MAX_WAITING, or larger than the broker accepts: a retry would block all
-    others).
+    the same term with its pending records; `clear` ends a term. Counters: sent records; dropped
+    records (at the end of a term, above MAX_WAITING, or larger than the broker accepts, because a
+    retry would block all other records).
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Outbox:
         self.dropped = 0
 
     def put(self, record: Any) -> None:
-        """Queue `record`; see the class."""
+        """Queue `record`; a pending older record of a compacted topic with the same key is
+        dropped."""
         topic = topic_of(record)
         key: object = next(self._numbers)
         if topic.cleanup is Cleanup.COMPACT:
@@ -126,16 +127,16 @@ class Outbox:
             await self._renew()
 
     async def _renew(self) -> None:
-        """Open the producer again: after a failure a transactional producer may be in any state. A
-        stale leader must not do this, because it would fence the current leader."""
+        """Open the producer again, because a transactional producer may be in any state after a
+        failure. A stale leader must not do this, because it would fence the current leader."""
         if not self._producer.transactional or not self._leads():
             return
         with contextlib.suppress(KafkaError, OSError, TimeoutError):
             await self._producer.open()
 
     async def _send(self, batch: list[tuple[object, Any]]) -> bool:
-        """Send `batch`; returns whether all of it is finished. An acknowledged record is not sent
-        again because a neighbour failed, unless the batch is one transaction."""
+        """Send `batch`; returns whether the whole batch is finished. An acknowledged record is not
+        sent again because another record failed, unless the batch is one transaction."""
         taken: list[tuple[object, Any]] = []
         failed: BaseException | None = None
         try:
@@ -159,7 +160,7 @@ class Outbox:
     async def _deliver(
         self, batch: list[tuple[object, Any]]
     ) -> tuple[list[tuple[object, Any]], BaseException | None]:
-        """Returns the records that the broker acknowledged, and the last failure."""
+        """Send `batch`; returns the records that the broker acknowledged, and the last failure."""
         queued: list[tuple[object, Any]] = []
         pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None

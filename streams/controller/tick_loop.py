@@ -1,7 +1,7 @@
 """Control loop: once per domain second, observe, decide and apply the effects.
 
-Keeps the state between ticks and passes effects to their ports. The clock is an argument, and all
-I/O is behind ports that return at once.
+Keeps the state between ticks and passes effects to their ports. The clock is an argument. All I/O
+is behind ports that return at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """One tick: the states before and after it, its observation, its effects, and its CPU
+    """One tick: the states before and after the tick, its observation, its effects, and its CPU
     seconds."""
 
     before: ControllerState
@@ -78,11 +78,11 @@ Watcher = Callable[[TickResult], None]
 
 @dataclass(slots=True)
 class Loop:
-    """Control loop of one controller. declared: the current declared cluster. leads: whether it may
-    act; otherwise it only observes. pace: decides when to tick, and is notified of new telemetry.
-    refresh_ms: domain ms after which desired state is published again. seated_s: monotonic time at
-    which it last began to lead (0: never). late_s: by topic on which it lags, real seconds since
-    the last moment up to which it has read everything."""
+    """Control loop of one controller. declared: the current declared cluster. leads: whether this
+    controller may act; otherwise it only observes. pace: decides when to tick, and is notified of
+    new telemetry. refresh_ms: domain ms after which desired state is published again. seated_s:
+    monotonic time at which this controller last began to lead (0: never). late_s: by topic with a
+    lag, real seconds since the last moment up to which everything was read."""
 
     state: ControllerState
     declared: Callable[[], Cluster]
@@ -104,7 +104,7 @@ class Loop:
         self.pace = TickPacing(self.clock)
 
     def tick(self, now_ms: int) -> tuple[Effect, ...]:
-        """Decide at `now_ms` and pass every effect to its port; returns the effects."""
+        """Decide at `now_ms`, pass every effect to its port, and return the effects."""
         started = time.process_time()
         cluster = self.declared()
         models = [service.model for service in cluster.services]
@@ -139,8 +139,8 @@ class Loop:
 
     def _controls(self, models: Iterable[str]) -> dict[str, Control]:
         """Operator controls for all models, for `models`, and for names that have instances or
-        controls in the state. A control of any other name would only be reported again each tick.
-        """
+        controls in the state. Controls for other names are omitted, because they would only be
+        reported again at each tick."""
         state = self.state
         scopes = {ALL_MODELS, *models, *state.routes, *(group.model for group in state.groups)}
         scopes.update(name.rsplit("/", 1)[0] for name in state.active_controls)
@@ -159,7 +159,7 @@ class Loop:
         return {name: int(seconds * speed) * 1000 for name, seconds in late_s.items()}
 
     def begin(self, state: ControllerState) -> None:
-        """Continue from `state`: this controller has just begun to lead."""
+        """Continue from `state` when this controller begins to lead."""
         self.ports.solver.take()  # discard answers to requests of an earlier term
         self.state, self._said_ms = state, {}
 
@@ -167,8 +167,8 @@ class Loop:
         """Tick at every whole domain second, on each planner answer, and soon after new telemetry,
         until cancelled. Missed seconds are skipped.
 
-        Gateways also end their spans on whole seconds, so a tick at the second alone would see each
-        record one second late.
+        Gateways also end their spans on whole seconds, so ticks at whole seconds alone would see
+        each record one second late.
         """
         second = self.clock.now_ms() // 1000
         first = True
@@ -190,15 +190,16 @@ class Loop:
                 on_first()
 
     async def refresh(self) -> None:
-        """Publish desired state again before the published one expires, until cancelled."""
+        """Publish the desired state again before its validity ends, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if self.leads():
                 self.say_again(self.clock.now_ms() - self.refresh_ms)
 
     def say_again(self, older_ms: int | None = None) -> None:
-        """Publish the desired state of every node and model whose last publication is older than
-        `older_ms`; of all if it is absent. Readers treat it as a duplicate."""
+        """Publish the desired state again for every node and model last published at or before
+        `older_ms`, or for all of them if `older_ms` is None. Readers treat the copy as a duplicate.
+        """
         wanted: list[Assignment | Routes] = [*self.state.routes.values()]
         wanted += self.state.assignments.values()
         for record in wanted:
@@ -207,8 +208,8 @@ class Loop:
                 self._say(record)
 
     def overwrite(self, record: Assignment | Routes) -> None:
-        """Handle `record`, read back from its topic. If another controller wrote it, publish the
-        desired state again, because compaction keeps the last record of a key."""
+        """Handle `record`, read back from its topic. If another controller wrote the record,
+        publish the desired state again, because compaction keeps only the last record of a key."""
         token = self.state.leader_token
         if record.leader_token != token and self.leads():
             log.warning("%s %s was written with leader token %d, not %d: overwriting it",
@@ -216,7 +217,7 @@ class Loop:
             self._replace(record)
 
     def overwrite_forged(self, record: Assignment | Routes) -> None:
-        """As `overwrite`, for a `record` without a valid signature."""
+        """Overwrite `record`, which has no valid signature."""
         if self.leads():
             log.warning("%s %s was written without a good signature: overwriting it",
                         *_place(record))  # fmt: skip
@@ -239,8 +240,8 @@ class Loop:
         else:
             ours = self.state.assignments.get(record.node)
             nothing = replace(record, generation=0, leader_token=token, instances=())
-        # A term begins by publishing all desired state under its own token; earlier records are
-        # another term's.
+        # A term begins by publishing all desired state under its own token, so records with
+        # another token belong to an earlier term.
         if ours is None or ours.leader_token == token:
             self._say(ours or nothing)
 

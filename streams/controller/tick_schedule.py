@@ -1,6 +1,6 @@
 """Tick schedule: at a given time, on a planner answer, and soon after new telemetry.
 
-Limits how long telemetry gathers before a tick, and the share of time that ticks use.
+Limits how long a tick waits for more telemetry, and the share of time that ticks use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _REST = 3.0
 
 
 class TickPacing:
-    """fresh: set when telemetry arrives. Ticks on telemetry begin at least 0.1 s apart and use at
-    most a quarter of the time."""
+    """fresh: set when telemetry arrives. Ticks for new telemetry begin at least 0.1 s apart and use
+    at most a quarter of the time."""
 
     def __init__(self, clock: Clock) -> None:
         self.fresh = asyncio.Event()
@@ -36,7 +36,7 @@ class TickPacing:
         try:
             await asyncio.wait({answer, fresh}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             if fresh.done() and not answer.done():
-                # Records of one second arrive together; one tick reads them all.
+                # Records of one second arrive together; wait, so that one tick reads them all.
                 soon_s = max(self._not_before_s, self._clock.now_s() + _GATHER_S)
                 left_s = min(soon_s, deadline_s) - self._clock.now_s()
                 await asyncio.wait({answer}, timeout=max(0.0, left_s))
