@@ -84,7 +84,7 @@ class Terms:
                     told = True
                     log.info("standby: %s leads", self._seat.election.leader)
                     self._on_standing(0, self._seat.election.leader)
-                # A standby has no ticks, so this loop advances the windows; otherwise they would grow.
+                # A standby has no ticks, so advance the windows here; otherwise they would grow.
                 self._loop.windows.advance(self._loop.clock.now_ms())
                 await asyncio.wait({winning}, timeout=_LOOK_S)
             return winning.result()

@@ -1,8 +1,8 @@
 """Read results of benchmark tools: `vllm bench serve` and `sweep`, SGLang, GuideLLM and aiperf.
 
-Recognises their JSON and CSV forms and extracts the values of a measured point. Unsteady runs (all
-requests at once, a rising rate, failures, a higher requested than served rate) are skipped, with
-the reason.
+Recognises their JSON and CSV forms and extracts the values of a measured point. Unsteady runs are
+skipped, with the reason: all requests sent at once, a rising rate, failures, or a served rate below
+the requested rate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streams.files.guidellm_csv import as_benchmarks, cells_of, is_guidellm_csv
 from streams.files.user_errors import UserError, first_line
 
 _SHOWN = 80
-"""Characters of a value that a message tells back."""
+"""Maximum number of characters of a value that a message shows."""
 _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 
@@ -33,7 +33,7 @@ _DAY = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 class Result:
     """One benchmark run: mean lengths, concurrent requests, mean TTFT and TPOT in ms.
 
-    model: as named in the file; day: YYYY-MM-DD. Both are "" if the file does not hold them.
+    model: name in the file; day: YYYY-MM-DD. Both are "" if the file does not give them.
     """
 
     model: str
@@ -47,7 +47,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Usable runs of a file, and the reasons why others were skipped."""
+    """Usable runs of a file, and for each skipped run the reason."""
 
     runs: tuple[Result, ...]
     skipped: tuple[str, ...]
@@ -80,7 +80,8 @@ def read_results(path: Path) -> Results:
 
 
 def _of_folder(path: Path) -> Results:
-    """Each combination of a sweep has a summary.json with its runs, or run=N.json files."""
+    """The results in a sweep's folder: each combination has a summary.json with its runs, or
+    run=N.json files."""
     found = sorted(path.rglob("summary.json")) or sorted(path.rglob("run=*.json"))
     if not found:
         raise UserError(f"{path}: a folder without summary.json or run=N.json of vllm bench sweep")
@@ -92,8 +93,8 @@ def _of_folder(path: Path) -> Results:
 
 
 def _documents(path: Path, text: str) -> list[Any]:
-    """Results in a file: a JSON document or a list of them, one per line (`vllm bench serve
-    --append-result`), or rows of a CSV. A string stands for an unusable result and holds the
+    """Results in a file: a JSON document or a list of documents, one document per line (`vllm bench
+    serve --append-result`), or rows of a CSV. A string stands for an unusable result and holds the
     reason."""
     if text.lstrip()[:1] not in ("{", "["):
         return _rows(path, text)
@@ -142,7 +143,7 @@ def _runs(raw: Any) -> Iterator[Result | str]:
 
 
 def _with_first_tokens(*places: Any) -> Mapping[str, Any] | None:
-    """The first of them that are the metrics of aiperf."""
+    """The first mapping in `places` that holds metrics of aiperf."""
     return next((p for p in places if isinstance(p, Mapping) and "time_to_first_token" in p), None)
 
 
@@ -231,7 +232,7 @@ def _guidellm_steadiness(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> 
 
 
 def _aiperf(metrics: Mapping[str, Any], raw: Mapping[str, Any]) -> Result | str:
-    """`profile_export_aiperf.json`."""
+    """The result in aiperf's `profile_export_aiperf.json`."""
 
     def average(name: str) -> float:
         found = metrics.get(name)
@@ -284,7 +285,7 @@ def _result(
 
 
 def _average(raw: Mapping[str, Any], metrics: Mapping[str, Any], name: str) -> float:
-    """The avg of a metric of aiperf; 0 where the file has none."""
+    """The `avg` of a metric of aiperf; 0 if the file has none."""
     found = metrics.get(name) or raw.get(name)
     return _optional(found, "avg") if isinstance(found, Mapping) else 0.0
 
@@ -317,7 +318,7 @@ def _finite(name: str, value: Any) -> float:
 
 
 def _find(raw: Any, path: tuple[str, ...]) -> Any:
-    """The first value at `path`, at any depth."""
+    """The first value at `path`, searched at any depth of `raw`."""
     if isinstance(raw, Mapping):
         if path[0] in raw:
             inner = raw[path[0]]
@@ -338,7 +339,7 @@ def _day(text: str) -> str:
 
 
 def _day_of(start: Any) -> str:
-    """The day of a timestamp in seconds or as text."""
+    """The day (YYYY-MM-DD) of a timestamp in seconds or as text."""
     if isinstance(start, (int, float)) and 1e9 < start < 1e11:
         from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Whether a benchmark run had a steady load; only such a run gives a measured point.
+"""Check whether a benchmark run had a steady load; only such a run gives a measured point.
 
 Each check returns the reason to skip the run, or "".
 """
@@ -16,7 +16,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """Figures that a tool reports of a run; 0 or "" for missing ones.
+    """Figures that a benchmark tool reports for a run; 0 or "" if missing.
 
     completed, failed: requests. asked_req_per_s: requested rate. duration_s: from the first request
     to the last answer. took_s: mean duration of a request. bound: concurrency limit. under_way:
@@ -49,8 +49,8 @@ class Steadiness:
         return f"the load rose during the run ({self.ramp}): no steady load" if self.ramp else ""
 
     def _rate(self) -> str:
-        """The last answers arrive after the last request was sent; this tail does not count as a
-        lower rate."""
+        """Reason if the rate was below the requested rate. The time in which the last answers
+        arrive is left out, because no requests are sent then."""
         sending_s = self.duration_s - self.took_s
         if not self.asked_req_per_s or sending_s <= 0.0:
             return ""

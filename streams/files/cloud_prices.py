@@ -1,8 +1,8 @@
 """Map price lists and spot price histories of clouds to declared pools.
 
-Recognised by columns (docs/formats.md): AWS `describe-spot-price-history`, Azure's retail prices,
-and any table with a region, an instance type and a price, such as SkyPilot's catalogues. Prices for
-Windows, reservations or other currencies are ignored.
+Price lists are recognised by their columns (docs/formats.md): AWS `describe-spot-price-history`,
+Azure's retail prices, and any table with a region, an instance type and a price, such as SkyPilot's
+catalogues. Prices for Windows and reservations are ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")
 
 @dataclass(frozen=True, slots=True)
 class CloudPrice:
-    """USD per hour of an instance type. zone: "" for the whole region. at_ms: since 1970, None if
-    the list has no times."""
+    """Price of an instance type in USD per hour. zone: "" for the whole region. at_ms: ms since
+    1970, None if the list has no times."""
 
     region: str
     zone: str
@@ -42,9 +42,9 @@ class CloudPrice:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Columns of a price list, each with several spellings; the first one in a row counts. prices:
-    by market, "" if the row names it. needs: further columns that identify the form. keep: whether
-    a row is an hourly price for Linux."""
+    """Columns of a price list. Each field lists the possible column names; the first name in a row
+    counts. prices: column names by market, with market "" if the row names the market. needs:
+    further columns that identify the form. keep: whether a row is an hourly price for Linux."""
 
     region: tuple[str, ...]
     instance: tuple[str, ...]
@@ -118,7 +118,7 @@ def _form_of(columns: set[str]) -> _Form | None:
 
 
 def cloud_prices(table: Table) -> Iterator[CloudPrice]:
-    """The prices in `table`. UserError with the position of an invalid row."""
+    """The prices in `table`. UserError names the position of an invalid row."""
     form = _form_of(set(table.columns))
     for place, row in table.rows:
         form = form or _form_of(set(row))
@@ -133,7 +133,7 @@ def cloud_prices(table: Table) -> Iterator[CloudPrice]:
             )
         zone, instance = _text(row, form.region), _text(row, form.instance)
         if not _NAME.match(zone) or not _NAME.match(instance):
-            continue  # a row of another product
+            continue  # this row is not a price of an instance type
         region = _REGION.match(zone)
         for market, names in form.prices.items():
             usd = _usd(place, row, names)
@@ -176,16 +176,16 @@ def _when_ms(place: str, row: Row, names: tuple[str, ...]) -> float | None:
     return found
 
 
-# -- which pool a price is of -------------------------------------------------------------------
+# -- prices by pool -----------------------------------------------------------------------------
 
 
 def prices_of_pools(
     name: str, prices: Iterable[CloudPrice], instances: Mapping[str, str]
 ) -> list[tuple[float | None, str, float]]:
-    """(ms since 1970 or None, pool, USD per node and hour), each time that a pool's price changes.
+    """(ms since 1970 or None, pool, USD per node and hour) for each change of a pool's price.
 
-    instances: the instance type of each declared pool. A pool of a region costs what the cheapest
-    of its zones does. UserError: no price is of a declared pool.
+    instances: the instance type of each declared pool. The price of a pool is the lowest price
+    among the zones of its region. UserError: no price belongs to a declared pool.
     """
     found: list[tuple[float | None, str, float]] = []
     zones: dict[str, dict[str, float]] = {}
@@ -222,6 +222,6 @@ def newest(
 
 
 def pools_by_name(prices: Iterable[CloudPrice]) -> dict[str, str]:
-    """Pools named after the cloud's instance types, `us-east-1/g6.xlarge/spot`, for use without a
+    """Pools named after the cloud's instance types (`us-east-1/g6.xlarge/spot`), for use without a
     configuration."""
     return {f"{p.region}/{p.instance}/{p.market}": p.instance for p in prices}

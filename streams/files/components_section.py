@@ -1,4 +1,4 @@
-"""A model of several components, as a shoal.yaml declares it.
+"""Read a model of several components, as declared in `shoal.yaml`.
 
 components: {image: {}, llm: {after: [image]}, talker: {after: [llm], media: [audio-out]}}
 req_per_s: 4
@@ -40,8 +40,9 @@ def read_graph_service(
 ) -> Service:
     """Read the service that `section` declares. ConfigError names file, line and key.
 
-    Its rates were measured at a latency that the user accepts, so it has no SLO unless one is
-    declared. A model of components has no architecture from which to predict performance.
+    The declared rates were measured at a latency that the user accepts, so the service has no SLO
+    unless one is declared. A model of components has no architecture from which to predict
+    performance.
     """
     own = over(section, defaults)
     graph = _graph(model, section, own.spot)
@@ -71,14 +72,15 @@ def read_graph_service(
 
 
 def refuse_components(path: str, graphs: Sequence[ComponentGraph], why: str) -> None:
-    """UserError for a file with models of components, for commands that do not support them."""
+    """Raise UserError if the file at `path` declares models of components, for a command that does
+    not support them. why: the reason in the message."""
     if graphs:
         raise UserError(f"{path}: models.{graphs[0].model}: {why}")
 
 
 def stage_engines(services: Iterable[Service]) -> dict[str, dict[str, object]]:
-    """Simulated engine of each deployment for the executor's file: by wire name, the duration of a
-    request per deployed component, on each GPU with a declared rate."""
+    """Simulated engine of each deployment, by its name in assignments, for the executor's file: the
+    duration of a request for each deployed component, on each GPU with a declared rate."""
     found: dict[str, dict[str, object]] = {}
     for graph in (service.graph for service in services if service.graph is not None):
         for option in graph.deployments:
@@ -113,8 +115,8 @@ def _graph(model: str, section: Section, spot: float) -> ComponentGraph:
 
 
 def _components(section: Section) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """Predecessors of each component, and the media of the requests that need it: declared, or
-    taken from its name if that is a medium."""
+    """Predecessors of each component, and the media of the requests that need the component. The
+    media are declared, or taken from the component's name if that is a medium."""
     after, media = {}, {}
     for name, component in section.children():
         check_name(section, name)

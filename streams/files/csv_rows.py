@@ -20,12 +20,13 @@ Row = Mapping[str, str]
 
 
 def read_rows(path: Path) -> Sequence[Row]:
-    """Every non-blank row of `path`. UserError if there is none or the file is not CSV."""
+    """Every non-blank row of `path`. UserError if there is no row or the file is not CSV."""
     return [row for _, row in numbered_rows(path)]
 
 
 def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
-    """As `read_rows`, each row with the line of the file on which it ends."""
+    """Every non-blank row of `path`, with the line of the file on which the row ends. UserError as
+    in `read_rows`."""
     try:
         text = text_of(path)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
@@ -59,8 +60,8 @@ def cause_of(error: Exception) -> str:
 
 
 def finite_cell(text: str | None, least: float = -math.inf, most: float = math.inf) -> float | None:
-    """A cell as a finite number from `least` to `most`; None if it is missing or not such a
-    number."""
+    """A cell as a finite number from `least` to `most`; None if the cell is missing or holds no
+    such number."""
     try:
         value = float(text or "")
     except ValueError:
@@ -86,6 +87,6 @@ def whole_number(row: Row, column: str) -> int:
 
 
 def count(row: Row, column: str) -> int:
-    """An optional count: absent, empty and 0 all mean one."""
+    """An optional count: an absent or empty cell and 0 all mean 1."""
     text = row.get(column) or "1"
     return 1 if text in ("0", "0.0") else whole_number({column: text}, column)

@@ -10,7 +10,7 @@ from streams.files.yaml_tree import Section
 
 CAUTIOUS = "cautious"
 CAPACITY = (CAUTIOUS, "predicted")
-"""Whether plans rest on the lower end of a wide interval, or on the prediction."""
+"""Values of `capacity`: plan with the lower end of a wide interval, or with the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Defaults:
 
 
 def read_defaults(section: Section | None, cautious: bool) -> Defaults:
-    """Read the section; `cautious` applies if it does not set one."""
+    """Read the section. cautious: the default if the section sets no capacity."""
     start = Defaults(cautious=cautious)
     if section is None:
         return start

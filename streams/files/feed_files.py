@@ -1,7 +1,8 @@
-"""Read prices and availability of nodes from a user's file: YAML or JSON, pool: number. Strict.
+"""Read prices and availability of nodes strictly from a user's file: a YAML or JSON mapping from
+pool to number.
 
-A pool is `region/name/market`; `region/name` alone means its on-demand nodes. Prices may also be a
-cloud's price list (`cloud_prices`).
+A pool is named `region/name/market`; `region/name` alone means its on-demand nodes. Prices may also
+be a cloud's price list (`cloud_prices`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def read_feed(
     instances: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """The records in `raw`. kind: one of KINDS. instances: for a price list, the instance type of
-    each pool; None names pools as the cloud does. UserError names the line and the pool."""
+    each pool; None names the pools after the cloud's instance types. UserError names the line and
+    the pool."""
     table = _price_list(raw, name)
     if table is not None:
         if kind != "prices":
@@ -65,7 +67,7 @@ def read_feed(
 
 
 def _price_list(raw: bytes, name: str) -> Table | None:
-    """A table of a cloud's prices; None if `raw` is not one."""
+    """The price table in `raw`; None if `raw` is no price list of a cloud."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -75,7 +77,7 @@ def _price_list(raw: bytes, name: str) -> Table | None:
         try:
             whole = orjson.loads(text)
         except orjson.JSONDecodeError:
-            return None  # it may be YAML
+            return None  # `raw` may be YAML
         if isinstance(whole, dict):
             lists = [value for value in whole.values() if isinstance(value, list)]
             whole = lists[0] if len(lists) == 1 else None

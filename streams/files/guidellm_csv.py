@@ -1,7 +1,8 @@
 """Read GuideLLM's CSV: two or three header rows, then one row per benchmark.
 
-Converted to the shape of its JSON (metrics with means over successful requests), so that one reader
-serves both. The header describes the first benchmark; a row of another length does not match it.
+Rows are converted to the shape of GuideLLM's JSON (metrics with means over successful requests), so
+that one reader serves both. The header describes the first benchmark; a row with another number of
+cells cannot be read.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _MISFIT = "its cells do not fit the header, which is that of the first benchmark
 
 
 def is_guidellm_csv(text: str) -> bool:
-    """Whether `text` begins as GuideLLM's CSV."""
+    """Whether `text` begins like GuideLLM's CSV."""
     first = text.split("\n", 1)[0].lower()
     return first.startswith(("run info,", '"run info"')) or "time to first token" in first
 
 
 def as_benchmarks(text: str) -> Iterator[Mapping[str, Any] | str]:
-    """Each benchmark in the shape of the JSON, or the reason why its row cannot be read. Raises
-    csv.Error."""
+    """Each benchmark in the shape of GuideLLM's JSON, or the reason why its row cannot be read.
+    Raises csv.Error."""
     rows = [row for row in csv.reader(io.StringIO(text)) if any(row)]
     head = next((i for i, row in enumerate(rows) if any(map(_is_number, row))), len(rows))
     if head > _MOST_HEADER_ROWS:
@@ -72,7 +73,8 @@ def _benchmark(cells: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _named(cells: Mapping[str, str], words: tuple[str, ...]) -> str:
-    """The column of a mean over successful requests; over all if there is no such."""
+    """The column whose name holds all `words`: the mean over successful requests, or else over all
+    requests; "" if there is none."""
     found = [name for name in cells if all(word in name for word in words) and "mean" in name]
     good = [name for name in found if "successful" in name]
     return (good or [name for name in found if not _of_failures(name)] or [""])[0]
@@ -99,8 +101,8 @@ def _is_number(text: str) -> bool:
 
 
 def cells_of(rows: Sequence[Sequence[str]]) -> Iterator[Mapping[str, str | None] | str]:
-    """Rows of a CSV with one header row as objects, None for an empty cell; or the reason why one
-    is invalid."""
+    """Rows of a CSV with one header row as objects, with None for an empty cell; an invalid row
+    becomes the reason."""
     names = rows[0]
     for row in rows[1:]:
         if len(row) == len(names):

@@ -1,6 +1,6 @@
 """Find and write key files.
 
-A key file is readable by its owner alone (0600), in a folder that is too (0700).
+Only the owner may read a key file (0600) and its folder (0700).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from topics.keys import CLUSTER_KEY, OPERATOR_KEY, Keys, Principal, check_key, k
 
 
 def read_keys() -> Keys:
-    """Keys from the environment or from the files that it names. UserError: they are invalid."""
+    """Keys from the environment or from the files that the environment names. UserError: a key is
+    invalid."""
     try:
         return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -26,8 +27,8 @@ def read_keys() -> Keys:
 
 
 def operator_keys(broker: str, prefix: str) -> Keys:
-    """Signing keys for a command: those of the environment, else the key that a `shoal up` of this
-    user wrote for its own broker. UserError as in `read_keys`."""
+    """Signing keys for a command: the keys in the environment, or else the key that a `shoal up` of
+    this user wrote for its own broker. UserError as in `read_keys`."""
     keys = read_keys()
     if keys.principal_keys(Principal.OPERATOR):
         return keys
@@ -42,7 +43,7 @@ def operator_keys(broker: str, prefix: str) -> Keys:
 
 
 def run_key_file(broker: str, prefix: str) -> Path:
-    """File in which `shoal up` stores the operator key of its run, for commands of the same
+    """File in which `shoal up` stores the operator key of its run, for other commands of this
     user."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     name = f"{broker}-{prefix}".replace("/", "_")
@@ -50,7 +51,7 @@ def run_key_file(broker: str, prefix: str) -> Path:
 
 
 def write_key(path: Path, text: str) -> None:
-    """Replace the content of `path` with `text` atomically, readable by its owner alone.
+    """Replace the content of `path` with `text` atomically, readable by the owner alone. Raises
     OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -1,6 +1,7 @@
-"""Store template libraries on disk: build them at first use, cache them per user, load them later.
+"""Store template libraries on disk: build each library at first use, cache it per user, and load it
+later.
 
-If the cache folder is unusable, Shoal continues without it and reports a notice.
+If the cache folder is unusable, Shoal continues without a cache and reports a notice.
 `autoscaler.templates` builds and checks libraries.
 """
 
@@ -28,15 +29,16 @@ from streams.terminal_console import SafeConsole
 
 SUFFIX = ".shoal-library.npz"
 MOST_BYTES = 512 * 1024 * 1024
-"""What the cache may hold; the least recently used libraries go first."""
+"""Maximum size of the cache; the least recently used libraries are removed first."""
 
 Step = Callable[[str, int, int], None]
-"""Called with (library, multisets passed, multisets in all) while one is built."""
+"""Progress of a build: (library, multisets finished, total number of multisets)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibraries:
-    """Libraries in the requested order; how many had to be built; notices about the cache."""
+    """Libraries in the requested order, the number of libraries that were built, and notices about
+    the cache."""
 
     libraries: tuple[Library, ...]
     built: int
@@ -44,7 +46,7 @@ class LoadedLibraries:
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/shoal/libraries`, or under `~/.cache` where that is unset or relative."""
+    """`$XDG_CACHE_HOME/shoal/libraries`; under `~/.cache` if that variable is unset or relative."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if given and Path(given).is_absolute() else Path.home() / ".cache"
     return base / "shoal" / "libraries"
@@ -55,11 +57,12 @@ def load_or_build(
     profile: Profile,
     folder: Path | None = None,
 ) -> LoadedLibraries:
-    """Load the libraries of `requests` from `folder` (the user's cache), and build missing ones.
+    """Load the libraries of `requests` from `folder` (default: the user's cache), and build missing
+    libraries.
 
-    Shows a progress bar on standard error during a build if that is a terminal. Built libraries are
-    stored in the cache. A damaged file is built again; a folder that is not writable gives a
-    notice, not an error.
+    Shows a progress bar on standard error during a build if standard error is a terminal. Built
+    libraries are stored in the cache. A damaged file is built again; a folder that is not writable
+    gives a notice, not an error.
     """
     place = cache_folder() if folder is None else folder
     console = SafeConsole(stderr=True)
@@ -124,7 +127,7 @@ def _load(path: Path, request: LibraryRequest, wanted: str, notices: list[str]) 
     except InvalidValue as error:
         notices.append(f"{path}: {error}; built again")
         return None
-    with contextlib.suppress(OSError):  # only the order of clearing the cache suffers
+    with contextlib.suppress(OSError):  # the time only orders removals
         os.utime(path)
     return library
 
@@ -147,7 +150,7 @@ def _save(path: Path, data: bytes, notices: list[str]) -> None:
 
 
 def _trim(folder: Path, keep: Path) -> None:
-    """Remove the least recently used libraries beyond MOST_BYTES, never `keep`."""
+    """Remove the least recently used libraries beyond MOST_BYTES, but never `keep`."""
     files = [(entry.stat(), entry) for entry in folder.glob(f"*{SUFFIX}")]
     held = sum(stat.st_size for stat, _ in files)
     for stat, entry in sorted(files, key=lambda item: item[0].st_mtime):

@@ -1,7 +1,7 @@
-"""Read and write the file of a user's own measurements, named by `measurements:` of a shoal.yaml.
+"""Read and write the file of a user's own measurements, named by `measurements:` in `shoal.yaml`.
 
-Form: JSON, a list of results of `shoal profile import` and `measure`. Written through a temporary
-file.
+Form: JSON, a list of results of `shoal profile import` and `shoal profile measure`. The file is
+replaced atomically, through a temporary file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
 
 
 def add_measurement(path: Path, found: Measurement) -> None:
-    """Write `found` into `path`, in place of one of the same model, GPU and width."""
+    """Write `found` into `path`. It replaces the measurement of the same model, GPU and width, if
+    there is one."""
     known = read_measurements(path) if path.exists() else ()
     profile = with_measurements(default_profile(), [*known, found])
     text = json.dumps([asdict(one) for one in profile.measurements], indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Refuse a declared model that fits no declared GPU, with its line in the file.
+"""Refuse a declared model that fits on no declared GPU; the error names its line in the file.
 
 `autoscaler.planning.memory_fit` computes the fit.
 """
@@ -14,7 +14,7 @@ from streams.files.yaml_tree import ConfigError, read
 
 
 def refuse_misfits(config: Config) -> None:
-    """ConfigError for the first model of `config` that fits no slice of its pools."""
+    """ConfigError for the first model of `config` that fits on no node slice of its pools."""
     for misfit in misfits(config.cluster):
         root, _ = read(Path(config.path))
         models = root.section("models", required=True)

@@ -1,5 +1,5 @@
-"""Check which modes one file may combine: lowest cost, highest throughput for a budget, answer
-quality, component graphs."""
+"""Check that the modes in one file can be combined: lowest cost, highest throughput for a budget,
+answer quality, component graphs."""
 
 from __future__ import annotations
 

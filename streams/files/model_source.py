@@ -1,6 +1,6 @@
 """Read the architecture of a model's `source`: a catalogue name or a config.json.
 
-`performance.architecture` interprets the keys.
+`performance.architecture` interprets the keys of a config.json.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def is_file(source: str) -> bool:
 
 
 def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Models whose name is not in the catalogue: model, name, and the catalogue entry used
-    instead."""
+    """Models whose name is not in the catalogue, as (model, name, catalogue entry used instead)."""
     for service in cluster.services:
         name = service.architecture.name
         if service.graph is None and not is_file(name):
@@ -40,13 +39,13 @@ def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
 
 
 def uncertain_facts(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Those of `facts_taken` whose name is not a published variant of that entry: usually a
-    fine-tune, but possibly a misspelt name."""
+    """Items of `facts_taken` whose name is not a published variant of the catalogue entry: usually
+    a fine-tune, but possibly a misspelt name."""
     return (one for one in facts_taken(cluster) if not is_published(*one[1:]))
 
 
 def facts_words(name: str, entry: str) -> str:
-    """One of `uncertain_facts` as a sentence."""
+    """An item of `uncertain_facts` as a sentence."""
     return f"{name} is not in the catalogue; planned with the facts of {entry}"
 
 
@@ -54,8 +53,8 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
     """The architecture of `source`; a relative path is relative to `folder`. InvalidValue names the
     reason if there is none.
 
-    A folder means the config.json in it, or Mistral's params.json. An hf_quant_config.json in the
-    same folder applies too.
+    If `source` is a folder, its config.json is read, or Mistral's params.json. An
+    hf_quant_config.json in the same folder applies too.
     """
     if not is_file(source):
         return catalog.model(source, field)
@@ -70,7 +69,7 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         OSError,
         ValueError,
         RuntimeError,
-    ) as error:  # raised by pathlib: no such home, NUL, a loop
+    ) as error:  # pathlib: no home folder, NUL, a link loop
         why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
         allowed = f"a Hugging Face config.json that can be read ({why})"
         raise InvalidValue(field, source, allowed) from None
@@ -89,8 +88,8 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _text_of(path: Path) -> str:
-    """Text of a regular file of bounded size. A device or a pipe may never end, and records name
-    files too, which controllers read between two ticks."""
+    """Text of a regular file of bounded size. Devices and pipes are refused because reading them
+    may never end, and controllers read files that records name between two ticks."""
     if path.exists() and not path.is_file():
         raise ValueError("not a regular file")
     with path.open("rb") as file:

@@ -1,13 +1,13 @@
 """Read the demand and fleet files of `shoal plan`, strictly.
 
-YAML or JSON (a subset of YAML), one mapping each:
+YAML or JSON (a subset of YAML), one mapping per file:
 
-demand: model -> {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; without tokens the
-service's declared workload counts. A model that the file does not name is not planned.
+demand: model -> {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; without tokens, the
+declared workload of the service counts. Models that the file does not name are not planned.
 
-fleet: combo -> count, named as `shoal plan --json` and the `plans` topic name combos, for example
-    mini:a1@us-east/l40s/spot: 4
-    "chat:2p4@us-east/h100/owned+d4@us-east/h100/owned": 1
+fleet: combo -> count, with the combo names of `shoal plan --json` and the `plans` topic:
+   mini:a1@us-east/l40s/spot: 4
+   "chat:2p4@us-east/h100/owned+d4@us-east/h100/owned": 1
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
 
 
 def _check_both(root: Section, combo_id: str, cluster: Cluster, left: dict[str, int]) -> None:
-    """Refuse a fleet above the common limit of both markets of a pool. left: GPUs."""
+    """Refuse a fleet that exceeds a node limit shared by both markets of a pool. left: free GPUs by
+    pool."""
     for (region, name), pools in cluster.pools_by_shared_limit().items():
         nodes = sum(p.max_nodes - left[p.id] // p.per_node for p in pools)
         most = pools[0].max_of_both

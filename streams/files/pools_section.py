@@ -17,8 +17,8 @@ from streams.files.yaml_tree import ConfigError, Section
 def read_pools(
     section: Section | None,
 ) -> tuple[tuple[Pool, ...], dict[str, str], dict[str, str]]:
-    """The pools, the provisioning hook of each, and the instance type of each; the latter two by
-    pool, for pools that declare one."""
+    """Returns three values: the pools; the provisioning hook by pool; and the instance type by
+    pool. The last two hold only pools that declare one."""
     assert section is not None  # noqa: S101  required by the caller
     pools: list[Pool] = []
     provision: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
             pool.path,
             "price or spot_price (USD per node and hour) is missing",
         )
-    # All keys of a pool, so that the error for a misspelt key suggests any of them.
+    # Take all keys of a pool, so that the error for a misspelt key can suggest each of them.
     pool.take("nodes", units.count(1, 100_000), 1)
     pool.take("price", price, 0.0)
     pool.take("spot_price", price, 0.0)
@@ -102,7 +102,7 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
 
 
 def _network(pool: Section) -> tuple[float, float]:
-    """Bandwidth between the GPUs of a node and between nodes, in 1e9 bytes/s; 0 = not declared."""
+    """Bandwidth in 1e9 bytes/s between the GPUs of a node, and between nodes; 0 = not declared."""
     section = pool.section("network")
     if section is None:
         return 0.0, 0.0

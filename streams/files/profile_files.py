@@ -1,6 +1,6 @@
-"""Read and write profile files; errors are one line.
+"""Read and write profile files; each error is one line.
 
-`autoscaler.performance.profile_codec` defines their form.
+`autoscaler.performance.profile_codec` defines the form of the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read `prometheus`: the user's own servers and the access to them."""
+"""Read `prometheus`: the user's own servers, with tokens and certificates for access."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from streams.files.yaml_tree import Section
 
 @dataclass(frozen=True, slots=True)
 class PrometheusServer:
-    """token_file: holds a bearer token; read for every query, so it may rotate. ca_file: PEM of the
-    authority of its certificate; "" = those of the system."""
+    """token_file: file with a bearer token, read for every query, so the token may rotate. ca_file:
+    PEM file of the certificate authority, "" = the system's authorities."""
 
     url: str
     token_file: str = ""
@@ -50,7 +50,7 @@ def url(value: object) -> str:
     try:
         parts = urlsplit(said)
         ok = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # invalid port or missing bracket
+    except ValueError:  # the port is invalid or a bracket is missing
         ok = False
     if not ok:
         raise InvalidValue("", without_login(said), "http(s)://HOST[:PORT]")

@@ -1,18 +1,18 @@
-"""A service that stands for several models, as a shoal.yaml declares it, with its scores.
+"""Read a service that routes over several models by request score, as declared in `shoal.yaml`.
 
-    auto:
-      models: [mini, chat]                 # easiest requests first
-      quality: {file: scores.csv, at_least: 90}
-      req_per_s: 20
-      score:                               # where a request's score comes from
-        header: X-Difficulty
-        rules: [{code: true, score: 0.8}, {longer_than: 2000, score: 0.7}]
-        http: {url: "http://127.0.0.1:9000/score", timeout: 200ms}
-      unscored: chat
-      fallback: true
+   auto:
+     models: [mini, chat]                 # easiest requests first
+     quality: {file: scores.csv, at_least: 90}
+     req_per_s: 20
+     score:                               # sources of a request's score
+       header: X-Difficulty
+       rules: [{code: true, score: 0.8}, {longer_than: 2000, score: 0.7}]
+       http: {url: "http://127.0.0.1:9000/score", timeout: 200ms}
+     unscored: chat
+     fallback: true
 
-scores.csv has the columns `score` (of the router, rising with difficulty) and one per model: the
-quality of its answer to that request. Sampled requests, one a row.
+Each row of scores.csv is a sampled request. The column `score` holds the router's score, which
+rises with difficulty. Each model has a column with the quality of its answer to the request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from topics.checks import InvalidRecord
 from topics.scoring import MOST_EDGES, PromptRule, ScoreSource
 
 HEADER = "X-Shoal-Score"
-"""The client's header with the score, where the file names none."""
+"""Default name of the client's header that holds the score."""
 
 _RULE_KEYS = ("score", "longer_than", "code", "languages")
 
@@ -46,9 +46,9 @@ def stands_for_models(section: Section) -> bool:
 def read_routes(
     models: Section, services: tuple[Service, ...]
 ) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...], dict[str, Path]]:
-    """The services of `models` that route over several others; `services` as their members, which
-    have no floor and no share of a replayed trace unless they declare one; and the score file of
-    each routed service."""
+    """Returns three values: the services of `models` that route over several other models;
+    `services`, in which their members have no floor and no share of a replayed trace unless
+    declared; and the score file of each routed service, by its name."""
     routes: list[QualityRoute] = []
     files: dict[str, Path] = {}
     for name, section in models.children():
@@ -72,8 +72,8 @@ def read_routes(
 
 
 def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[QualityRoute, Path]:
-    """The route that `section` declares, and its score file. declared: allowed member models.
-    ConfigError or UserError."""
+    """The route that `section` declares, and its score file. declared: models that may be members.
+    Raises ConfigError and UserError."""
     models = section.take("models", lambda value: units.texts(value, "[small, large]"))
     if len(models) < 2 or len(set(models)) < len(models):
         raise section.error("models", "two or more different models are needed")
@@ -119,7 +119,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
 
 
 def sampled_scores(file: Path) -> tuple[float, ...]:
-    """Column `score` of such a file, for the replay of requests."""
+    """Column `score` of the score file `file`, for the replay of requests."""
     return tuple(_number(file, line, row, "score") for line, row in numbered_rows(file))
 
 
@@ -147,7 +147,7 @@ def _source(section: Section | None) -> ScoreSource:
 
 
 def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None:
-    """ConfigError at `key` if it cannot provide a score."""
+    """Raise ConfigError at `key` if the header name or the URL cannot provide a score."""
     try:
         ScoreSource(header, (), url)
     except InvalidRecord as error:

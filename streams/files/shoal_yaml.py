@@ -43,10 +43,11 @@ _MODES = tuple(mode.value for mode in Mode)
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """An engine as the operator defines it. memory: effect of its arguments on a model's memory.
+    """An engine as the operator declares it. memory: effect of the engine's arguments on a model's
+    memory.
 
-    pipelines: which nodes one instance may span, see `Service`. sleep: instances sleep instead of
-    stopping if their node remains.
+    pipelines: which nodes one instance may span, see `Service`. sleep: an instance sleeps instead
+    of stopping if its node remains.
     """
 
     name: str
@@ -59,7 +60,7 @@ class EngineSpec:
 
     @property
     def quantization(self) -> str:
-        """Storage type of the weights after loading; "" for that of the checkpoint."""
+        """Storage type of the weights after loading; "" = the type in the checkpoint."""
         return self.memory.quantization
 
     @property
@@ -70,8 +71,8 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole `shoal.yaml`. kafka: bootstrap address, empty = the embedded broker. instances:
-    instance type of the pools that declare one."""
+    """A whole `shoal.yaml`. kafka: bootstrap address, "" = the embedded broker. instances: cloud
+    instance type by pool, for pools that declare one."""
 
     path: str
     cluster: Cluster
@@ -108,7 +109,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
 
 
 def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = True) -> Config:
-    """Read `path`. mode, cautious: defaults if the file sets no mode and no capacity. Raises
+    """Read `path`. mode, cautious: defaults if the file sets no mode or no capacity. Raises
     ConfigError and UserError."""
     root, raw = read(Path(path))
     found_mode = Mode(root.take("mode", units.word(*_MODES), mode.value))
@@ -163,7 +164,8 @@ def _said_where(
     key: str,
     problem: str,
 ) -> ConfigError:
-    """An error at the place that sets `key`: the model, the defaults, or neither."""
+    """An error at the place that sets `key`: the model, the defaults, or, if neither sets it, the
+    policy."""
     for section in (model, defaults):
         if section is not None and key in section:
             return section.error(key, problem)
@@ -331,7 +333,7 @@ def _windows(timezone: str, value: object) -> tuple[Weekly, ...]:
 
 
 def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int], ...]:
-    """Weekly window -> least number of combos."""
+    """Least number of combos by weekly window."""
     if section is None:
         return ()
     found = []

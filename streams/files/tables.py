@@ -1,7 +1,7 @@
 """Read rows of tables: CSV, JSON Lines, JSON or Parquet, plain or gzipped.
 
-A row is a mapping of column names in lower snake case (`column`) to values, with its position in
-the file for messages. The reader of each kind of file interprets the columns.
+A row maps column names in lower snake case (`column`) to values. Each row comes with its position
+in the file, for messages. The caller interprets the columns.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from streams.files.user_errors import UserError
 
 Row = Mapping[str, object]
 Numbered = tuple[str, Row]
-"""The place of a row ("path:line"), and the row."""
+"""The position of a row ("path:line"), and the row."""
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OTHER = re.compile(r"[^a-z0-9.]+")
 _DEEPEST = 6
 OUTER = "row_of_group"
-"""The column with the place of the row that held a group, for rows of groups."""
+"""Column of group rows: the position of the outer row that holds the group."""
 _PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """place: of the header, or of the first row. columns: of the header; empty without one, because
-    rows of JSON have their own. shown: the beginning of the table."""
+    """place: position of the header, or of the first row. columns: the columns of the header; empty
+    for JSON, because each row has its own keys. shown: the beginning of the table."""
 
     place: str
     columns: tuple[str, ...]
@@ -53,15 +53,15 @@ def column(name: str) -> str:
 
 
 def read_table(path: Path, expected: str, groups: Sequence[str] = ()) -> Table:
-    """The table in `path`. groups: keys whose lists are rows of their own. UserError: the file is
-    not a table; for an invalid line, when the line is reached."""
+    """The table in `path`. groups: keys whose value is a list of inner rows. UserError: the file is
+    not a table, or (when its row is read) a line is invalid."""
     if is_parquet(path):
         return of_rows(_parquet(path, groups), "")
     return table_of(path, read_text(path, expected), expected, groups)
 
 
 def table_of(path: Path | str, text: str, expected: str, groups: Sequence[str] = ()) -> Table:
-    """The table in `text`; path: its name in messages."""
+    """The table in `text`. path: name of the source in messages. groups: as in `read_table`."""
     first = text.lstrip().split("\n", 1)[0].strip()
     if not first:
         raise UserError(f"{path}: empty; expected {expected}")
@@ -121,7 +121,7 @@ def _csv_rows(
 
 
 def _cells(path: Path | str, reader: Any) -> Iterator[tuple[str, list[str]]]:
-    """The cells of every line that is not blank, with its place."""
+    """The cells of every line that is not blank, with the position of the line."""
     try:
         for cells in reader:
             cells = [cell.strip() for cell in cells]
@@ -135,7 +135,7 @@ def _cells(path: Path | str, reader: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def _json(path: Path | str, text: str, groups: Sequence[str]) -> Iterator[Numbered]:
-    """JSON Lines, or one document that spans lines."""
+    """Rows of JSON Lines, or of one document that spans several lines."""
     try:
         whole = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -159,7 +159,8 @@ def _json_lines(path: Path | str, text: str, groups: Sequence[str]) -> Iterator[
 
 
 def _document(path: Path | str, whole: Any, groups: Sequence[str]) -> Iterator[Numbered]:
-    """A list of rows, an object with one, or an object of columns (lists of equal length)."""
+    """Rows of a whole document: a list of rows, an object that holds such a list, or an object of
+    columns (lists of equal length)."""
     if isinstance(whole, dict):
         lists = {key: value for key, value in whole.items() if isinstance(value, list)}
         plain = {k: v for k, v in lists.items() if v and not isinstance(v[0], (dict, list))}
@@ -184,7 +185,7 @@ def _of_object(place: str, value: Any, groups: Sequence[str]) -> Iterator[Number
 def _flat(
     place: str, value: Mapping[str, Any], outer: Row, groups: Sequence[str], depth: int
 ) -> Iterator[Numbered]:
-    """Rows of `value`: itself, or those of the groups inside it."""
+    """Rows of `value`: `value` itself, or the rows of the groups inside it."""
     row = dict(outer)
     _take(row, value, "", depth)
     inside = next((key for key in groups if isinstance(value.get(key), list)), None)
@@ -199,7 +200,7 @@ def _flat(
 
 
 def _take(row: dict[str, object], value: Mapping[str, Any], prefix: str, depth: int) -> None:
-    """Add the keys of `value` to `row`, those of inner objects by their path."""
+    """Add the keys of `value` to `row`; keys of inner objects are joined with dots."""
     for key, inner in value.items():
         name = f"{prefix}{key}"
         if isinstance(inner, dict):
@@ -217,7 +218,7 @@ def is_parquet(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(4) == _PARQUET
     except OSError:
-        return False  # the reader of text says why
+        return False  # `read_text` reports the reason
 
 
 def _parquet(path: Path, groups: Sequence[str]) -> Iterator[Numbered]:

@@ -1,8 +1,8 @@
 """Parse times of a trace: dates and numbers, and the unit of the numbers.
 
-The unit comes from the column name (`timestamp_ms`), the format, the user, or the values: a number
-that means a time in the years 2000 to 2100 in s, ms, us or ns is a date. If the values are
-plausible as seconds and as milliseconds, the user must choose.
+The unit comes from the column name (`timestamp_ms`), the format, the user, or the values. A number
+is a date if it is a time in the years 2000 to 2100 in s, ms, us or ns. If both seconds and
+milliseconds are plausible, the user must choose.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENDINGS = {
     "milliseconds": "ms", "us": "us", "usec": "us", "micros": "us", "microseconds": "us",
     "ns": "ns", "nsec": "ns", "nanos": "ns", "nanoseconds": "ns",
 }  # fmt: skip
-_EPOCH_MS = 946_684_800_000.0, 4_102_444_800_000.0  # of 2000 and of 2100
+_EPOCH_MS = 946_684_800_000.0, 4_102_444_800_000.0  # start of 2000 and of 2100
 _LEAST_SPAN_S = 10.0
 _MOST_REQ_PER_S, _MOST_GAP_S = 1000.0, 60.0
 _ENOUGH = 100
@@ -33,7 +33,7 @@ class UnclearUnit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Conversion of a column's numbers to ms. dated: they count from 1970."""
+    """Conversion of a column's numbers to ms. dated: the numbers count from 1970."""
 
     unit: str
     dated: bool
@@ -51,7 +51,8 @@ def without_unit(name: str) -> str:
 
 
 def date_ms(value: object) -> float | None:
-    """ms since 1970 of a date, in UTC if it has no offset; None if it is not a date."""
+    """Milliseconds since 1970 of a date, in UTC if the date has no offset; None if `value` is not a
+    date."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip())
@@ -66,9 +67,9 @@ def date_ms(value: object) -> float | None:
 
 
 def clock_of(values: Sequence[float], unit: str, certain: bool) -> Clock:
-    """Conversion of plain numbers, given in file order. unit: of the format, "" if it has none.
-    certain: the unit comes from the user or the column name. UnclearUnit: the values do not
-    determine it."""
+    """Conversion of plain numbers, given in file order. unit: unit that the format, the user or the
+    column name gives, "" if none. certain: the unit comes from the user or the column name.
+    UnclearUnit: the values do not determine the unit."""
     low, high = min(values), max(values)
     if unit and certain:
         return Clock(unit, low * MS_OF[unit] >= _EPOCH_MS[0])
@@ -84,19 +85,19 @@ def clock_of(values: Sequence[float], unit: str, certain: bool) -> Clock:
     if len(fitting) == 1:
         return Clock(fitting[0], dated=False)
     if high - low < 1000.0 * _LEAST_SPAN_S:
-        return Clock("s", dated=False)  # as milliseconds all would come within seconds
+        return Clock("s", dated=False)  # in ms, the whole trace would be too short
     raise UnclearUnit
 
 
 def _plausible(span: float, count: int, unit: str) -> bool:
-    """Whether this request rate is plausible for a service."""
+    """Whether `count` requests over `span` (in `unit`) is a plausible rate for a service."""
     span_s = span * MS_OF[unit] / 1e3
     gap_s = span_s / max(1, count - 1)
     return span_s >= _LEAST_SPAN_S and 1.0 / _MOST_REQ_PER_S <= gap_s <= _MOST_GAP_S
 
 
 def finite_number(value: object) -> float | None:
-    """A finite number, or the text of one; None otherwise."""
+    """`value` as a finite number, also if it is the text of a number; None otherwise."""
     if isinstance(value, str):
         if not value.isascii() or len(value) > 40 or "_" in value:
             return None

@@ -25,7 +25,7 @@ def duration_s(value: object) -> float:
 
 
 def duration_between(low: str, high: str) -> Callable[[object], float]:
-    """Parser of durations from `low` to `high`, given as text."""
+    """Parser of durations from `low` to `high`, which are given as text ("10s")."""
 
     def parse(value: object) -> float:
         seconds = _seconds(value)
@@ -64,7 +64,7 @@ def bandwidth_gb_s(value: object) -> float:
 
 
 def share(value: object) -> float:
-    """A fraction from 0 to 1: 0.8, or "80%". 95 is refused, 95% is not."""
+    """A fraction from 0 to 1, written 0.8 or "80%". 95 is refused; "95%" is accepted."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
             return finite("", float(value.strip()[:-1]) / 100.0, 0.0, 1.0)
@@ -78,7 +78,7 @@ def share(value: object) -> float:
 
 
 def percentile(value: object) -> float:
-    """A percentile as 95, "95%" or 0.95, from 50 to 100."""
+    """A percentile from 50 to 100, written 95, "95%" or 0.95."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 1.0 < value <= 100.0:
         value = value / 100.0
     found = share(value)
@@ -113,21 +113,21 @@ def text(value: object) -> str:
 
 
 def flag(value: object) -> bool:
-    """true or false."""
+    """Parse true or false."""
     if not isinstance(value, bool):
         raise InvalidValue("", value, "true or false")
     return value
 
 
 def texts(value: object, example: str = "[us-east]") -> tuple[str, ...]:
-    """A list of texts, such as `example`."""
+    """A list of texts; the error shows `example`."""
     if not isinstance(value, list):
         raise InvalidValue("", value, f"a list such as {example}")
     return tuple(text(entry) for entry in value)
 
 
 def word(*allowed: str) -> Callable[[object], str]:
-    """Parser of a closed set of words; the error for a misspelt word suggests the nearest."""
+    """Parser of a closed set of words; the error for a misspelt word suggests the nearest word."""
 
     def parse(value: object) -> str:
         if value not in allowed:

@@ -1,4 +1,4 @@
-"""Read `unmanaged` of a model: the hardware of one server that Shoal did not start."""
+"""Read `unmanaged` of a model: the hardware of a server that Shoal did not start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streams.files.yaml_tree import Section
 
 
 def read_unmanaged(section: Section | None, model: str, pools: Iterable[Pool]) -> str:
-    """Combo name of one such server, "" if none is declared."""
+    """Combo name of a server that Shoal did not start, "" if none is declared."""
     if section is None:
         return ""
     known = {pool.id: pool for pool in pools}

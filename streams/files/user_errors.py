@@ -7,13 +7,13 @@ import re
 from topics.printable import printable
 
 _LOGIN = re.compile(r"(?<=://)(?:[^/?#\s]*@|[^/?#:\[\s]*:(?!\d*(?:[/?#\s]|$))\S*@)")
-"""A password may hold characters that end a host: what is no port behind a colon is one, up to the
-last @."""
+"""Login in a URL. A password may hold characters that end a host, so text after a colon that is no
+port counts as a password, up to the last @."""
 
 
 class UserError(Exception):
-    """Invalid input. Its text is one line that names the place, the value and the allowed values.
-    Unprintable characters are replaced, because file names and values may be untrusted."""
+    """Invalid input. The message is one line that names the position, the value and the allowed
+    values. Unprintable characters are replaced, because file names and values may be untrusted."""
 
     def __init__(self, message: str = "", *more: object) -> None:
         super().__init__(printable(str(message)), *more)
@@ -25,6 +25,6 @@ def without_login(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an error's text, for libraries whose messages have several."""
+    """First line of an error's text, because some libraries raise messages of several lines."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

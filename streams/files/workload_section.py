@@ -1,6 +1,6 @@
 """Read the `workload` section of a model: rate, lengths and optional request types.
 
-Types are read and written here, so that the output of `shoal workload types` can be pasted.
+`types_as_yaml` writes the types, so that users can paste the output of `shoal workload types`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from streams.files.yaml_tree import Section
 _TOKENS = units.number(1.0, 1e7)
 _DEFAULT = Lengths.expected(1024.0, 256.0)
 _ROUNDING = 0.005
-"""How far shares as people write them may be from a sum of 1."""
+"""Largest difference from 1 that the sum of the written shares may have."""
 
 Workload = tuple[Lengths, float, tuple[WorkloadType, ...]]
 
 
 def read_workload(section: Section | None) -> Workload:
-    """(lengths of all requests, requests/s, types). Without `input` and `output` the lengths are
-    the means over the types. ConfigError names file, line and key."""
+    """Returns the lengths of all requests, requests/s, and types. Without `input` and `output`, the
+    lengths are the means over the types. ConfigError names file, line and key."""
     if section is None:
         return _DEFAULT, 0.0, ()
     types = _types(section.section("types"))
     req_per_s = section.take("req_per_s", units.number(0.0, 1e6), 0.0)
     if types and "input" not in section and "output" not in section:
         lengths = mean_lengths(types)
-        section.take("input", _TOKENS, 1.0)  # known keys, should another be misspelt
+        section.take("input", _TOKENS, 1.0)  # so errors for other keys can suggest it
         section.take("output", _TOKENS, 1.0)
     else:
         lengths = Lengths.expected(section.take("input", _TOKENS), section.take("output", _TOKENS))
@@ -39,7 +39,7 @@ def read_workload(section: Section | None) -> Workload:
 
 def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
     """ConfigError if the mean request of the workload of `model`, or of one of its types, is longer
-    than max_len: no instance would accept it."""
+    than `max_len`, because no instance would accept such a request."""
     lengths, _, types = workload
     section = model.section("workload")
     if section is None:
@@ -61,7 +61,7 @@ def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
 
 
 def longer_than(lengths: Lengths, max_len: int) -> str:
-    """The problem if `lengths` exceed the model's max_len; "" otherwise."""
+    """Text of the problem if `lengths` exceed the model's `max_len`; "" otherwise."""
     total = lengths.input_tokens + lengths.output_tokens
     if total <= max_len:
         return ""

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _MISSING = object()
 _MOST = 60
 _MOST_OF_TEXT = 500
-"""Characters of a value that a message tells back."""
+"""Maximum number of characters of a value that a message shows."""
 
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0b[01][01_]*)\Z")
@@ -34,7 +34,7 @@ _FLOAT = re.compile(
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
     """Resolvers of plain scalars, with numbers as in JSON. YAML 1.1 reads 5e-5 as text, 010 as 8,
-    and 1:30 as 90; here these are a number, a text and a text."""
+    and 1:30 as 90. These resolvers read 5e-5 as a number, and 010 and 1:30 as text."""
     known = yaml.SafeLoader.yaml_implicit_resolvers
     numbers = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
     return {
@@ -61,7 +61,8 @@ class ConfigError(UserError):
 
 
 class Section:
-    """One mapping of the file. Take the known keys by name; `finish()` then refuses all others."""
+    """One mapping of the file. Callers take the known keys by name; `finish()` then refuses all
+    other keys."""
 
     def __init__(self, file: str, path: str, node: yaml.MappingNode) -> None:
         self.file = file
@@ -116,14 +117,14 @@ class Section:
             value = _Loader.construct_object(_loader(), node, deep=True)
         except yaml.YAMLError as error:
             raise self.error(key, first_line(error)) from None
-        except (ValueError, LookupError, AttributeError, TypeError):  # of `!!bool maybe`
+        except (ValueError, LookupError, AttributeError, TypeError):  # such as `!!bool maybe`
             raise self.error(key, _unreadable(node)) from None
         try:
             return parse(value)
         except InvalidValue as error:
             shown = _shown(error.value)
             raise self.error(key, f"{shown} is not allowed; allowed: {error.allowed}") from error
-        except (ValueError, OverflowError):  # whole numbers too large for a float, or to be shown
+        except (ValueError, OverflowError):  # a whole number is too large to convert
             raise self.error(key, _unreadable(node)) from None
 
     def section(self, key: str, required: bool = False) -> Section | None:
@@ -140,7 +141,7 @@ class Section:
         return Section(self.file, self._key(key), node)
 
     def children(self) -> Iterator[tuple[str, Section]]:
-        """Every entry as a section of its own (for mappings by name: regions, models)."""
+        """Every entry as a section, for mappings by name such as regions and models."""
         for name in self._values:
             child = self.section(name, required=True)
             assert child is not None  # noqa: S101  required=True raised otherwise
@@ -171,14 +172,14 @@ class Section:
 
 
 def _shown(value: object) -> str:
-    """`value` for display; only the beginning of a number or a long text."""
+    """`value` as text for messages; a long value is cut."""
     text = repr(value)
     most = _MOST_OF_TEXT if isinstance(value, str) else _MOST
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _unreadable(node: yaml.Node) -> str:
-    """Error text for a value that does not match the type of its tag."""
+    """Error text for a value that does not match its YAML tag."""
     if not isinstance(node, yaml.ScalarNode):
         return "an entry cannot be read as what it is tagged or looks like"
     text = node.value if len(node.value) <= _MOST else f"{node.value[: _MOST - 3]}..."
@@ -190,9 +191,9 @@ def _loader() -> _Loader:
 
 
 def read(path: Path, expected: str = "regions and models") -> tuple[Section, bytes]:
-    """Root section of a YAML file, and the bytes it was read from.
+    """Root section of a YAML file, and the bytes of the file.
 
-    expected: the expected content, for the message if the file has none.
+    expected: the expected content, named in the message if the file is empty.
     """
     try:
         raw = path.read_bytes()
@@ -207,7 +208,7 @@ def read(path: Path, expected: str = "regions and models") -> tuple[Section, byt
 
 
 def read_text(raw: bytes, name: str, expected: str) -> Section:
-    """Root section of YAML text. name: of its source, for messages."""
+    """Root section of YAML text. name: name of its source in messages."""
     try:
         node = yaml.compose(raw.decode("utf-8"), Loader=_Loader)
     except UnicodeDecodeError:
