@@ -1,7 +1,7 @@
 """Check that a broker is reachable: parse its address, read its metadata, explain a failure.
 
-A check before the first Kafka client starts, because a client logs several lines for a refused
-connection and hides the reason.
+The check runs before the first Kafka client starts, because a Kafka client logs several lines for a
+refused connection and hides the reason.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class BrokerUnreachable(ConnectionError):
 
 
 def parse_address(text: str) -> str:
-    """The bootstrap servers in "kafka://HOST:PORT" (the scheme and further ",HOST:PORT" optional).
+    """The bootstrap servers in "kafka://HOST:PORT" (the scheme and further ",HOST:PORT" are
+    optional).
 
-    InvalidValue: no host, no port, a port outside 1..65535, another scheme, or a user and password,
-    which are not repeated.
+    InvalidValue: no host, no port, a port outside 1..65535, another scheme, or a user and password.
+    The message does not show the user and password.
     """
     servers = text.removeprefix("kafka://")
     for server in servers.split(","):

@@ -1,4 +1,4 @@
-"""Embedded broker as a child process, for processes without a Kafka.
+"""Embedded broker as a child process, for use without a Kafka cluster.
 
 The child ends with its parent, even if the parent crashes.
 """
@@ -38,7 +38,7 @@ async def own_broker(prefix: str) -> AsyncIterator[str]:
         yield str(json.loads(said)["bootstrap"])
     finally:
         os.close(theirs)
-        os.close(ours)  # the child sees end of file and ends
+        os.close(ours)  # the child reads end of file and ends
         if process is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):

@@ -1,7 +1,8 @@
 """Lag of a consumer behind the ends of its topics: in records, and in time.
 
-A moment counts as read once the consumer's position has passed the end that each partition had
-then. This uses only the consumer's own clock, because producers and brokers may have wrong ones.
+Everything up to a moment counts as read once the consumer's position has passed the end that each
+partition had at that moment. This uses only the consumer's own clock, because clocks of producers
+and brokers may be wrong.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from aiokafka import AIOKafkaConsumer
 from topics.topic_table import short_name
 
 _EVERY_S = 0.25
-_MOST_ENDS = 1000  # per partition, about four minutes; then every second one is dropped
+_MOST_ENDS = 1000  # per partition, about four minutes; above this, half are dropped
 BEHIND_S, CAUGHT_UP_S = 3.0, 2.0
-"""Real seconds: a reader counts as behind from the first of them until it is below the second."""
+"""Real seconds: a reader counts as behind from a lag above the first value until its lag is at or
+below the second value."""
 
 
 class ConsumerLag:
-    """records: unread records in the broker by short topic name, as of the last `update` that was
-    due. now_s, wall_s: clocks, replaced in tests; aiokafka dates answers of the broker by the
-    second one."""
+    """records: unread records in the broker by short topic name, as of the last update. now_s,
+    wall_s: clocks, replaced in tests; aiokafka stamps answers of the broker with the wall clock."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class ConsumerLag:
         self.records: Mapping[str, int] = {}
 
     async def update(self, consumer: AIOKafkaConsumer) -> None:
-        """Call after each read; updates four times a second. Sends no request: the ends arrived
-        with the last fetch."""
+        """Call after each read; the lag is updated at most four times a second. Sends no request,
+        because the ends arrived with the last fetch."""
         now_s = self._now_s()
         if now_s < self._due_s:
             return
@@ -55,7 +56,7 @@ class ConsumerLag:
             end = consumer.highwater(part)
             if end is None:
                 continue
-            # The position also passes transaction markers, which a record count would miss.
+            # The position includes transaction markers, which a count of records would miss.
             position = await consumer.position(part)
             found[short_name(part.topic, self._prefix)] += max(0, end - position)
             told_ms = consumer.last_poll_timestamp(part)
@@ -72,7 +73,7 @@ class ConsumerLag:
 
     def late_s(self) -> dict[str, float]:
         """Real seconds since the last moment up to which everything was read, by topic with a lag.
-        It grows while the broker does not answer."""
+        The values grow while the broker does not answer."""
         now_s = self._now_s()
         ages: dict[str, float] = {}
         for part, until_s in self._read_until_s.items():

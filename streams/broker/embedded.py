@@ -1,8 +1,8 @@
 """Embedded broker: librdkafka's mock cluster, which speaks the Kafka protocol on loopback.
 
 Binds the library in the wheel of confluent-kafka through ctypes. Limits: no CreateTopics, no
-compaction, about 5 MB or 100,000 batches per partition, no durability, and its transactions do not
-fence. It is for one machine and for fast tests.
+compaction, about 5 MB or 100,000 batches per partition, no durability, and no fencing in
+transactions. It is for one machine and for fast tests.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _bind(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @contextlib.contextmanager
 def embedded_broker(partitions: Mapping[str, int]) -> Iterator[str]:
-    """A running broker with these topics (name on the wire -> partitions); yields "host:port".
+    """Context of a running broker with these topics (partition count by name on the wire); yields
+    "host:port".
 
     EmbeddedBrokerFailed if the library is missing or reports an error. All data is lost at the end.
     """

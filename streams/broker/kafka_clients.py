@@ -24,9 +24,9 @@ def security() -> KafkaSecurity:
 
 
 class FilesUnreadable(OSError):
-    """A certificate, key or password cannot be read now. This may be temporary while files are
-    renewed (one is missing, or a certificate and its key do not match yet), so the caller retries.
-    """
+    """A certificate, key or password cannot be read now. The caller retries, because the failure
+    may be temporary while files are renewed (a file is missing, or a certificate and its key do not
+    match yet)."""
 
 
 def options(settings: KafkaSecurity) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def options(settings: KafkaSecurity) -> dict[str, Any]:
 
 
 def consumer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaConsumer:
-    """Consumer that commits nothing and begins at the earliest record unless configured
+    """A consumer that commits nothing and begins at the earliest record unless configured
     otherwise."""
     defaults = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
     shared = options(security())

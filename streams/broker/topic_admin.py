@@ -1,8 +1,8 @@
 """Ensure that topics exist before any worker starts: create them on a real Kafka, check them on the
-embedded one.
+embedded broker.
 
 `topic_settings` handles settings of existing topics. Creation is idempotent, so several processes
-may do it at once.
+may create topics at the same time.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class EnsuredTopics:
-    """Result of `ensure_topics`. created, changed: names on the wire of new topics, and of those
-    with updated settings. partitions: partition count of each topic, by short name."""
+    """Result of `ensure_topics`. created: names on the wire of new topics. changed: names on the
+    wire of topics with updated settings. partitions: partition count of each topic, by short name.
+    """
 
     embedded: bool
     created: tuple[str, ...]
@@ -53,7 +54,7 @@ async def ensure_topics(
     await greet(bootstrap, _TIMEOUT_S)
     try:
         admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(_TIMEOUT_S * 1e3))
-    except FilesUnreadable as error:  # became unreadable just now
+    except FilesUnreadable as error:  # unreadable since `greet` read them
         raise BrokerUnreachable(bootstrap, str(error)) from None
     try:
         try:
@@ -81,8 +82,8 @@ async def ensure_topics(
 async def ensure_patiently(
     admin: Any, cluster: dict[str, Any], prefix: str, table: Sequence[Topic]
 ) -> EnsuredTopics:
-    """As `_ensure`, with retries while the cluster reports a temporary error (an election, a closed
-    connection). The caller bounds the time."""
+    """Ensure that the topics exist, with retries while the cluster reports a temporary error (an
+    election, a closed connection). The caller limits the time."""
     trying = AsyncRetrying(retry=retry_if_exception(_passes), wait=wait_fixed(_PAUSE_S))
     return await trying(_ensure, admin, cluster, prefix, table)
 
@@ -135,8 +136,9 @@ async def _create(
 
 
 async def _partitions(admin: Any, wanted: Mapping[str, Topic]) -> dict[str, int] | None:
-    """How many partitions each topic has, by short name; None while one of them has no leader."""
-    # Listing is answered by the broker at once; describing unknown names would auto-create them.
+    """Partition count of each topic, by short name; None while a topic is missing or a partition
+    has no leader."""
+    # List first, because a request to describe unknown topics could create them.
     if not set(wanted) <= set(await admin.list_topics()):
         return None
     described = await admin.describe_topics(list(wanted))

@@ -1,7 +1,7 @@
-"""Settings of existing topics: update them if no record is lost by that, refuse them otherwise.
+"""Update settings of existing topics if no record is lost by the update; refuse other differences.
 
-Partition counts stay as they are: a change would move keys, and readers take the count from the
-cluster.
+Partition counts stay unchanged: a change would move keys to other partitions, and readers take the
+count from the cluster.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _FOR_EVER = -1
 
 
 class TopicsUnusable(RuntimeError):
-    """A topic is missing and cannot be created, or it has settings that lose records."""
+    """A topic is missing and cannot be created, or its settings would lose records."""
 
 
 async def update_settings(admin: Any, existing: Mapping[str, Topic]) -> tuple[str, ...]:
     """Give existing topics the settings of the table; returns the names of changed topics.
 
-    existing: by name on the wire. Another clean-up policy is refused (TopicsUnusable), because such
-    a topic belongs to another application. A longer retention is an operator's choice and stays, as
-    do settings that the table does not name.
+    existing: topics by name on the wire. A topic with another clean-up policy is refused
+    (TopicsUnusable), because it belongs to another application. A longer retention stays, because
+    an operator chose it, as do settings that the table does not name.
     """
     if not existing:
         return ()
@@ -40,7 +40,7 @@ async def update_settings(admin: Any, existing: Mapping[str, Topic]) -> tuple[st
             _refuse_another_policy(name, found, wanted)
             change = {k: v for k, v in wanted.items() if _differs(k, found.get(k), v)}
             if change:
-                # Kafka replaces all settings of the topic with the sent ones.
+                # Kafka replaces all settings of the topic with the settings in the request.
                 own = {entry[0]: entry[1] for entry in entries if entry[3] == _SET_ON_TOPIC}
                 kind = ConfigResourceType.TOPIC
                 changes.append(ConfigResource(kind, name, {**own, **change}))

@@ -96,8 +96,8 @@ class Options:
 
 
 OnStanding = Callable[[int, str], None]
-"""(own leader token, 0 for a standby; the leader's name): called once its standing is known, and
-each time it comes to lead, after the first tick."""
+"""(own leader token, 0 for a standby; the leader's name): called once the controller is known to
+be a standby, and after the first tick of each of its terms."""
 
 
 async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:

@@ -42,7 +42,7 @@ _KEPT_ASIDE = 8
 _SAME_MS = 1_000
 
 _ALERT_IS_NEWS_S = 60.0
-"""Real seconds: what an older alert was about, the first plan sees."""
+"""Real seconds. Older alerts are ignored: the first full plan already covers them."""
 
 
 class RecordRefused(Exception):

@@ -66,8 +66,8 @@ _SOON_S = 0.02
 _AT_ONCE = 5000
 
 OnRecord = Callable[[str, Any, int, int], None]
-"""(short topic name, record, offset, append time in ms of the broker's clock). Refused: no value of
-the core can be made of the record, which is poison then; any other exception ends `follow`."""
+"""(short topic name, record, offset, append time in ms of the broker's clock). It raises
+RecordRefused for a record with invalid values; any other exception ends `follow`."""
 
 
 class ControlTopics:

@@ -26,13 +26,15 @@ RENEW_S = 1.0
 LEASE_S = 4.0
 TAKEOVER_S = 5.0
 WATCH_S = 1.6
-"""A controller that has just started watches for longer than the time between two renewals."""
+"""Minimum time that a newly started controller watches; longer than a renewal interval."""
 
 ABOVE_S = 10.0
-"""Between claims of a leader above what executors follow: one that lies ends no more terms."""
+"""Minimum time between a leader's new claims above the tokens that executors follow. It limits the
+terms that an executor with a false token can end."""
 
 MOST_FOLLOWED = 10**9
-"""An executor that says more lies. One that says as much leaves room for claims above."""
+"""Highest plausible token that an executor follows; higher tokens are ignored. It leaves room for
+claims with higher tokens."""
 
 _CURRENT_S = 3.0
 _MOST_STEP_S = 0.5

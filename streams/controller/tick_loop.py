@@ -73,7 +73,7 @@ class TickResult:
 
 
 Watcher = Callable[[TickResult], None]
-"""Told of every tick after its effects are on their way; returns at once."""
+"""Called for every tick after its effects are passed to their ports; returns at once."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Port: starts and stops instances, and distributes requests over them.
 
-It receives desired states, not commands, so a duplicate is harmless. First implementation: publish
-the records for our executors to reconcile and our gateways to follow.
+It receives desired states, not commands, so a duplicate is harmless. The first implementation
+publishes records, which our executors and gateways apply.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ class Actuator(Protocol):
     """Applies desired state: the instances of a node, or the routes of a model."""
 
     def apply(self, desired: Assignment | Routes) -> None:
-        """Start to make `desired` the actual state of its node or of its model's routes; returns at
-        once."""
+        """Start to apply `desired` to its node or to the routes of its model; returns at once."""
 
 
 class Publisher(Protocol):
@@ -32,7 +31,7 @@ class PublishingActuator:
     """Publishes desired state for our executors and gateways.
 
     acting: whether changes are allowed now; while it is false, records are withheld. seal: dates
-    and signs them.
+    and signs the records.
     """
 
     def __init__(self, publisher: Publisher, acting: Callable[[], bool], seal: Seal) -> None:
@@ -41,6 +40,6 @@ class PublishingActuator:
         self._seal = seal
 
     def apply(self, desired: Assignment | Routes) -> None:
-        """Publish it."""
+        """Publish `desired`."""
         if self._acting():
             self._publisher.put(self._seal(desired))

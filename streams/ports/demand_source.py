@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from topics.telemetry_columns import TelemetryBatch
 
 Sink = Callable[[TelemetryBatch, NDArray[np.int64]], None]
-"""Records that came together, and the event time of the end of each one's span in domain ms: called
-on the event loop."""
+"""Takes a batch of records and, in domain ms, the event time at which the span of each record ends.
+Called on the event loop."""
 
 
 class DemandSource(Protocol):
-    """A place where requests are counted."""
+    """A source of request counts."""
 
     async def replay(self, sink: Sink) -> None:
-        """Pass the stored past of the windows to the sink; returns when it has caught up."""
+        """Pass the stored past of the windows to the sink; returns when all of it is passed on."""
 
     async def follow(self, sink: Sink) -> None:
         """Pass new records to the sink until cancelled; continues where `replay` ended."""
 
     async def live(self) -> None:
-        """Return once `follow` has passed on everything that existed when it began: from then on
+        """Return once `follow` has passed on all records that existed when it began. After that,
         silence is significant."""

@@ -1,7 +1,7 @@
-"""Read the demand merged by window workers: the `demand` topic, read as `telemetry` is.
+"""Read the demand merged by window workers: the `demand` topic, read like `telemetry`.
 
-Converts merged records to the input of windows: the total of all gateways per second, counted once
-even if read twice, and the latest record of each gateway.
+Merged records become input for the windows: the total of all gateways per second, counted once even
+if it is read twice, and the latest record of each gateway.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _SERVED = (1, *[0] * (len(COUNTS) - 1))
 _IDLE = (0,) * len(COUNTS)
 
 _Said = tuple[SourceName, tuple[int, ...], bytes, SentByKind, int]
-"""A record as in `TelemetryBatch`, and ms of the broker's clock."""
+"""Names, numbers, cells and kinds of a record as in `TelemetryBatch`, and the end of its span in ms
+of the broker's clock."""
 
 
 class DemandTopic(TelemetryTopic):
-    """A `TelemetryTopic` with topic `DEMAND`. Gateway records come without counts; the counts come
-    from "gateways" named `MERGED`-partition."""
+    """A `TelemetryTopic` for the topic `DEMAND`. Records of gateways come without counts; the
+    counts come from substitute gateways named `MERGED`-partition."""
 
     def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
         said: list[_Said] = []
@@ -66,15 +67,16 @@ class DemandTopic(TelemetryTopic):
 
 
 def _word(model: str, word: GatewayState) -> _Said:
-    # `hear` takes an arrival for a sign of service, and counts nothing.
+    # `hear` counts no requests; an arrival only shows that the gateway had requests.
     served = _SERVED if word.active else _IDLE
     said = (*served, 0, 0, 0, word.in_flight, word.route_generation, int(word.leaving))
     return (model, word.gateway, word.boot), said, b"", (), word.end_ms
 
 
 def _merged(record: Demand, second: DemandSecond) -> _Said:
-    """The sequence follows from when it was appended and how old it was then: a copy has it too.
-    Kinds count in the newest second."""
+    """Counts of `second` as a record of a substitute gateway. The sequence follows from the append
+    time and the start of the second, so a copy has the same sequence. Kinds count in the newest
+    second."""
     turns, turn = divmod(max(0, record.appended_s - second.start_ms // 1000 + 1), _SHARE)
     return (
         (record.model, f"{MERGED}-{record.partition}", f"merged-{turns}"),

@@ -25,7 +25,8 @@ Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
 
 class EngineViews:
     """asks: one query function per Prometheus; their answers are summed. models: all declared
-    models. deliver: receives the alert and the answer; called on the event loop."""
+    models. deliver: receives the alert and the engines' metrics by model; called on the event loop.
+    """
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class EngineViews:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, alert: Alert) -> None:
-        """Deliver `alert`, after the query if it is firing; returns at once."""
+        """Deliver `alert`; a firing alert is delivered after the query. Returns at once."""
         if alert.state != "firing" or not self._asks:
             self._deliver(alert, {})
             return

@@ -1,7 +1,7 @@
 """Find the end of a JSON value with compiled code that builds no objects.
 
-It accepts a subset of JSON (no spaces, no escapes, ASCII only, bounded number length and depth),
-and nothing that orjson would reject.
+The scan accepts a subset of JSON: no spaces, no escapes, ASCII only, bounded number length and
+depth. It accepts nothing that orjson would reject.
 
 Every function reads from `at` to `end` inclusive. `end` is the position of the outermost closing
 brace, which stops every scan. Compiled code checks no bounds, so each look-ahead relies on that
@@ -18,7 +18,7 @@ from autoscaler.performance.numba_decorators import compiled
 _QUOTE, _COMMA, _COLON, _BACKSLASH = b'",:\\'
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = b"{}[]"
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E = b"09+-.eE"
-_LONGEST = 100  # digits of a whole part: with an exponent of two digits, always finite
+_LONGEST = 100  # digits before the point: finite with any exponent of two digits
 _DEEPEST = 32
 
 _Text = NDArray[np.uint8]
@@ -26,7 +26,7 @@ _Text = NDArray[np.uint8]
 
 @compiled
 def after_text(data: _Text, at: int, end: int) -> int:
-    """Position after the plain ASCII text that begins at `at`; -1 if there is none."""
+    """Position after the plain ASCII text that begins at `at`; -1 if no such text begins there."""
     if data[at] != _QUOTE:
         return -1
     at += 1
@@ -60,7 +60,7 @@ def after_digits(data: _Text, at: int) -> int:
 
 @compiled
 def after_number(data: _Text, at: int) -> int:
-    """Position after the number that begins at `at`; -1 if there is none."""
+    """Position after the number that begins at `at`; -1 if no number begins there."""
     first = at + 1 if data[at] == _MINUS else at
     at = after_digits(data, first)
     digits = at - first
@@ -82,15 +82,17 @@ def after_number(data: _Text, at: int) -> int:
 
 @compiled
 def after_key(data: _Text, at: int, end: int) -> int:
-    """Position after the key that begins at `at` and its colon; -1 if there is none."""
+    """Position after the key that begins at `at` and its colon; -1 if there is no key with a
+    colon."""
     at = after_text(data, at, end)
     return at + 1 if at >= 0 and data[at] == _COLON else -1
 
 
 @compiled
 def after_value(data: _Text, at: int, end: int) -> int:
-    """Position after the value that begins at `at`; -1 if there is none or it is too deep."""
-    depth = objects = 0  # within what: a bit for each, 1 for an object, the lowest for the nearest
+    """Position after the value that begins at `at`; -1 if there is no value or it is nested too
+    deeply."""
+    depth = objects = 0  # a bit per open object (1) or list (0), innermost lowest
     while True:
         first = data[at]
         if first in (_OPEN, _OPEN_LIST):

@@ -1,10 +1,10 @@
 """Port: create and delete nodes with the operator's command.
 
-Compares the nodes with assignments to the existing nodes, and sends requests to the command: JSON
-on its standard input, JSON on its standard output, within a time limit (docs/provisioning.md). A
-node exists while instances are assigned to it. A node that cannot be created is reported as a
-status with failed instances, so that its pool backs off. A created node that never reports is found
-by the start timeout.
+Compares the nodes that have assignments to the existing nodes, and sends requests to the command:
+JSON on its standard input, JSON on its standard output, within a time limit (docs/provisioning.md).
+A node exists while instances are assigned to it. A node that cannot be created is reported as a
+status with failed instances, so that its pool backs off. The start timeout detects a created node
+that never reports.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class HookFailed(Exception):
 
 
 class Provisioner:
-    """Creates and deletes the nodes of pools that declare a command. Times in real seconds.
+    """Creates and deletes the nodes of pools that declare a command. Times are in real seconds.
 
-    hooks: pool id -> command line. assignments and statuses: the latest per node; this class adds
+    hooks: command line by pool id. assignments and statuses: the latest by node; this class adds
     statuses of nodes that it could not create. acting: whether changes are allowed now.
     """
 
@@ -64,14 +64,15 @@ class Provisioner:
         self._statuses = statuses
         self._acting = acting
         self._now_ms = now_ms
-        self._asked: dict[str, frozenset[str]] = {}  # the instances that a node was created for
+        self._asked: dict[str, frozenset[str]] = {}  # instances for which each node was requested
         self._idle_since_s: dict[str, float] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(_MOST_AT_ONCE)
         self._failing: set[tuple[str, ...]] = set()
 
     async def run(self) -> None:
-        """Compare and act until cancelled; then kill the running commands."""
+        """Compare the nodes and create or delete nodes until cancelled; then kill the running
+        commands."""
         try:
             while True:
                 if self._acting():
@@ -83,7 +84,7 @@ class Provisioner:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def step(self, now_s: float) -> None:
-        """Compare once. If the command does not list the nodes, nothing changes."""
+        """Compare the nodes once. If the command does not list the nodes, nothing changes."""
         self._take_back()
         pools = {pool.id: pool for pool in self._cluster().pools if pool.id in self._hooks}
         for command in sorted(set(self._hooks.values())):
@@ -112,7 +113,7 @@ class Provisioner:
             wanted = frozenset(i.instance for i in assignment.instances) if assignment else None
             if wanted:
                 self._idle_since_s.pop(node, None)
-                # Once per set of assigned instances: after a failure the plan changes.
+                # Request each set of instances once: after a failure the plan changes.
                 if node not in there and not wanted & self._asked.get(node, frozenset()):
                     self._asked[node] = wanted
                     self._begin(node, self._create(pool, command, node))
@@ -163,7 +164,8 @@ class Provisioner:
             log.info("%s: deleted", node)
 
     def _tell_failed(self, node: str, why: str) -> None:
-        """Report the node as its executor would if its engines did not start."""
+        """Report a status of `node` with failed instances, as its executor does if engines do not
+        start."""
         assignment, now_ms = self._assignments.get(node), self._now_ms()
         known = self._statuses.get(node)
         heard_ms = known.at_ms if known is not None and known.executor != EXECUTOR else 0
@@ -181,7 +183,8 @@ class Provisioner:
         )
 
     def _take_back(self) -> None:
-        """Remove the failed status of a node once none of those instances is assigned any more."""
+        """Remove the failed status of a node once none of its failed instances is assigned any
+        more."""
         for node, status in list(self._statuses.items()):
             if status.executor != EXECUTOR:
                 continue
@@ -194,13 +197,13 @@ class Provisioner:
 async def ask(
     command: tuple[str, ...], question: Mapping[str, object], limit_s: float
 ) -> Mapping[str, Any]:
-    """The command's answer to one request. HookFailed if there is none within `limit_s`; its text
-    ends with the last line of the command's standard error, if a temporary file for it could be
-    made."""
+    """The command's answer to one request. HookFailed if the command gives no answer within
+    `limit_s`; the message ends with the last line of the command's standard error, if a temporary
+    file for it could be created."""
     with contextlib.ExitStack() as stack:
         aside: BinaryIO | None = None
-        with contextlib.suppress(OSError):  # no writable folder
-            # Not a pipe: a background process of the command could hold it open.
+        with contextlib.suppress(OSError):  # no folder for temporary files
+            # Use no pipe: a background process of the command could hold a pipe open.
             aside = stack.enter_context(tempfile.TemporaryFile())
         try:
             process = await asyncio.create_subprocess_exec(
@@ -235,7 +238,7 @@ async def ask(
 
 
 def _last_line(file: BinaryIO | None) -> str:
-    """ ": " and the last line in `file` that is not empty, at most 300 characters of it."""
+    """ ": " and the last non-empty line in `file`, at most 300 characters of the line."""
     if file is None:
         return ""
     end = file.seek(0, os.SEEK_END)

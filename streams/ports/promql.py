@@ -37,13 +37,13 @@ from topics.telemetry_columns import batch_of
 log = logging.getLogger(__name__)
 
 Ask = Callable[[str], list[dict[str, Any]]]
-"""An instant query: PromQL in, the result vector out. Raises what the client raises."""
+"""An instant query: takes PromQL, returns the result vector, and raises the client's errors."""
 
 MAX_REQ_PER_S = 1e6
 HOLD_MS = 60_000
 MOST_AT_ONCE = 32
-"""Questions under way to all servers: asyncio's own threads are a few more than cores, which a
-hundred models at 0.1 s each would keep busy for longer than the second between rounds."""
+"""Concurrent queries to all servers. The default threads of asyncio, a few more than cores, would
+need more than a second for a hundred models at 0.1 s each."""
 
 _TRIES, _PAUSE_S = 2, 0.2
 
@@ -57,14 +57,15 @@ class _TokenFile(AuthBase):
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         token = self._file.read_text().strip()
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            # The client's own error would show the token.
+            # Check here, because the error of the HTTP client would show the token.
             raise ValueError(f"{self._file} holds no token")
         request.headers["Authorization"] = f"Bearer {token}"
         return request
 
 
 def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> PrometheusConnect:
-    """Client of `server`; each try ends after `timeout_s` real seconds."""
+    """Client of `server` with `tries` tries per query; each try ends after `timeout_s` real
+    seconds."""
     session = Session()
     session.verify = server.ca_file or True
     auth = _TokenFile(server.token_file) if server.token_file else None
@@ -72,7 +73,7 @@ def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> Prometh
     client = PrometheusConnect(
         url=server.url, retry=retry, auth=auth, session=session, timeout=timeout_s
     )
-    # The client's own adapter keeps ten connections and warns of each further one.
+    # The default adapter keeps ten connections and logs a warning for each further connection.
     session.mount(server.url, HTTPAdapter(max_retries=retry, pool_maxsize=MOST_AT_ONCE))
     return client
 
@@ -84,7 +85,7 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
     def ask(query: str) -> list[dict[str, Any]]:
         try:
             found: Any = client.custom_query(query)
-        except (KeyError, TypeError):  # JSON of another form than Prometheus answers in
+        except (KeyError, TypeError):  # JSON, but not an answer of Prometheus
             found = None
         if not isinstance(found, list):
             raise ValueError(f"what {without_login(server.url)} answers is no result of Prometheus")
@@ -94,7 +95,7 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
 
 
 FROM_VLLM = "vllm"
-"""In place of a query: what the engines themselves say, see `vllm_query`."""
+"""Value of the setting that selects `vllm_query` instead of a user's query."""
 
 
 def vllm_query(model: str) -> str:
@@ -121,14 +122,15 @@ class _LastRate:
 
 
 class PromqlDemand:
-    """asks: query function by name of each Prometheus. queries: PromQL by model, sent to all of
-    them; their answers are summed. A server that never reported a model is not missed. One that did
-    report it and does not answer counts with its last rate for `HOLD_MS`; after that nothing is
-    reported, because a partial sum is not the demand. every_s: domain seconds between queries: each
-    second, so that a live Prometheus never looks like stopped telemetry.
+    """asks: query function of each Prometheus, by name. queries: PromQL by model, sent to every
+    Prometheus; their answers are summed. A server that never reported a model is not expected to
+    answer for it. A server that reported a model and then does not answer counts with its last rate
+    for `HOLD_MS`; after that nothing is reported for the model, because a partial sum is not the
+    demand. every_s: domain seconds between queries: each second, so that a live Prometheus never
+    looks like stopped telemetry.
 
-    Prometheus has no single requests: the rate times the span is reported in whole requests, and
-    the fraction is carried into the next span, so that no request is lost over time.
+    Prometheus reports rates, not single requests: the rate times the span is reported in whole
+    requests, and the fraction is added to the next span, so that no request is lost.
     """
 
     def __init__(
@@ -146,14 +148,14 @@ class PromqlDemand:
         self._carried = dict.fromkeys(queries, 0.0)
         self._boot = uuid.uuid4().hex
         self._sequence = 0
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "promql")  # started as they are needed
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "promql")  # starts threads on demand
 
     async def replay(self, sink: Sink) -> None:
-        """Does nothing: windows begin with the first answer, with no data before it."""
+        """Does nothing: there is no data before the first answer."""
 
     async def follow(self, sink: Sink) -> None:
-        """Query on a fixed grid until cancelled; slow answers do not stretch it. A query that would
-        be late by a whole span is skipped, and that span is a gap."""
+        """Query on a fixed time grid until cancelled; slow answers do not shift the grid. A query
+        that would be late by a whole span is skipped, and that span is a gap."""
         due_ms = self._clock.now_ms() + self._every_ms
         try:
             while True:
@@ -242,7 +244,7 @@ class PromqlDemand:
 def rate_of(answer: list[dict[str, Any]]) -> float | None:
     """Requests/s in an instant vector: the sum of its samples, None for missing data.
 
-    Values are strings; 0/0 is "NaN". One bad sample invalidates the sum, because a partial sum is
+    Values are text; 0/0 is "NaN". One invalid sample invalidates the sum, because a partial sum is
     not the demand.
     """
     total, seen = 0.0, False

@@ -1,7 +1,7 @@
 """Date and sign records for executors and gateways immediately before they are sent.
 
-The validity period exceeds any pause of a healthy controller, which publishes everything again each
-third of it. After it an executor starts nothing new.
+A healthy controller publishes every record again after a third of the validity period, so the
+period exceeds any of its pauses. After the period an executor starts nothing new.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VALID_REAL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Signs with `keys`; without any, records are only dated."""
+    """Signs with `keys`; without keys, records are only dated."""
 
     keys: Keys
     clock: Clock

@@ -1,7 +1,7 @@
-"""Layout of a telemetry record on the wire, and the compiled code that reads many of them.
+"""Layout of a telemetry record on the wire, and the compiled code that reads many records.
 
-Defines the fields and the ranges of their numbers; the caller checks everything else. Bounds are as
-in `streams.ports.json_scan`.
+Defines the fields and the ranges of their numbers; the caller checks everything else. `end` and
+look-aheads are as in `streams.ports.json_scan`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DIGIT[np.frombuffer(DIGITS.encode(), np.uint8)] = np.arange(len(DIGITS))
 _BASE = len(DIGITS)
 _PER_S = np.array([*MOST_PER_S, MOST_REQUESTS_PER_S], np.int64)
 _COUNTED = np.array([*range(len(COUNTS)), [*_RANGES].index("withdrawn")], np.int64)
-"""Fields of which a second may hold no more than `_PER_S`."""
+"""Fields whose counts are limited to `_PER_S` per second."""
 _MOST_DIGITS = 15
 _QUOTE, _COMMA, _OPEN, _CLOSE = b'",{}'
 _ZERO, _NINE, _TRUE, _NULL = b"09tn"
@@ -64,9 +64,10 @@ _Cells = NDArray[np.int16]
 
 @compiled
 def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
-    """COLUMNS of each record, the start and end of its names and of `sent` (the first is -1 if the
-    record has another form), the cells of all records, and where those of each begin. ends: start
-    of each record, and the end of the last."""
+    """Returns four arrays: COLUMNS of each record; start and end positions of its names and of
+    `sent` (the first is -1 if the record has another form); the cells of all records; and the
+    position in the cells at which each record begins. ends: start position of each record, then the
+    end of the last record."""
     count = len(ends) - 1
     numbers = np.zeros((count, len(COLUMNS)), np.int64)
     spans = np.zeros((count, 2 * (len(_NAMES) + 1)), np.int64)
@@ -81,7 +82,7 @@ def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
         if (
             said < 0
             or end - start > MAX_BYTES
-            or cells[begin + 1 : said : 2].sum() > MOST_COUNT  # a bucket may have too many
+            or cells[begin + 1 : said : 2].sum() > MOST_COUNT  # a bucket's count may be too high
             or _is_beyond(values)
         ):
             said = begin
@@ -94,7 +95,7 @@ def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
 
 @compiled
 def _is_beyond(values: _Whole) -> bool:
-    """Whether a count exceeds the maximum for its seconds."""
+    """Whether a count in `values` exceeds the maximum for the length of the span."""
     seconds = max(1, -(-values[SPAN_MS] // 1000))
     beyond = False
     for at in range(len(_COUNTED)):
@@ -106,8 +107,9 @@ def _is_beyond(values: _Whole) -> bool:
 def _record(
     data: _Text, at: int, end: int, values: _Whole, spans: _Whole, cells: _Cells, said: int
 ) -> int:
-    """Read the record from `at` until `end` into `values`, `spans` and `cells`, in which `said`
-    numbers stand; how many do then, -1 where it is of another form."""
+    """Read the record from `at` until `end` into `values` and `spans`, and append its numbers to
+    `cells`, which holds `said` numbers. Returns the new number of `cells`; -1 if the record has
+    another form."""
     if at == end or data[at] != _OPEN or data[end - 1] != _CLOSE:
         return -1
     values[:] = 0
@@ -122,7 +124,7 @@ def _record(
                 at = after_value(data, at, end)
         else:
             if seen & (1 << field):
-                return -1  # twice
+                return -1  # the field occurs twice
             seen |= 1 << field
             expected = field + 1
             at += _KEY_ENDS[field + 1] - _KEY_ENDS[field]
@@ -169,8 +171,8 @@ def _record(
 
 @compiled
 def _digits(data: _Text, at: int, end: int, cells: _Cells, said: int) -> int:
-    """Read pairs of digits from `at` on into `cells`, in which `said` numbers stand; how many do
-    then."""
+    """Read pairs of digits from position `at` and append their numbers to `cells`, which holds
+    `said` numbers. Returns the new number of `cells`."""
     while at < end:
         high, low = _DIGIT[data[at]], _DIGIT[data[at + 1]]
         if high < 0 or low < 0:
@@ -183,7 +185,7 @@ def _digits(data: _Text, at: int, end: int, cells: _Cells, said: int) -> int:
 
 @compiled
 def _field(data: _Text, at: int, end: int, expected: int) -> int:
-    """The number of the field whose key begins at `at`; -1 where none does."""
+    """The index of the field whose key begins at `at`; -1 if no known key begins there."""
     for turn in range(len(_FIELDS)):
         field = (expected + turn) % len(_FIELDS)
         first = _KEY_ENDS[field]

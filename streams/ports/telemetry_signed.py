@@ -1,4 +1,5 @@
-"""Read signed telemetry; drop records with an invalid signature or that name another gateway.
+"""Read signed telemetry; drop records that have an invalid signature or name a gateway other than
+their signer.
 
 Signatures are checked first, over whole batches; only valid records are parsed
 (`streams.ports.telemetry_wire`).
@@ -21,8 +22,9 @@ from topics.topic_table import TELEMETRY
 
 @dataclass(frozen=True, slots=True)
 class SignedTelemetry:
-    """records: in their order. places: position of each in the batch; None: all of it. bad:
-    malformed records, refused: unverified records, by their position in the batch."""
+    """records: the valid records, in order. places: their positions in the batch; None: every
+    record is valid. bad: malformed records, refused: unverified records, by position in the batch.
+    """
 
     records: TelemetryBatch
     places: Sequence[int] | None
@@ -36,7 +38,7 @@ def read_signed(
     appended_ms: Sequence[int],
     verifier: Verifier,
 ) -> SignedTelemetry:
-    """The records of a batch. headers: of each record."""
+    """The records of a batch. values, headers, appended_ms: one item per record."""
     signers, refused = verifier.verify_telemetry(values, headers, appended_ms)
     places: Sequence[int] = range(len(values))
     if refused:
@@ -61,7 +63,7 @@ def read_signed(
 def _strangers(
     records: TelemetryBatch, signers: Sequence[bytes], verifier: Verifier
 ) -> dict[int, Refusal]:
-    """Records that name a gateway other than their signer."""
+    """Refusals of records that name a gateway other than their signer, by position."""
     gateways = [name[1] for name in records.names]
     pairs = set(zip(signers, gateways, strict=True))
     if all(gateway_name(gateway).encode() == signer for signer, gateway in pairs):

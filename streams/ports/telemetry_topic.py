@@ -30,7 +30,7 @@ from topics.topic_table import TELEMETRY, Topic
 log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 5000
-_TOGETHER = 100  # records per read: larger batches do not fit the processor's caches
+_TOGETHER = 100  # records per batch: larger batches do not fit the processor's caches
 _PAUSE_S = 1.0
 
 
@@ -39,8 +39,8 @@ class TelemetryTopic:
     short name. horizon_s: domain seconds of the past that windows need.
 
     verifier: checks the signatures of gateways and counts failures. embedded: the broker is the
-    embedded one. It cannot map times to offsets, so everything it kept is replayed. It holds each
-    fetch for the full wait, so the wait is short.
+    embedded broker. It cannot map times to offsets, so all of its records are replayed. It holds
+    each fetch for the full wait, so the wait is short.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TelemetryTopic:
             self._partitions, self._changed = places, True
 
     async def live(self) -> None:
-        """As in the port."""
+        """See `DemandSource.live`."""
         await self._live.wait()
 
     def _places(self, partitions: Mapping[str, int]) -> list[TopicPartition]:
@@ -122,7 +122,7 @@ class TelemetryTopic:
         """Read up to the current end of the topic."""
         ends = await consumer.end_offsets(list(consumer.assignment()))
         for partition, end in ends.items():
-            # Offsets have gaps (transactions), so query the position instead of counting records.
+            # Transactions leave gaps between offsets, so query the position; do not count records.
             while await consumer.position(partition) < end:
                 await self._read(consumer, sink)
 
@@ -150,7 +150,7 @@ class TelemetryTopic:
         ends = await consumer.end_offsets(parts)
         found = await consumer.offsets_for_times(dict.fromkeys(parts, since))
         return {
-            # Nothing since then: start at the end.
+            # If there is no record since then, start at the end.
             p: ends[p] if found.get(p) is None else max(first[p], found[p].offset)
             for p in parts
         }

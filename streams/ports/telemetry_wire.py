@@ -1,10 +1,10 @@
 """Parse telemetry from the wire: compiled code scans whole batches, without an object per record.
 
-This is the fast path for the one topic that carries thousands of records a second. It accepts
-compact JSON as our gateways write it, of older and newer versions too: optional fields may be
-missing and unknown ones are skipped. It locates `sent`, and orjson reads it. Records of another
-form (spaces, escapes, non-ASCII) take the slow path through `topics.codec`, which accepts them or
-gives the reason. The rest of the batch stays on the fast path.
+This is the fast path for `telemetry`, the only topic with thousands of records a second. It accepts
+compact JSON as our gateways write it, in older and newer versions too: optional fields may be
+missing, and unknown fields are skipped. The scan locates `sent`, and orjson reads it. Records in
+another form (spaces, escapes, non-ASCII) take the slow path through `topics.codec`, which accepts
+them or gives the reason. The rest of the batch stays on the fast path.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SENT = dict[str, dict[str, int]]
 _BETWEEN = len('","gateway":"","boot":"')
 
 _known: dict[bytes, SourceName] = {}
-"""Names that were looked at, by the text that says them."""
+"""Checked names of models, gateways and boots, by their text on the wire."""
 
 
 def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
-    """The records on the wire in their order, and the errors of the invalid ones (as from
-    `codec.decode`), by position in `batch`."""
+    """The valid records of `batch` in order, and the errors of invalid records (as from
+    `codec.decode`) by position in `batch`."""
     data = b"".join(batch)
     ends = np.append(0, np.cumsum([len(one) for one in batch], dtype=np.int64))
     numbers, spans, cells, cell_ends = scan(np.frombuffer(data, np.uint8), ends)
@@ -66,7 +66,8 @@ def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, Inv
 def _with_odd(
     plain: TelemetryBatch, batch: Sequence[bytes], odd: Sequence[int]
 ) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
-    """`plain` with the records at `odd` read by `codec`."""
+    """`plain`, with the records at the positions `odd` read by `codec`, and the errors of invalid
+    records by position. Invalid records are removed."""
     names, numbers, cells = [*plain.names], plain.numbers, [*plain.cells]
     kinds = dict(plain.kinds)
     bad: dict[int, InvalidRecord] = {}
@@ -84,8 +85,8 @@ def _with_odd(
 
 
 def _learn(data: bytes, spans: Sequence[int]) -> SourceName | None:
-    """The names there, which are remembered where they stand together; None where they are none.
-    spans: of the names, as of `scan`."""
+    """Model, gateway and boot at `spans` (from `scan`) in `data`; None if one of them is missing or
+    invalid. Adjacent names are stored in `_known`."""
     start, end = spans[0], spans[5]
     if start < 0 or not start < spans[1] < spans[2] < spans[3] < spans[4] < end:
         return None

@@ -18,9 +18,10 @@ _QUERY = 'count by (instance) (vllm:num_requests_running{{model_name="{model}"}}
 
 
 class UnmanagedServers:
-    """asks: one query function per Prometheus; a server watched by several counts several times, as
-    its demand does. models: those that may have such servers. own: addresses of Shoal's engines.
-    counts: model -> servers, updated here; an unknown count stays unchanged."""
+    """asks: one query function per Prometheus; a server that several of them monitor is counted
+    several times, and so is its demand. models: models that may have such servers. own: addresses
+    of Shoal's engines. counts: number of servers by model, updated here; an unknown count stays
+    unchanged."""
 
     def __init__(
         self,
