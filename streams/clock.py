@@ -1,7 +1,7 @@
 """Clocks of the control plane, and the conversion from broker time to domain time.
 
-All clock reads are here. Domain time derives from this machine's monotonic clock through the shared
-time base; `topics.broker_clock` estimates the broker's time.
+All clock reads are here. Domain time is derived from this machine's monotonic clock through the
+shared time base; `topics.broker_clock` estimates the broker's time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from topics.time_base import TimeBase
 
 Times: TypeAlias = NDArray[np.int64]
 EventsMs: TypeAlias = Callable[[Times, Times], Times]
-"""(ms at which the broker appended records, their ages in ms then) -> domain ms."""
+"""(append times in ms of the broker's clock, ages in ms at the append) -> event times in domain
+ms."""
 
 
 def wall_ms() -> int:
@@ -27,14 +28,14 @@ def wall_ms() -> int:
 
 
 def real_time() -> TimeBase:
-    """Time base in which domain time is this machine's wall time, at speed 1."""
+    """Time base whose domain time is this machine's wall time, at speed 1."""
     return TimeBase(1.0, wall_ms(), time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Domain time. mono_ns: reads the monotonic clock, replaced in tests. broker_ms: the broker's
-    current time."""
+    """Domain time. mono_ns: reads the monotonic clock; replaced in tests. broker_ms: returns the
+    broker's current time."""
 
     time_base: TimeBase
     mono_ns: Callable[[], int] = time.monotonic_ns
@@ -49,7 +50,7 @@ class Clock:
         return self.mono_ns() / 1e9
 
     def real_s_until(self, domain_ms: int) -> float:
-        """Real seconds until domain time is `domain_ms`; 0 if that is past."""
+        """Real seconds until domain time is `domain_ms`; 0 if that time is past."""
         return max(0.0, (self.time_base.mono_ns_at(domain_ms) - self.mono_ns()) / 1e9)
 
     def real_age_s(self, append_ms: int) -> float:
@@ -59,13 +60,14 @@ class Clock:
     def event_ms(self, append_ms: int) -> int:
         """Domain time at which the broker appended a record at `append_ms` of its clock.
 
-        A broker whose clock was set back does not put events into the future.
+        The result is never in the future, even if the broker's clock was set back.
         """
         past_ms = max(0, self.broker_ms() - append_ms)
         return self.now_ms() - int(past_ms * self.time_base.speed)
 
     def events(self) -> EventsMs:
-        """`event_ms` at one moment for many records that were read together, minus their ages."""
+        """A function like `event_ms` for many records that were read together; it also subtracts
+        their ages."""
         now_ms, broker_ms, speed = self.now_ms(), self.broker_ms(), self.time_base.speed
 
         def events_ms(append_ms: Times, age_ms: Times) -> Times:

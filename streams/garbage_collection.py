@@ -8,8 +8,8 @@ import gc
 def collect_rarely() -> None:
     """Collect once per 50,000 new objects instead of 700.
 
-    A batch of records holds thousands of objects, all in use until the windows have counted it, so
-    more frequent collections waste time.
+    A batch of records holds thousands of objects, all in use until the windows have counted the
+    batch, so more frequent collections waste time.
     """
     gc.set_threshold(50_000)
 
@@ -18,8 +18,8 @@ def freeze_objects() -> None:
     """Exempt all existing objects from collection, because the arrivals of a simulation never
     change.
 
-    Later objects are collected as in `collect_rarely`.
+    New objects are collected as in `collect_rarely`.
     """
-    gc.collect()  # otherwise existing garbage would never be freed
+    gc.collect()  # otherwise, existing garbage would never be freed
     gc.freeze()
     collect_rarely()

@@ -1,6 +1,7 @@
 """Gateway options for the declared models and for the hosts of media.
 
-The gateway knows the models by them before they have routes, and refuses media from other hosts.
+With these options, the gateway knows the models before they have routes, and refuses media from
+other hosts.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from topics.engine_args import media_domains
 
 
 def declared_options(cluster: Cluster) -> list[str]:
-    """One option per name that requests may use, with the model's alias if it has one.
+    """One option per name that requests may use, with the model's alias if the model has one.
 
-    The options are separate, because a single argument must not exceed 128 KiB.
+    The names have separate options because a single argument must not exceed 128 KiB.
     """
     found = [f"--declared={route.name}" for route in cluster.routes]
     for service in cluster.services:
@@ -24,7 +25,8 @@ def declared_options(cluster: Cluster) -> list[str]:
 
 
 def media_options(engine_args: Iterable[Sequence[str]]) -> list[str]:
-    """The option with all hosts that any engine's arguments allow; no option without such hosts.
+    """The option with all hosts that the arguments of any engine allow; no option if there are
+    none.
 
     Each engine still refuses hosts that its own arguments do not allow.
     """

@@ -8,6 +8,6 @@ from topics.printable import printable
 
 
 def escaped(text: str) -> str:
-    """`text` as literal HTML text: without tags, control characters and marks that change the text
+    """`text` as literal HTML text, without tags, control characters, or marks that change the text
     direction."""
     return escape(printable(text))

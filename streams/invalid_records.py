@@ -1,8 +1,8 @@
 """Invalid records and their dead letters.
 
-One position of a topic causes one dead letter, however often it is read, as long as
-`ControlState.dead` remembers it. Only some records without a valid signature get one, so that an
-unauthenticated writer cannot fill `dead-letters`.
+A record at one position of a topic causes one dead letter, however often the record is read, as
+long as `ControlState.dead` remembers the position. The number of dead letters for records without a
+valid signature is limited, so that an unauthenticated writer cannot fill `dead-letters`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ class Poison:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The position, which identifies the record permanently."""
+        """The position (topic, partition, offset), which identifies the record permanently."""
         return self.topic, self.partition, self.offset
 
     def letter(self, reader: str) -> DeadLetter:
-        """The record for dead-letters; the payload is cut at 64 KiB."""
+        """The dead letter of this record; the payload is cut at 64 KiB. reader: the process that
+        refused the record."""
         payload = base64.b64encode(self.value[:_MOST_BYTES]).decode()
         return DeadLetter(self.topic, self.partition, self.offset, self.why[:2000], payload, reader)
 
 
 class Forgeries:
-    """Reports records without a valid signature to `on_poison`, at most 20 a minute."""
+    """Reports records without a valid signature to `on_poison`, at most 20 per minute."""
 
     def __init__(
         self,

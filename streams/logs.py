@@ -1,6 +1,7 @@
 """Set up logs of control-plane processes: to stderr, in one common form, with repeats limited.
 
-Kafka clients repeat an outage many times a second; one message now and then is enough.
+Kafka clients repeat the message about an outage many times a second; one message per interval is
+enough.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _MOST_KNOWN = 500
 
 
 class RepeatFilter(logging.Filter):
-    """Passes a message (by logger and its text before arguments) once in `again_s` seconds."""
+    """Passes a message once in `again_s` seconds. Messages are equal if logger and text (without
+    arguments) are equal."""
 
     def __init__(
         self, again_s: float = AGAIN_S, monotonic_s: Callable[[], float] = time.monotonic
@@ -46,7 +48,7 @@ class RepeatFilter(logging.Filter):
 
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:
-    """The option --log-level."""
+    """Add the option --log-level to `parser`."""
     parser.add_argument(
         "--log-level",
         default=DEFAULT_LEVEL,
@@ -59,19 +61,19 @@ class PrintableFormatter(logging.Formatter):
     """One printable line per message; tracebacks keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a method of logging
-        """The line without a traceback."""
+        """The line of a log record, without a traceback."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  a method of logging
-        """The traceback."""
+        """The traceback as printable lines."""
         return printable_lines(super().formatException(ei))
 
 
 class JsonLines(PrintableFormatter):
-    """One JSON object a line: at, level, logger, message, and error with its traceback."""
+    """One JSON object per line: at, level, logger, message, and error with the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """`record` as a line."""
+        """`record` as a JSON line."""
         line = {
             "at": self.formatTime(record),
             "level": record.levelname.lower(),
@@ -84,8 +86,8 @@ class JsonLines(PrintableFormatter):
 
 
 def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
-    """Set up this process: our messages from `level`, those of libraries from warning. form: one of
-    FORMS."""
+    """Set up logging of this process: messages of Shoal from `level`, messages of libraries from
+    warning. form: one of FORMS."""
     formatter = JsonLines() if form == "json" else PrintableFormatter(FORMAT)
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT

@@ -8,8 +8,8 @@ _FIGURE = re.compile(r"(?:[(~+-]*\d[\d.,/]*|of|to|at|)\Z")
 
 
 def clipped(line: str, width: int) -> str:
-    """`line` in `width` columns, cut between words. A figure is never separated from its unit or
-    cut in half."""
+    """`line` in at most `width` columns, cut between words. A number is never cut in half or
+    separated from its unit."""
     if len(line) <= width:
         return line
     words = line[: width - 2].split(" ")[:-1]
@@ -20,5 +20,5 @@ def clipped(line: str, width: int) -> str:
 
 
 def several(count: int, what: str) -> str:
-    """ "1 model", "3 models"."""
+    """A count with its noun: "1 model", "3 models"."""
     return f"{count} {what}{'' if count == 1 else 's'}"

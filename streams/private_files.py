@@ -1,7 +1,7 @@
 """Folders and files for state and logs, readable by the user of this process alone (0700, 0600).
 
-They hold prompt lengths, addresses, keys of a run and engine output. An existing folder that others
-may read is named in a warning, because it may be shared on purpose.
+They hold prompt lengths, addresses, keys of a run and engine output. If other users may read an
+existing folder, it may be shared on purpose, so a warning is logged.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: Path) -> None:
-    """Create `path` if it is missing; OSError."""
+    """Create `path` if it is missing. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
     _warn_if_open(path)
 
 
 def open_private(path: Path, mode: str) -> BinaryIO:
-    """Open a file to write; `mode` as of `open`, binary. Restricts the permissions of an own file
-    that others could read. OSError."""
+    """Open a file for writing; `mode` as for `open`, binary. If other users could read an existing
+    file of this user, its permissions are restricted. Raises OSError."""
     return cast(BinaryIO, open(path, mode, opener=_opener))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a whole file; OSError."""
+    """Write a whole file. Raises OSError."""
     with open_private(path, "wb") as file:
         file.write(data)
 
@@ -41,7 +41,7 @@ def write_private(path: Path, data: bytes) -> None:
 def _opener(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, _FILE)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
-        with contextlib.suppress(OSError):  # another user's
+        with contextlib.suppress(OSError):  # the file belongs to another user
             os.fchmod(descriptor, _FILE)
     return descriptor
 

@@ -1,7 +1,7 @@
-"""End a control-plane process on SIGTERM, SIGINT, or the end of its supervisor.
+"""End a control-plane process on SIGTERM, on SIGINT, or when its supervisor ends.
 
-The supervisor keeps the write end of a pipe and names the read end in SHOAL_SUPERVISION_FD. End of
-file on it means that the supervisor ended, even by a crash, so the process ends too.
+The supervisor keeps the write end of a pipe and passes the read end in SHOAL_SUPERVISION_FD. End of
+file on the read end means that the supervisor ended or crashed, so the process ends too.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def supervision_fd() -> int | None:
 
 
 def prepare_end() -> Callable[[], None]:
-    """Install the signal handlers; the result blocks until the process should end.
+    """Install the signal handlers; the returned function blocks until the process should end.
 
-    For a main thread without an event loop. Two steps, so that a signal between "ready" and the
-    wait still ends the process cleanly.
+    For a main thread without an event loop. The two steps are separate, so that a signal between
+    the "ready" line and the wait still ends the process cleanly.
     """
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno())
     for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)  # the wake-up byte is what counts
+        signal.signal(number, lambda *_: None)  # the signal writes the wake-up byte
 
     def wait() -> None:
         fd = supervision_fd()
@@ -62,7 +62,7 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     if fd is not None:
 
         def gone() -> None:
-            loop.remove_reader(fd)  # end of file stays readable and would spin
+            loop.remove_reader(fd)  # otherwise end of file would cause a busy loop
             event.set()
 
         loop.add_reader(fd, gone)
@@ -70,10 +70,10 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 
 
 async def insist(end: asyncio.Event, within_s: float) -> None:
-    """Once `end` is set, end this process after `within_s` real s if it has not ended by then.
+    """After `end` is set, kill this process if it has not ended within `within_s` real seconds.
 
-    For a process whose clean-up may wait for an ended process: the broker ends with the supervisor,
-    and a Kafka client can wait for it without a limit.
+    For a process whose clean-up may wait for another process that has ended: the broker ends with
+    the supervisor, and a Kafka client can wait for the broker without a limit.
     """
     await end.wait()
     timer = threading.Timer(within_s, os._exit, (0,))
@@ -82,7 +82,7 @@ async def insist(end: asyncio.Event, within_s: float) -> None:
 
 
 def end_with_supervisor() -> None:
-    """End this process at once when the supervisor ends; for a process that blocks in long work."""
+    """End this process at once when the supervisor ends. For a process that blocks in long work."""
     fd = supervision_fd()
     if fd is None:
         return

@@ -1,7 +1,7 @@
-"""Write text to a terminal so that no part of it acts as a terminal command.
+"""Write text to a terminal so that no part of the text acts as a terminal command.
 
-`guarded_output` covers printed text, `streams.terminal_console` text that rich lays out. JSON stays
-valid: see `show_json_bytes`.
+`guarded_output` covers printed text, `streams.terminal_console` text that rich lays out.
+`show_json_bytes` keeps JSON valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PrintableStream:
         self.raw = raw
 
     def write(self, text: str) -> int:
-        """Write `text` to the underlying stream; returns its full length."""
+        """Write `text` to the underlying stream; returns the length of `text`."""
         self.raw.write(printable_lines(text))
         return len(text)
 
@@ -36,13 +36,13 @@ class PrintableStream:
 
 
 def raw_stream(stream: IO[str]) -> IO[str]:
-    """The underlying stream if `stream` is guarded, else `stream`."""
+    """The underlying stream of a `PrintableStream`, else `stream` itself."""
     return stream.raw if isinstance(stream, PrintableStream) else stream
 
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Context in which standard output and standard error take printable text only."""
+    """Context in which standard output and standard error replace unprintable characters."""
     before = sys.stdout, sys.stderr
     if not isinstance(sys.stdout, PrintableStream):
         sys.stdout, sys.stderr = PrintableStream(before[0]), PrintableStream(before[1])
@@ -53,6 +53,6 @@ def guarded_output() -> Iterator[None]:
 
 
 def show_json_bytes(data: bytes) -> None:
-    """Write JSON to standard output."""
+    """Write JSON to standard output, with unprintable characters escaped."""
     text = data.decode()
     sys.stdout.buffer.write(data if text.isascii() else printable_json(text).encode())

@@ -1,4 +1,4 @@
-"""Consoles of rich with printable text; styles and cursor movements stay possible."""
+"""Consoles of rich whose texts are printable; styles and cursor movements stay possible."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from topics.printable import printable_lines
 
 
 class SafeConsole(Console):
-    """Console whose texts hold no control characters. Writes to standard output, or with
+    """Console whose texts hold no control characters. It writes to standard output, or with
     `stderr=True` to standard error."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Segments of `renderable`, printable."""
+        """Segments of `renderable` with printable text."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 segment = Segment(printable_lines(segment.text), segment.style)
@@ -27,7 +27,7 @@ class SafeConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """The underlying stream, below the guard of printed text."""
+        """The underlying stream, without the replacement of characters by `PrintableStream`."""
         return raw_stream(super().file)
 
     @file.setter

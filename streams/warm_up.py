@@ -1,8 +1,8 @@
-"""Compile the hot code before any caller waits for it.
+"""Compile frequently used code before any caller waits for it.
 
-Without a cache on disk, compilation takes seconds. A process that is about to lead would be silent
-during that time, and its first plan would wait. The module covers the code that reads telemetry and
-evaluates it each second, and the code that evaluates instances for plans.
+Without a cache on disk, compilation takes seconds. A process that is about to lead would not
+respond during that time, and its first plan would be late. The module compiles the code that reads
+telemetry, evaluates telemetry each second, and evaluates instances for plans.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LONG_S = 2.0
 
 
 async def warmed(pipelines: bool) -> None:
-    """Run `warm_up` and `warm_plans` concurrently with the caller's other work.
+    """Run `warm_up` and `warm_plans` in threads, concurrently with other work of the caller.
 
-    Logs a long duration and a failure. A failure only makes the first use slower.
+    A long duration and a failure are logged. A failure only makes the first use slower.
     """
     work = asyncio.gather(
         asyncio.to_thread(warm_up), asyncio.to_thread(warm_plans, pipelines), return_exceptions=True
@@ -64,7 +64,7 @@ def warm_up() -> None:
     windows.stats("model", _NOW_MS, 60)
     change_index(np.ones((1, 3)), 1.0)
     erlang_c(1, 0.5)
-    for count in (1, 2):  # on either side of the mean
+    for count in (1, 2):  # one count at the mean, one above
         poisson_tail(count, 1.0)
     dispersion(((10, 1), (10, 2)))
     many = {1: SHAPE_REQUESTS}

@@ -1,6 +1,6 @@
 """Difference between two JSON values, small if little changed.
 
-Form: None for no difference, {"+": {key: difference}, "-": [removed keys]} between two objects,
+Form: None for no difference; {"+": {key: difference}, "-": [removed keys]} between two objects;
 [value] for a replaced value.
 """
 
@@ -32,8 +32,8 @@ def difference(old: Any, new: Any) -> Any:
 
 
 def patched(old: Any, patch: Any) -> Any:
-    """`old` with `patch` applied; `old` itself is not changed. ValueError: the patch does not
-    fit."""
+    """`old` with `patch` applied; `old` itself is not changed. ValueError: the patch does not match
+    `old`."""
     if patch is None:
         return old
     if isinstance(patch, list) and len(patch) == 1:

@@ -1,10 +1,10 @@
 """Lines of a decision log, and the digest of effects.
 
-A segment of the log is a file of lines, the first a start, all others ticks:
+A segment of the log is a file of lines. The first line is a start, all other lines are ticks:
 
-    start  form, version, controller, at_ms, cluster, state
-    tick   now_ms, seen (differences, see `observations`), cluster if it changed,
-           effects (a digest, absent if there were none), decisions, billed and short
+   start  form, version, controller, at_ms, cluster, state
+   tick   now_ms, seen (differences, see `observation_diff`), cluster if it changed,
+          effects (a digest, absent if there were none), decisions, billed and short
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from topics.codec import write_value
 from topics.decisions import Decision
 
 FORM = 2
-"""Of the lines. 1 had reasons as sentences alone; what it holds cannot be decided again."""
+"""Version of the line format. Version 1 held reasons only as sentences and cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start of a segment: the state before its first tick. version: of Shoal."""
+    """Start of a segment: the state before its first tick. version: version of Shoal."""
 
     version: str
     controller: str
@@ -37,7 +37,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One recorded tick. digest: of its effects, "" for none."""
+    """One recorded tick. digest: digest of its effects, "" for none."""
 
     now_ms: int
     observation: Observation
@@ -47,7 +47,8 @@ class Tick:
 
 
 def digest(effects: Iterable[Effect]) -> str:
-    """Digest of `effects`, equal only if they are equal byte for byte; "" for none."""
+    """Digest of `effects`, equal only for effects that are equal byte for byte; "" for no
+    effects."""
     said = hashlib.blake2b(digest_size=12)
     some = False
     for effect in effects:

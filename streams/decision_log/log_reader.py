@@ -1,7 +1,7 @@
-"""Read decision logs: the segments, and the content of each.
+"""Read decision logs: the segments, and the content of each segment.
 
-A segment whose last line is incomplete is read up to that line, because a controller may be killed.
-Any other damage is refused with file and line.
+If the last line of a segment is incomplete, the lines before it are read, because a controller may
+be killed while it writes. Any other damage is refused with file and line.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _DECISIONS = tuple[Decision, ...]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment. began_ms: from its name."""
+    """One segment of a decision log. began_ms: start time, from the file name."""
 
     path: Path
     began_ms: int
 
     @property
     def controller(self) -> str:
-        """The controller that wrote it, from its name."""
+        """Name of the controller that wrote the segment, from the file name."""
         return unquote(self.path.name.removesuffix(SUFFIX).split("-", 1)[-1])
 
     def read(self) -> tuple[Start, Iterator[Tick]]:
-        """Its start and its ticks. UserError: the file cannot be read."""
+        """The segment's start and its ticks. UserError: the file cannot be read."""
         lines = self._lines()
         try:
             first = next(lines)
@@ -85,7 +85,8 @@ class Segment:
 
 
 def segments(folder: Path) -> list[Segment]:
-    """The segments in `folder` (or the one file it is), oldest first. UserError: none."""
+    """The segments in `folder`, oldest first; `folder` may also be the file of a single segment.
+    UserError: there is no segment."""
     if folder.is_file():
         return [Segment(folder, started_ms(folder))]
     found = [Segment(path, started_ms(path)) for path in folder.glob(f"*{SUFFIX}")]
@@ -110,7 +111,7 @@ def _start(line: dict[str, Any]) -> Start:
 
 @contextmanager
 def _named(path: Path, number: int) -> Iterator[None]:
-    """Convert errors of a line's content to a UserError with its position."""
+    """Convert errors in the content of a line to a UserError with file and line."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Replay a recorded span and compare the decisions byte for byte.
 
-Every segment starts from its recorded state, so a difference in one segment does not affect the
-next.
+The replay of each segment starts from its recorded state, so a difference in one segment does not
+affect the next segment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class TickDifference:
-    """A tick with different effects. then, now: its decisions; equal if only records differ."""
+    """A tick whose replayed effects differ from the recorded effects. then, now: recorded and
+    replayed decisions; they are equal if only other records differ."""
 
     now_ms: int
     then: tuple[Decision, ...]
@@ -26,8 +27,9 @@ class TickDifference:
 
 @dataclass(slots=True)
 class Rerun:
-    """Result of a replay. first_ms, last_ms: of the compared ticks. differs: at most one per
-    segment, the first, because later ones follow from it. versions: that recorded the span."""
+    """Result of a replay. first_ms, last_ms: times of the first and the last compared tick.
+    differs: at most one tick per segment, the first that differs, because later differences follow
+    from it. versions: versions of Shoal that recorded the span."""
 
     ticks: int = 0
     first_ms: int = 0

@@ -1,8 +1,8 @@
 """Write the decision log: in a thread, in segments, within a bounded size.
 
-A tick hands over values and continues at once. Ticks that cannot be written are counted and logged;
+A tick queues its values and continues at once. Ticks that cannot be written are counted and logged;
 the controller continues. Every segment begins with the whole state, so that a replay can begin at
-any of them; after an error a new segment begins.
+any segment. After an error a new segment begins.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SUFFIX = ".jsonl.gz"
 SEGMENT_S = 600
 _MOST_WAITING = 120
 _RETRY_S = 30.0
-_PLAIN = ":@+"  # allowed in ids and in file names; a "/" is quoted
+_PLAIN = ":@+"  # not quoted, because file names may hold them
 
 
 class DecisionLog:
-    """A log in `folder`, of at most `most_bytes` over all of its segments.
+    """A log in `folder`, with at most `most_bytes` over all its segments.
 
     `lost` counts ticks that were not written. `start` only starts the thread; the first tick
-    creates the folder. Each segment holds `segment_s` domain seconds.
+    creates the folder. Each segment covers `segment_s` domain seconds.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DecisionLog:
             self._broken.set()
 
     def close(self, within_s: float = 2.0) -> None:
-        """Write pending ticks, for at most `within_s` real seconds."""
+        """Write pending ticks and stop, within at most `within_s` real seconds."""
         try:
             self._waiting.put(None, timeout=within_s)
         except queue.Full:
@@ -152,7 +152,7 @@ class DecisionLog:
         )
 
     def _put(self, line: dict[str, Any]) -> None:
-        # Flush every line: the last observation of a killed controller matters most.
+        # Flush every line, because the last observation before a crash matters most.
         assert self._file is not None  # noqa: S101  a segment was begun
         data = self._packer.compress(write_value(line) + b"\n")
         self._file.write(data + self._packer.flush(zlib.Z_SYNC_FLUSH))
@@ -165,7 +165,7 @@ class DecisionLog:
                 file.write(self._packer.flush(zlib.Z_FINISH))
 
     def _drop_segment(self) -> None:
-        """Abandon a segment that could not be written, as it is."""
+        """Abandon a segment that could not be written; its file stays."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -174,10 +174,10 @@ class DecisionLog:
                 log.debug("decision log: a broken segment could not be closed")
 
     def _make_room(self) -> None:
-        """Remove the oldest segments until the rest is within the limit."""
+        """Remove the oldest segments until the others fit within the limit."""
         sizes: dict[Path, int] = {}
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=started_ms):
-            with contextlib.suppress(FileNotFoundError):  # another controller removes, too
+            with contextlib.suppress(FileNotFoundError):  # removed by another controller
                 sizes[path] = path.stat().st_size
         total = sum(sizes.values())
         for path, size in sizes.items():
@@ -188,6 +188,6 @@ class DecisionLog:
 
 
 def started_ms(path: Path) -> int:
-    """When the segment in `path` began, from its name; 0 where it names no time."""
+    """Start time of the segment in `path`, from its file name; 0 if the name holds no time."""
     head = path.name.split("-", 1)[0]
     return int(head) if head.isascii() and head.isdigit() else 0

@@ -1,7 +1,7 @@
 """Encode observations as differences from tick to tick, and decode them.
 
-Of mappings, the changed entries are written; other fields are written whole if they are not empty.
-The fields are those of `Observation`. Writer and reader each keep the last observation.
+For mappings, only changed entries are written; other fields are written whole if they are not
+empty. The fields are those of `Observation`. Writer and reader each keep the last observation.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
 
 
 class ObservationWriter:
-    """`write` returns the changes since the last call; the first call returns everything."""
+    """`write` returns the changes since the last call; the first call returns the whole
+    observation."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, tuple[object, Any]]] = {}
 
     def write(self, observation: Observation) -> dict[str, Any]:
-        """JSON object from which a reader of all earlier ones rebuilds `observation`."""
+        """JSON object of the changes. A reader that has read all earlier objects rebuilds
+        `observation`."""
         written: dict[str, Any] = {}
         for name in _FIELDS:
             value = getattr(observation, name)
@@ -46,7 +48,7 @@ class ObservationWriter:
         for key, item in value.items():
             known, tree = last.get(key, (None, ABSENT))
             if known is item:
-                continue  # the same object: most statuses, most of the time
+                continue  # unchanged object, as most statuses are
             new = orjson.loads(write_value(item))
             last[key] = item, new
             found = difference(tree, new)

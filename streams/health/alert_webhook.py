@@ -1,9 +1,10 @@
 """Alert webhook: check a bearer token, size and rate, then publish to the topic `alerts`.
 
-Refuses requests with 401, 408, 413, 429 or 400, and drops duplicates. Invalid alerts, and those of
-undeclared models, are skipped and named in the answer, which is still 200 because Alertmanager does
-not resend a refused notification. It answers once the broker has acknowledged the records; later
-ticks act on them. If the broker does not answer, the answer is 503, and Alertmanager resends.
+Requests are refused with 401, 408, 413, 429 or 400, and duplicate alerts are dropped. Invalid
+alerts, and alerts for undeclared models, are skipped and named in the answer, which is still 200
+because Alertmanager does not resend a refused notification. The webhook answers once the broker has
+acknowledged the records; later ticks act on them. If the broker does not answer, the answer is 503,
+and Alertmanager resends.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Publish = Callable[[Alert], Awaitable[None]]
 
 class Webhook:
     """token: if empty, every alert is refused. declared: the current declared cluster. body_s: real
-    seconds for a body to arrive. Counts by result: accepted, duplicate, unknown_model (alerts of
+    seconds for a body to arrive. Counts by result: accepted, duplicate, unknown_model (alerts for
     undeclared models), refused (invalid alerts, and whole requests)."""
 
     def __init__(
@@ -56,7 +57,7 @@ class Webhook:
         self.counts: Counter[str] = Counter()
 
     async def handle(self, request: web.Request) -> web.Response:
-        """POST /alerts."""
+        """Answer POST /alerts."""
         refusal = self._refusal(request)
         if refusal is not None:
             self.counts["refused"] += 1
@@ -103,7 +104,7 @@ class Webhook:
         return _answer(200, f"{len(fresh)} new of {len(alerts)}{stray}{unread}")
 
     def _of_declared(self, alerts: list[Alert]) -> tuple[list[Alert], list[str]]:
-        """The alerts of declared models, restricted to these models, and all other names."""
+        """The alerts for declared models, restricted to these models; and the undeclared names."""
         names = known_names(self._declared())
         found: list[Alert] = []
         unknown: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """Read Alertmanager's webhook payload into alert records.
 
-Unknown fields are ignored. Models are the values of the label `model` (several with commas), or of
-vLLM's own label `model_name` if `model` is absent.
+Unknown fields are ignored. The models of an alert are the values of the label `model` (several
+separated by commas), or of vLLM's own label `model_name` if `model` is absent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MOST_ALERTS = 1000
 
 
 def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
-    """The alerts of a payload, and the reasons why others in it are invalid. InvalidRecord: the
-    payload is invalid."""
+    """The valid alerts of a payload, and the reasons why other alerts in it are invalid.
+    InvalidRecord: the payload itself is invalid."""
     try:
         payload: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -42,8 +42,8 @@ def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
 
 def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     """Declared models by every name that an alert may use: a model's own name, its Hugging Face
-    name (several models may share it), and the name of a service that routes over several models.
-    """
+    name (which several models may share), and the name of a service that routes over several
+    models."""
     found = {route.name: tuple(route.models) for route in cluster.routes}
     for service in cluster.services:
         if service.hugging_face_name:
@@ -57,8 +57,8 @@ def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
 def declared_only(
     alert: Alert, names: Mapping[str, Sequence[str]]
 ) -> tuple[Alert | None, list[str]]:
-    """`alert` for declared models by their own names, or None if it names none; and the undeclared
-    names. names: see `known_names`."""
+    """Returns two values: `alert` restricted to declared models, by their own names, or None if it
+    names no declared model; and the undeclared names. names: see `known_names`."""
     unknown = [name for name in alert.models if name not in names]
     models = dict.fromkeys(model for name in alert.models for model in names.get(name, ()))
     if unknown and not models:

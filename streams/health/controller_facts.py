@@ -1,4 +1,4 @@
-"""State of a controller and of its models for status answers.
+"""Status of a controller and of its models, as answered by the HTTP endpoint.
 
 Defines the JSON names of `/v1/status` and `/v1/explain/MODEL`, which are stable because other
 programs read them. Stores the last ticks and computes answers on request.
@@ -40,8 +40,9 @@ _KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of this controller. broker: bootstrap servers; embedded: an embedded broker.
-    records_signed: it accepts only signed records. open: interfaces without authentication."""
+    """Identity of this controller. broker: bootstrap servers; embedded: whether the broker is the
+    embedded broker. records_signed: whether the controller accepts only signed records. open:
+    interfaces without authentication."""
 
     controller: str
     broker: str
@@ -53,9 +54,10 @@ class Identity:
 
 @dataclass(slots=True)
 class Facts:
-    """Observes a loop through `tick`. leader: (leads now, token of the highest claim, its
-    controller). refused: records without a valid signature, by topic and reason. writes:
-    assignments and routes, the only records through which a controller changes anything."""
+    """Observes a loop through `tick`. leader: returns whether this controller leads now, the token
+    of the highest claim, and the name of the claimant. refused: number of records without a valid
+    signature, by topic and reason. writes: number of assignments and routes, the only records
+    through which a controller changes anything."""
 
     identity: Identity
     loop: Loop
@@ -96,21 +98,21 @@ class Facts:
         self.plans.append((done.now_ms, request, reasons))
 
     def tick_age_s(self) -> float:
-        """Real seconds since the last tick; without one in this term, since it began to lead or
-        since the start."""
+        """Real seconds since the last tick of this term. If there was no tick yet, real seconds
+        since this controller began to lead, or since its start."""
         last_s = self.last_at_s if self.last else self.began_s
         return self.loop.clock.now_s() - max(last_s, self.loop.seated_s)
 
     def leading(self) -> TickResult | None:
-        """The last tick of this term; None before the first, and while this controller is a
-        standby, because another one has since continued from it."""
+        """The last tick of this term; None before the first tick, and while this controller is a
+        standby, because another controller has continued from that tick."""
         leads, token, _ = self.leader()
         if self.last is None or not leads or self.last.after.leader_token != token:
             return None
         return self.last
 
     def standing(self) -> FleetStatus | None:
-        """How things stand after the last tick, see `leading`."""
+        """Status of the fleet after the last tick; None as in `leading`."""
         done = self.leading()
         if done is None:
             return None
@@ -120,7 +122,7 @@ class Facts:
         return self._cached[1]
 
     def supply_age_s(self) -> dict[str, dict[str, float]]:
-        """Seconds since the last observation of a feed, by kind and pool."""
+        """Seconds since the last observation of a price or an availability, by kind and pool."""
         done = self.leading()
         if done is None:
             return {"prices": {}, "availability": {}}
@@ -180,8 +182,8 @@ class Facts:
         return found
 
     def explain(self, model: str) -> dict[str, Any] | None:
-        """The content of `shoal explain` for `model`; None if it is not declared, and while this
-        controller is a standby."""
+        """The content of `shoal explain` for `model`; None if the model is not declared, and while
+        this controller is a standby."""
         done, now = self.leading(), self.standing()
         if done is not None:
             for route in done.cluster.routes:
@@ -217,7 +219,7 @@ class Facts:
 
 
 def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
-    """Active restrictions on changes of the model, as text."""
+    """Active restrictions on changes to the model, as text."""
     state, now_ms = done.after, done.now_ms
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)

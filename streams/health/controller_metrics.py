@@ -1,9 +1,10 @@
 """Controller metrics in Prometheus' text form, computed at each scrape.
 
-Names come from the table of `metric_names` only. Scalers act on desired replicas. A series that
-existed once remains, with 0 if no replica is desired any more or its model is no longer declared.
-It keeps its last value while its model is paused or released, or was removed from the declaration
-but keeps running. A standby exports none, because scalers would otherwise see two counts.
+All names come from the table of `metric_names`. Autoscalers act on desired replicas, so a series
+that existed once remains, with value 0 if no replica is desired any more or its model is no longer
+declared. The series keeps its last value while its model is paused or released, or was removed from
+the declaration but keeps running. A standby exports no desired replicas, because autoscalers would
+otherwise see two counts.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 class Metrics(Collector):
-    """Observes a loop through `tick`; `text` is a scrape. lost: ticks missing from the decision
-    log. alerts: counts by result. behind: unread records, by topic."""
+    """Observes a loop through `tick`; `text` answers a scrape. lost: ticks missing from the
+    decision log. alerts: counts by result. behind: unread records, by topic."""
 
     def __init__(
         self,
@@ -53,12 +54,12 @@ class Metrics(Collector):
         """Count one tick."""
         self._within[next((k for k, s in enumerate(_BUCKETS_S) if done.cpu_s <= s), -1)] += 1
         self._cpu_s += done.cpu_s
-        if done.after.leader_token != self._token:  # other leaders may have planned since
+        if done.after.leader_token != self._token:  # another leader may have planned meanwhile
             self._token = done.after.leader_token
             self._desired.clear()
 
     def text(self) -> bytes:
-        """Prometheus' text form."""
+        """All metrics in Prometheus' text form."""
         return bytes(generate_latest(self._registry))
 
     def describe(self) -> Iterable[Family]:
@@ -66,7 +67,7 @@ class Metrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """All families that have samples now."""
+        """All metric families that have samples now."""
         for name, samples in self._samples():
             metric = BY_NAME[name]
             kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
@@ -187,8 +188,8 @@ class Metrics(Collector):
 
 
 def _is_left_alone(model: str, held: Mapping[str, Reason]) -> bool:
-    """Whether instances of a model that is no longer declared keep running. held: as in the
-    state."""
+    """Whether the instances of a model that is no longer declared keep running. held: active
+    restrictions by "scope/kind", as in the state."""
     return f"{model}/undeclared" in held or any(
         f"{scope}/{kind}" in held for scope in (model, ALL_MODELS) for kind in ("pause", "release")
     )

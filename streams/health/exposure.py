@@ -17,7 +17,8 @@ _HERE = ("127.", "localhost", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class OpenPoint:
-    """code: stable. said: what is open. mend: what closes it."""
+    """code: stable code. said: the interface that is open, as text. mend: how to close it, as
+    text."""
 
     code: Code
     said: str
@@ -25,8 +26,8 @@ class OpenPoint:
 
 
 def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[OpenPoint, ...]:
-    """Unauthenticated interfaces of a controller with these keys, whose broker is at
-    `bootstrap`."""
+    """Unauthenticated interfaces of a controller with these keys and connection settings, whose
+    broker is at `bootstrap`."""
     found = []
     if not keys.cluster:
         found.append(

@@ -1,8 +1,8 @@
 """Limits of the controller's HTTP endpoint: time, number of connections, host names, origins.
 
-aiohttp closes a connection that waits for a request head, or between requests, after `idle_s`. This
-module bounds the duration of one request with its body and answer, and the number of connections. A
-client that opens many idle connections loses its own oldest ones.
+aiohttp closes a connection that has waited for a request head for `idle_s`. This module limits the
+duration of one request, including its body and answer, and the number of connections. A client that
+opens many idle connections loses its own oldest connections.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _READS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Real seconds. idle_s: until the head of a request is complete, from the start of the
-    connection or the end of the last answer. request_s: for one request, from its head to the last
-    byte of its answer. linger_s: to drain the rest of a refused body. connections: maximum number
-    at a time."""
+    """Limits in real seconds. idle_s: until the head of a request is complete, from the start of
+    the connection or the end of the last answer. request_s: for one request, from its head to the
+    last byte of its answer. linger_s: to drain the rest of a refused body. connections: maximum
+    number of concurrent connections."""
 
     idle_s: float = 30.0
     request_s: float = 30.0
@@ -52,12 +52,12 @@ class Guard:
 
     def connection(self) -> asyncio.Protocol:
         """Protocol of a new connection. At the limit, the oldest connection without a request is
-        closed; if all have one, the new connection is closed."""
+        closed. If every connection has a request, the new connection is closed."""
         server = self.server
         assert server is not None  # noqa: S101  set before the socket listens
         now_s = asyncio.get_running_loop().time()
         known = server.connections
-        # The event loop may accept several connections before the first one is connected.
+        # The event loop may accept several connections before it connects the first of them.
         self._accepted = {
             each: at_s
             for each, at_s in self._accepted.items()
@@ -84,7 +84,7 @@ class Guard:
         try:
             async with asyncio.timeout(self._limits.request_s):
                 answer = await handler(request)
-                # Send here, so that the time limit also covers a client that does not read.
+                # Send the answer here, so that the time limit includes a client that does not read.
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
@@ -117,12 +117,12 @@ async def expect(request: web.Request) -> web.StreamResponse | None:
     if request.headers.get("Expect", "").lower() != "100-continue":
         return web.Response(status=417, text="Expect: only 100-continue is known\n")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # these bytes do not belong to the answer's head
+    request.writer.output_size = 0  # bytes sent before the answer do not count
     return None
 
 
 class _Closed(asyncio.Protocol):
-    """A connection that closes at once."""
+    """A connection that is closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  of a TCP socket

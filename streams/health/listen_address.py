@@ -1,6 +1,6 @@
 """Parse the listen address of --http.
 
-Does not import the HTTP server, so that a command line can be checked without it.
+This module does not import the HTTP server, so that a command line can be checked without it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from streams.files.user_errors import UserError
 
 
 def parse_listen(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT", an IPv6 host without its brackets; UserError otherwise."""
+    """Host and port of "HOST:PORT", an IPv6 host without its brackets. UserError if `address` has
+    another form."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

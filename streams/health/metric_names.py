@@ -1,6 +1,6 @@
 """Table of all controller metrics: name, kind, labels and meaning.
 
-docs/operations.md shows this table; a test compares them.
+docs/operations.md shows this table; a test compares the two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. labels: in their order."""
+    """One metric. labels: label names, in order."""
 
     name: Name
     kind: Kind

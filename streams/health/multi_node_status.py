@@ -1,6 +1,7 @@
 """Status of the ranks of multi-node instances.
 
-Defines the JSON names of a gang in `/v1/status`, which are stable because other programs read them.
+Defines the JSON names of a gang (a multi-node instance) in `/v1/status`, which are stable because
+other programs read them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from topics.fleet import ObservedInstance, Status
 def gang_facts(
     groups: Iterable[ServingGroup], statuses: Mapping[str, Status]
 ) -> list[dict[str, Any]]:
-    """Every gang with its ranks in order. state: as last reported by the executor, "" if none
-    did."""
+    """Every gang with its ranks in order. state: as last reported by the executor, "" if no
+    executor reported it."""
     seen = fleet_view(statuses).instances
     found = []
     for group in groups:

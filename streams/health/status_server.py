@@ -1,9 +1,9 @@
 """HTTP server of the controller: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL,
 /alerts.
 
-Defines when the controller is healthy and ready. Binds loopback unless an address is given.
-Everything except /alerts only reads. With a read token, all paths except /healthz, /readyz and
-/alerts (which has its own) require it.
+Defines when the controller is healthy and ready. The server binds loopback unless an address is
+given. Every path except /alerts only reads. If there is a read token, all paths require it except
+/healthz, /readyz and /alerts; /alerts requires a token of its own.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from topics.http_origin import HostRule
 _log = logging.getLogger("streams.health.http")
 
 MOST_TICK_AGE_S = 10.0
-"""Real seconds without a decision after which a leader is not healthy."""
+"""Real seconds without a tick after which a leader is unhealthy."""
 
 
 _SHUTDOWN_S = 2.0
 
 
 class HealthServer:
-    """address: "HOST:PORT"; port 0: any free port. read_token: if empty, reads need none. names:
-    accepted host names, in addition to addresses (`HostRule`). `url` is the address after `start`.
-    """
+    """address: "HOST:PORT"; port 0: any free port. read_token: if empty, reads need no token.
+    names: accepted host names, in addition to addresses (`HostRule`). `url` is the URL of the
+    server after `start`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class HealthServer:
         self.url = ""
 
     async def start(self) -> None:
-        """Listen. UserError: the address is not available."""
+        """Start to listen. UserError: the address is not available."""
         host, port = parse_listen(self._address)
         guard = Guard(HostRule(host, self._names), self._limits)
         runner = self._runner = web.AppRunner(
@@ -110,7 +110,7 @@ class HealthServer:
         return app
 
     def _read(self, handler: Handler) -> Handler:
-        """`handler` behind the check of the read token, if there is one."""
+        """`handler` with a check of the read token, if there is a read token."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             header = request.headers.get("Authorization", "")
@@ -159,8 +159,8 @@ class HealthServer:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a log record of aiohttp reports an error of the server, not of the client, who
-    receives an error answer."""
+    """Whether a log record of aiohttp reports an error of the server. Errors of clients are not
+    logged, because each client receives an error answer."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (web.RequestPayloadError, HttpProcessingError))
 

@@ -17,14 +17,14 @@ from streams.files.user_errors import UserError
 log = logging.getLogger(__name__)
 
 READ_TOKEN = "SHOAL_READ_TOKEN"  # noqa: S105  the name of a variable
-"""Variable that holds the token for reads; with _FILE behind it, the path of a file that does."""
+"""Variable with the token for reads; with the suffix _FILE, the path of a file with the token."""
 _LEAST_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """path: a file that is read for every request, so the token may rotate. text: the token itself,
-    if there is no file."""
+    """path: file with the token, read for every request, so the token may rotate. text: the token
+    itself, if there is no file."""
 
     path: Path | None = None
     text: str = field(default="", repr=False)
@@ -33,7 +33,7 @@ class BearerToken:
         return self.path is not None or bool(self.text)
 
     def read(self) -> str:
-        """The current token; "" if its file cannot be read, which is logged."""
+        """The current token; "" if the file cannot be read, which is logged."""
         if self.path is None:
             return self.text
         try:
@@ -54,8 +54,8 @@ NO_TOKEN = BearerToken()
 
 
 def read_token(environ: Mapping[str, str]) -> BearerToken:
-    """Token for reads from the environment, directly or through a file; empty if neither is set.
-    UserError: a file that cannot be read, or a token that is too short."""
+    """Token for reads from the environment, given directly or as a file; empty if neither is set.
+    UserError: the file cannot be read, or the token is too short."""
     path, text = environ.get(f"{READ_TOKEN}_FILE", ""), environ.get(READ_TOKEN, "").strip()
     variable = f"{READ_TOKEN}_FILE" if path else READ_TOKEN
     if path:

@@ -1,6 +1,7 @@
-"""Solver process: `python -m streams.solver` answers plan requests on stdin with lines on stdout.
+"""Solver process: `python -m streams.solver` reads plan requests from stdin and writes answers to
+stdout, one per line.
 
-It may be killed at any moment; the controller starts another.
+It may be killed at any moment; the controller then starts another solver process.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from topics.reason_codes import ReasonCode
 _PR_SET_PDEATHSIG = 1
 
 ANSWER_S = 4.5
-"""Real seconds for one answer: a search ends by then with the best plan it has and its gap."""
+"""Real seconds for one answer: the search ends then, with its best plan and the plan's gap."""
 
 _SEARCH_S = 3.0
-"""What a search gets at least, where valuing candidates took long: in a process that has just
-started, or on a loaded machine."""
+"""Minimum real seconds for the search if the evaluation of candidates takes long: in a newly
+started process, or on a loaded machine."""
 
 
 class Stopwatch:
-    """Seconds since creation. The search calls it first; the time before that call counts for at
-    most `ANSWER_S - _SEARCH_S`."""
+    """Callable: seconds since creation. The search makes the first call; the time before that call
+    counts for at most `ANSWER_S - _SEARCH_S`."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -65,7 +66,7 @@ def main() -> int:
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)
                 found = answer_request(request, cluster, profile, planner, options)
             except Exception as error:
-                # Report any failure as an answer: the last valid plan stays in force.
+                # Report any failure as an answer, so that the last valid plan stays in force.
                 named = f"{type(error).__name__}: {error}"
                 found = no_plan_answer(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))
             out.write(encode_answer(found))
@@ -73,7 +74,7 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    """End with the controller, because then no process reads an answer."""
+    """End this process when the controller ends, because then no process reads the answers."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

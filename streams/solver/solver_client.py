@@ -1,8 +1,8 @@
 """Planner client of the controller: sends requests; answers appear in a later observation.
 
-Urgent requests are small. A thread of this process answers them, so neither a long full solve nor a
-restarting solver process delays them. Full requests go to a separate process, one at a time, each
-with a time limit; a process that does not answer is killed and restarted.
+Urgent requests are small. A thread of the controller answers them, so neither a long full solve nor
+a restart of the solver process delays them. Full requests go to a separate process, one at a time,
+each with a time limit. A solver process that does not answer is killed and restarted.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 FULL_LIMIT_S = 60.0
 URGENT_LIMIT_S = 10.0
-"""Real seconds for one answer; of a full one, the start of the process included."""
+"""Real seconds for one answer; for a full plan, they include the start of the process."""
 
-_URGENT_S = 8.0  # of these for the search, including the evaluation of candidate instances
+_URGENT_S = 8.0  # of URGENT_LIMIT_S, for evaluation and search
 _MOST_LINE_BYTES = 64 * 1024 * 1024
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
@@ -55,7 +55,8 @@ def solver_argv() -> list[str]:
 
 
 def plan_here(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-    """Plan in this process. An urgent request returns in time, with the best plan found by then."""
+    """Plan in this process. The search for an urgent plan ends in time, with the best plan until
+    then."""
     options, began_s = OPTIONS, time.monotonic()
     if request.urgency is Urgency.URGENT:
         elapsed_s = partial(_since_s, began_s)
@@ -70,11 +71,10 @@ def _since_s(began_s: float) -> float:
 
 
 class Solver:
-    """argv: command of the process. Run `run` concurrently with the ticks.
+    """argv: command of the solver process. Run `run` concurrently with the ticks.
 
-    news is set when a plan arrives. It is not set for a failure, which waits for the next tick,
-    because an immediate retry would fail too. killed: how often the process or the thread was
-    abandoned.
+    news: set when a plan arrives. A failure does not set it and waits for the next tick, because an
+    immediate retry would fail too. killed: how often the process or the thread was abandoned.
     """
 
     def __init__(
@@ -96,9 +96,10 @@ class Solver:
         self.killed = 0
 
     def ask(self, request: PlanRequest, cluster: Cluster) -> None:
-        """Send a request; returns at once. Replaces a pending request of the same urgency.
+        """Send a request; returns at once. The request replaces a pending request of the same
+        urgency.
 
-        cluster: as declared; the request holds current prices.
+        cluster: the current declared cluster; `request` holds the current prices.
         """
         given_up = self._waiting.pop(request.urgency, None)
         if given_up is not None:
@@ -107,17 +108,17 @@ class Solver:
         self._asked[request.urgency].set()
 
     def take(self) -> tuple[PlanAnswer, ...]:
-        """Answers since the last call, each once."""
+        """Answers that arrived since the last call."""
         found, self._answers = tuple(self._answers), []
         self.news.clear()
         return found
 
     async def run(self) -> None:
-        """Have pending requests answered until cancelled; then end the process."""
+        """Send pending requests to the planner until cancelled; then end the process."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lane(Urgency.URGENT, self._in_thread))
-                # Imports take a while, so start the process before the first request.
+                # Imports take seconds, so start the process before the first request.
                 await self._running()
                 tasks.create_task(self._lane(Urgency.FULL, self._in_process))
         finally:
@@ -151,7 +152,7 @@ class Solver:
             named = str(error) or type(error).__name__
             why = Reason(ReasonCode.SOLVER_GONE, quoted=named)
         except (InvalidRecord, ValueError, KeyError, TypeError) as error:
-            # Invalid JSON, a line too long or a missing field: the process is not usable.
+            # The answer is invalid JSON, too long or lacks a field: the process is not usable.
             why = Reason(ReasonCode.SOLVER_GARBLED, quoted=str(error))
         log.warning("%s plan: %s", urgency, text(why))
         await self._start_over(urgency)
@@ -171,7 +172,7 @@ class Solver:
         try:
             return await planning
         except Exception as error:
-            # As in the process: any failure is an answer, and instances stay unchanged.
+            # As in the solver process, any failure is an answer, and instances stay unchanged.
             log.exception("urgent plan: unhandled error")
             named = f"{type(error).__name__}: {error}"
             return no_plan_answer(request, Reason(ReasonCode.SOLVER_ERROR, quoted=named))

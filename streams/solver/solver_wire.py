@@ -1,7 +1,7 @@
 """Wire format between the controller and its solver: one JSON object per line.
 
-Both ends are the same version of Shoal on one machine, so there are no versions; a malformed line
-is a bug.
+Both processes run the same version of Shoal on one machine, so lines have no version; a malformed
+line is a bug.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from topics.codec import read_value, write_value
 
 
 def encode_request(request: PlanRequest, cluster: Cluster) -> bytes:
-    """The line that requests a plan of `cluster`, as declared now."""
+    """Encode a request for a plan of `cluster`, the current declared cluster, as a line."""
     return write_value({"request": request, "cluster": cluster}) + b"\n"
 
 
@@ -33,5 +33,5 @@ def decode_answer(line: bytes) -> PlanAnswer:
 
 
 def encode_answer(found: PlanAnswer) -> bytes:
-    """The line that holds an answer."""
+    """Encode a planner answer as a line."""
     return write_value(found) + b"\n"

@@ -1,8 +1,8 @@
 """Run one window worker: `python -m streams.windows`.
 
-It prints a JSON line with its partition count at each assignment from Kafka. Start one per machine
-that shares the load; workers may join, leave and crash at any time. Controllers read the merged
-demand with `--demand merged`.
+The worker prints a JSON line with its partition count after each assignment by Kafka. Start one
+worker per machine that shares the load; workers may join, leave and crash at any time. Controllers
+read the merged demand with `--demand merged`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from topics.topic_table import PREFIX
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until a signal; returns 2 if the broker is unreachable or unusable."""
+    """Run until a signal. Returns 2 if the broker is unreachable or unusable."""
     parser = argparse.ArgumentParser(prog="python -m streams.windows", description=__doc__)
     parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
     parser.add_argument("--prefix", default=PREFIX, help="of topic names")

@@ -1,8 +1,8 @@
 """Window worker as a Faust application: an agent on `telemetry` writes merged records to `demand`.
 
-Kafka distributes the partitions over all workers of the group. A second's records are acknowledged
-only after the broker has its merged record, so the successor of a killed worker reads the rest
-again.
+Kafka distributes the partitions over all workers of the group. The records of a second are
+acknowledged only after the broker has their merged record, so the successor of a killed worker
+reads unmerged records again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Ends = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
 
 @dataclass(slots=True)
 class _Second:
-    """Records of one partition in the second `appended_s`; last_s: monotonic s of the last
-    record."""
+    """Records of one partition in the second `appended_s`. last_s: monotonic time in s at which the
+    last record arrived."""
 
     appended_s: int
     last_s: float = 0.0
@@ -51,7 +51,7 @@ class _Second:
 
 
 class Worker:
-    """Open seconds of the partitions of this worker. ends: queries the broker for the next offsets
+    """Open seconds of the partitions of this worker. ends: queries the broker for the end offsets
     of partitions. keys: verify telemetry and sign merged records."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Worker:
     ) -> None:
         self._verifier = Verifier(keys)
         self._told = 0
-        # The broker appended these records a moment ago and will date the result by the same clock.
+        # Append time of the current records by the broker's clock; it also dates the result.
         self._appended_ms = 0
         self._signer = Signer(keys, lambda: self._appended_ms)
         self._demand = demand
@@ -72,7 +72,8 @@ class Worker:
         self._open: dict[int, _Second] = {}
 
     async def take(self, event: Any) -> None:
-        """Add a record; the first record of a later second closes the previous one."""
+        """Add a record; the first record of a later second closes the open second of its
+        partition."""
         message = event.message
         appended_s = _append_ms(event) // 1000
         known = self._open.get(message.partition)
@@ -85,8 +86,9 @@ class Worker:
         known.last_s = self._monotonic_s()
 
     async def close_idle(self) -> None:
-        """Close seconds without further records, if the broker holds no more of them. This worker
-        itself may have been stopped. A second that is merged twice is counted once."""
+        """Close seconds that received no record for a while, if the broker holds no further
+        records. The broker is queried because this worker itself may have been stopped. If a second
+        is merged twice, readers count it once."""
         idle = {partition for partition in self._open if self._is_idle(partition)}
         if not idle:
             return
@@ -104,12 +106,13 @@ class Worker:
                     await self._close(partition)
 
     def _is_idle(self, partition: int) -> bool:
-        """Whether an open second has received no record for a while."""
+        """Whether `partition` has an open second that received no record for a while."""
         second = self._open.get(partition)
         return second is not None and self._monotonic_s() - second.last_s > _IDLE_S
 
     def forget(self, partitions: set[int]) -> None:
-        """Drop revoked partitions; their new workers read the unacknowledged records again."""
+        """Drop the open seconds of revoked partitions; the new workers read the unacknowledged
+        records again."""
         for partition in partitions:
             self._open.pop(partition, None)
 
@@ -144,7 +147,7 @@ class Worker:
 
 
 def _pairs(headers: Any) -> Any:
-    """Headers of a record of Faust, as pairs."""
+    """Headers of a Faust record, as pairs."""
     return tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers or ())
 
 
@@ -153,7 +156,7 @@ def _append_ms(event: Any) -> int:
 
 
 def make_app(bootstrap: str, prefix: str, keys: Keys = _NO_KEYS) -> faust.App:
-    """The application; run it with `faust.Worker`. Topics must exist."""
+    """The Faust application; run it with `faust.Worker`. The topics must exist."""
     app = faust.App(
         f"{prefix}windows",
         broker=[f"kafka://{server}" for server in bootstrap.split(",")],

@@ -1,8 +1,8 @@
 """Merge the records of a partition of `telemetry`, per second of the broker's clock.
 
-A group is the records that the broker appended to one partition within one second. The log alone
-determines it, so every worker computes the same merged record, and a replaced worker causes no
-double count.
+A group holds the records that the broker appended to one partition within one second. The log alone
+determines the group, so every worker computes an equal merged record, and a replaced worker causes
+no double count.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from topics.telemetry_columns import (
 def merged(
     partition: int, appended_s: int, records: TelemetryBatch, appended_ms: NDArray[np.int64]
 ) -> list[Demand]:
-    """One record per model from all `records` (appended at `appended_ms`) of `partition` in the
-    second `appended_s`. Sums are capped at the valid maximum of a record, so no gateway can make
-    the merged record invalid."""
+    """Merge `records` (appended to `partition` at `appended_ms`, within the second `appended_s`)
+    into one record per model. Sums are capped at the valid maximum of a record, so no gateway can
+    make the merged record invalid."""
     ends_ms = np.maximum(0, appended_ms - records.numbers[:, AGE_MS])
     words: dict[str, dict[str, GatewayState]] = {}
     rows = zip(records.names, records.numbers.tolist(), ends_ms.tolist(), strict=True)
@@ -80,8 +80,8 @@ def merged(
 
 
 def _supersedes(known: GatewayState, boot: str, end_ms: int, leaving: bool) -> bool:
-    """Whether this record is later than `known`. A sign-off is the last of its boot, even if others
-    are dated a little later."""
+    """Whether a record with these values is later than `known`. A sign-off (`leaving`) is the last
+    record of its boot, even if others are dated a little later."""
     if boot == known.boot and leaving != known.leaving:
         return leaving
     return end_ms >= known.end_ms
