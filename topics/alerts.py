@@ -14,9 +14,9 @@ STATES = ("firing", "resolved")
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. name: given by people, 1 to 200 printable characters. models: the affected ones,
-    empty = all. A "resolved" alert permits nothing, because a dead exporter also resolves its
-    alerts."""
+    """One alert. name: free text of 1 to 200 printable characters. models: the affected models,
+    empty = all. A "resolved" alert permits no change, because an exporter that stops also resolves
+    its alerts."""
 
     fingerprint: str
     name: str

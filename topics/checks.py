@@ -1,4 +1,4 @@
-"""Field checks for records, and the patterns of ids. All raise InvalidRecord."""
+"""Field checks for records, and the patterns of ids. All checks raise InvalidRecord."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _COMBO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+>&-]{0,999}\Z")
 MAX_COUNT = 10**12
 MAX_MS = 4_102_444_800_000  # 2100-01-01, so that a time in microseconds is refused
 MAX_RESTORED_COUNT = MAX_COUNT // 2
-"""Upper bound of a count that a later leader continues (of decisions, plans, groups, generations).
-It leaves room below MAX_COUNT for that leader's own increments."""
+"""Upper bound of a count that the next leader continues (decisions, plans, groups, generations).
+The range up to MAX_COUNT is left for that leader's own increments."""
 SCHEMA_VERSION = 1
 
 MOST_REQ_PER_S = 1e9
@@ -47,19 +47,19 @@ def name(field: str, value: object) -> None:
 
 
 def is_name(value: str) -> bool:
-    """Whether `name` accepts `value`."""
+    """Whether `name` accepts `value` as an id."""
     return bool(_NAME.match(value))
 
 
 def combo(field: str, value: object) -> None:
-    """Check the name of a combo or of its group. It lists the combo's parts, so it may be longer
-    than other names, with > and & between the nodes of an instance."""
+    """Check the name of a combo or of its group. The name lists the combo's parts, so it may be
+    longer than other names; > and & separate the nodes of an instance."""
     if not isinstance(value, str) or not _COMBO.match(value):
         raise InvalidRecord(field, value, "1 to 1000 letters, digits or ._:/@+->&")
 
 
 def label(field: str, value: object) -> None:
-    """Check a name given by people: 1 to 200 printable characters, spaces included."""
+    """Check a name as free text: 1 to 200 printable characters, spaces included."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise InvalidRecord(field, value, "1 to 200 printable characters")
 
@@ -124,7 +124,7 @@ def flag(field: str, value: object) -> None:
 
 
 def time_ms(field: str, value: object) -> None:
-    """Check a time in milliseconds since the epoch, before the year 2100."""
+    """Check a time in milliseconds since the epoch; it must be before the year 2100."""
     count(field, value, MAX_MS)
 
 
@@ -137,8 +137,8 @@ def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
 def object_fields(
     field: str, value: object, required: tuple[str, ...], optional: dict[str, Any]
 ) -> dict[str, Any]:
-    """The keys of a JSON object, with the defaults `optional`. Unknown and missing keys are
-    refused."""
+    """The fields of a JSON object, with the defaults `optional` for missing fields. Unknown fields
+    and missing required fields are refused."""
     if not isinstance(value, dict):
         raise InvalidRecord(field, value, "a JSON object")
     known = {*required, *optional}

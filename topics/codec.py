@@ -1,7 +1,7 @@
-"""Records to bytes and back: JSON through orjson, strict in types, lenient in unknown fields.
+"""Encode and decode records as JSON with orjson: strict in types, lenient in unknown fields.
 
-The wire form is an object with `schema_version` and the record's fields by name. Records check
-their own bounds when they are made. Errors are InvalidRecord with the path of the field
+The wire form is an object with `schema_version` and the record's fields by name. A record checks
+its own bounds when it is created. Errors are InvalidRecord with the path of the field
 ("instances[0].gpus").
 """
 
@@ -46,16 +46,16 @@ def encode(record: Any) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Any:
-    """The record in `data`, of the topic with the short name `name`.
+    """The record in `data`, read from the topic with the short name `name`.
 
     Unknown fields are ignored at every depth. InvalidRecord: no JSON, an unsupported schema
-    version, a missing field, a wrong type or a bad value.
+    version, a missing field, a wrong type or an invalid value.
     """
     return decode_as(topic(name).record, data)
 
 
 def decode_as(kind: type[Any], data: bytes) -> Any:
-    """The record of type `kind` in `data`; raises like `decode`."""
+    """The record of type `kind` in `data`. Raises InvalidRecord as `decode` does."""
     if len(data) > MAX_BYTES:
         raise InvalidRecord("record", f"{len(data)} bytes", f"at most {MAX_BYTES} bytes")
     try:
@@ -73,11 +73,13 @@ def decode_as(kind: type[Any], data: bytes) -> Any:
 
 
 def read_value(kind: Any, value: Any) -> Any:
-    """A value of dataclass `kind` from parsed JSON, equally strict but without a schema version.
+    """A value of dataclass `kind` from parsed JSON, as strict as `decode` but without a schema
+    version.
 
     For pipes between processes of one version, and for files that a process wrote itself. In
-    addition to the types of records it reads mappings with any key, sets, and unions with None or
-    of dataclasses, which are distinguished by their field names. Raises like `decode`.
+    addition to the types of records, `read_value` accepts mappings with any key, sets, and unions
+    of dataclasses and None; the dataclasses of a union are distinguished by their field names.
+    Raises InvalidRecord as `decode` does.
     """
     return _reader(kind)("", value)
 
@@ -99,7 +101,7 @@ def _reader(kind: Any) -> Reader:
     """A function (path, JSON value) -> value of type `kind`, built once per type."""
     known = _READERS.get(kind)
     if known is None:
-        # For recursive types: the inner reader is looked up when the outer one is called.
+        # Look up the inner reader at the call, so that a type may contain itself.
         _READERS[kind] = lambda path, value: _READERS[kind](path, value)
         known = _READERS[kind] = _make_reader(kind)
     return known
@@ -132,7 +134,7 @@ def _key_reader(kind: Any) -> Reader:
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> Reader:
-    """A reader of one of `kinds`, of which at most one is neither a dataclass nor None."""
+    """A reader for a union of `kinds`; at most one kind is neither a dataclass nor None."""
     objects = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
     others = [kind for kind in kinds if kind is not types.NoneType and kind not in objects]
     if len(others) > 1:
@@ -237,7 +239,7 @@ def _dict_reader(key: Reader, item: Reader) -> Reader:
 
 
 def _integer_key(path: str, value: str) -> int:
-    # int() alone would also take "1_0", " 1" and digits of other scripts.
+    # int() alone would also accept "1_0", " 1" and digits of other scripts.
     digits = value[1:] if value.startswith("-") else value
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise InvalidRecord(path, value, "whole numbers as keys")

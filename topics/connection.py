@@ -1,7 +1,7 @@
-"""Kafka connection settings (TLS and SASL), the same for every client of every process.
+"""Kafka connection settings (TLS and SASL), used by every client of every process.
 
-They come from the environment, which child processes inherit and no command line shows. Passwords
-come from files.
+The settings come from the environment, which child processes inherit and no command line shows.
+Passwords come from files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLE = "SHOAL_KAFKA_"
 class KafkaSecurity:
     """TLS and SASL settings.
 
-    protocol: one of PROTOCOLS. ca_file, cert_file, key_file: PEM files; without ca_file the
+    protocol: one of PROTOCOLS. ca_file, cert_file, key_file: PEM files; without ca_file, the
     system's certificate authorities are used. mechanism, username, password_file: for the SASL
     protocols.
     """
@@ -65,8 +65,8 @@ class KafkaSecurity:
     def explain_failure(self, error: BaseException, waited_s: float) -> str:
         """Why a connection with these settings failed, and which settings to check.
 
-        error: raised by the connection, TLS or the Kafka client; it is classified by the name of
-        its type, because this module imports no client. waited_s: real seconds until a time-out.
+        error: the exception of the connection, TLS or the Kafka client. Its type is recognised by
+        name, because this module imports no client. waited_s: real seconds until a time-out.
         """
         kind = type(error).__name__
         message = str(error)
@@ -102,8 +102,8 @@ class KafkaSecurity:
     ) -> dict[str, Any]:
         """The settings as keyword arguments of aiokafka's clients.
 
-        read: returns a file's text; ssl_context: aiokafka's `create_ssl_context`. Raises their
-        errors if a file is unreadable.
+        read: returns a file's text. ssl_context: aiokafka's `create_ssl_context`. Their errors pass
+        through if a file is unreadable.
         """
         found: dict[str, Any] = {"security_protocol": self.protocol}
         if self.tls:

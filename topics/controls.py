@@ -17,10 +17,10 @@ ALL_MODELS = "*"
 class Control:
     """One command of an operator, in force until a later record with the same key.
 
-    scope: a model, or "*" for all. kind: "pause" (change nothing of the model), "release" (Shoal no
-    longer manages it) or "verdict" (on a proposal). active: whether it is in force; of a verdict:
-    whether the proposal is approved. who, why: for people. until_ms: when a pause ends (0: it does
-    not). proposal, leader_token: the decision that a verdict refers to.
+    scope: a model, or "*" for all models. kind: "pause" (do not change the model), "release" (Shoal
+    no longer manages the model) or "verdict" (on a proposal). active: whether a pause or release is
+    in force, or whether a verdict approves the proposal. who, why: free text. until_ms: end of a
+    pause, 0 = no end. proposal, leader_token: the decision to which a verdict refers.
     """
 
     scope: str
@@ -46,6 +46,6 @@ class Control:
 
     @property
     def key(self) -> str:
-        """The record's key: the last record of a key counts."""
+        """The record's key; only the last record of a key is in force."""
         subject = str(self.proposal) if self.kind == "verdict" else self.scope
         return f"{self.kind}/{subject}"

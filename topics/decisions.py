@@ -22,13 +22,15 @@ DECISION_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision of the controller, with its reason. model: its name or "*".
+    """One decision of the controller, with its reason. model: name of a model, or "*" for all
+    models.
 
-    number counts the decisions of a leader. applied: it was carried out (mode act), not only
-    recommended. change: combos added (+) or removed (-) as (combo, count). cost_delta_usd_per_h: of
-    billed nodes. over_since_ms: first second above the threshold (0 if there is none). expires_ms:
-    of a proposal, which waits for approval until then (0: no proposal). reason: for people; codes:
-    the same for programs, see `topics.reason_codes` (a later version may write unknown codes).
+    number: counts the decisions of a leader. applied: whether the decision was applied (mode act)
+    or only recommended. change: combos added (+) or removed (-) as (combo, count).
+    cost_delta_usd_per_h: change of the cost of billed nodes. over_since_ms: first second above the
+    threshold, 0 = none. expires_ms: end of the time in which a proposal can be approved, 0 = no
+    proposal. reason: a sentence; codes: the reason codes of that sentence, see
+    `topics.reason_codes` (a later version may write unknown codes).
     """
 
     number: int
@@ -69,7 +71,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCombo:
-    """The planned number of one combo. combo: its id in the library of combos."""
+    """The planned count of one combo. combo: its id in the library of combos."""
 
     model: str
     combo: str
@@ -87,7 +89,7 @@ class PlannedCombo:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """The target of the whole fleet.
+    """The planned target of the whole fleet.
 
     gap: proven optimality gap as a fraction, -1 if none was proven. next_serial: number of the next
     group, so that a later leader reuses no group name.

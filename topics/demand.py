@@ -1,7 +1,7 @@
 """Demand records: telemetry of all gateways, merged per model and second of a `telemetry`
 partition.
 
-Times ending in `_ms` are of the broker's clock here, since the epoch.
+Times ending in `_ms` are in ms since the epoch, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from topics.telemetry_columns import parse_cells
 
 @dataclass(frozen=True, slots=True)
 class DemandSecond:
-    """One second of demand, from start_ms on: counts of `telemetry.COUNTS`, and sketches of
+    """One second of demand, beginning at start_ms: counts of `telemetry.COUNTS`, and sketches of
     `telemetry.SKETCHES` in their wire form."""
 
     start_ms: int
@@ -36,8 +36,8 @@ class DemandSecond:
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """The latest report of one gateway about the model, see `Telemetry`. active: it had
-    requests."""
+    """The latest report of one gateway about the model, see `Telemetry`. active: whether the
+    gateway had requests."""
 
     gateway: str
     boot: str
@@ -61,8 +61,8 @@ class Demand:
     second `appended_s` (since the epoch).
 
     (model, partition, appended_s) identifies the record permanently. Merging is deterministic, so a
-    second copy is recognised as a duplicate. kinds: requests of all these seconds by kind, see
-    `Telemetry.sent`.
+    second copy is recognised as a duplicate. kinds: number of requests in all `seconds`, by kind,
+    see `Telemetry.sent`.
     """
 
     model: str

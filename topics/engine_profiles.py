@@ -1,8 +1,8 @@
 """The wire name of an engine profile: its name and a hash, never its content.
 
 The operator owns the content of a profile (arguments, container image). Planner and executor each
-read it from their own configuration. If the two differ, the names differ, and the executor refuses
-the assignment.
+read the profile from their own configuration. If the two profiles differ, their wire names differ,
+and the executor refuses the assignment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 
 def profile_wire_name(name: str, image: str, args: Sequence[str]) -> str:
-    """`name`, with a hash of the profile unless it is empty: "fp8@3f2a91c04b7d"."""
+    """`name` with a hash of the profile: "fp8@3f2a91c04b7d"; `name` alone if the profile is
+    empty."""
     if not image and not args:
         return name
     content = json.dumps([image, list(args)], separators=(",", ":"))

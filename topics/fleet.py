@@ -13,7 +13,7 @@ from topics.instance_ranks import GangRank
 
 
 class InstanceState(StrEnum):
-    """The state of an instance (table of transitions: `autoscaler.serving.lifecycle`)."""
+    """The state of an instance. Table of transitions: `autoscaler.serving.lifecycle`."""
 
     STARTING = "starting"
     READY = "ready"
@@ -34,9 +34,10 @@ class DesiredInstance:
     """One instance that a node should run.
 
     phase: if it differs from the instance's phase, the instance switches roles. group: its combo
-    (affinity group of routes). gpus: indices on the node. engine: name of an engine in the
-    operator's configuration. drain: finish its requests and then stop; it stays in the assignment
-    until it is gone. gang: its rank in a multi-node instance, None for an instance on one node.
+    (affinity group of routes). gpus: GPU indices on the node. engine: name of an engine in the
+    operator's configuration. drain: the instance finishes its requests and then stops; it stays in
+    the assignment until it is gone. gang: its rank in a multi-node instance, None for an instance
+    on one node.
     """
 
     instance: str
@@ -65,12 +66,12 @@ class DesiredInstance:
 class Assignment:
     """The desired state of one node.
 
-    generation counts changes of this node and leader_token orders leaders: an executor refuses a
-    (leader_token, generation) lower than its current one. said_ms: last publication, by the
-    leader's clock; a later copy extends the validity. valid_ms: validity from the broker's append
-    time, 0 = unlimited; an expired assignment starts nothing new and stops nothing.
-    drain_timeout_ms: longest wait of a drain for requests and KV leases, 0 = the executor's own
-    limit. signature: see `topics.signing`.
+    generation counts changes of this node, and leader_token orders leaders: an executor refuses an
+    assignment whose (leader_token, generation) is lower than that of its current assignment.
+    said_ms: time of the last publication, by the leader's clock; a later copy extends the validity.
+    valid_ms: validity from the broker's append time, 0 = unlimited; after an assignment expires,
+    the executor starts nothing new and stops nothing. drain_timeout_ms: longest wait of a drain for
+    requests and KV leases, 0 = the executor's own limit. signature: see `topics.signing`.
     """
 
     node: str
@@ -103,12 +104,13 @@ class Assignment:
 class ObservedInstance:
     """One instance as its executor observes it.
 
-    endpoint: "host:port" for gateways, empty before it listens and for ranks that serve no
-    requests. phase: the one it serves, whatever is desired. gang: its rank in a multi-node
-    instance; rank 0's has the rendezvous.
+    endpoint: "host:port" for gateways, empty before the instance listens and for ranks that serve
+    no requests. phase: the phase that the instance serves now, even if another is desired. gang:
+    its rank in a multi-node instance; the gang of rank 0 holds the rendezvous.
 
-    since_ms: when it entered its state. launched_ms: start of its process. restarts: number of
-    restarts. in_flight: requests it holds. held_kv: prefill KV leases.
+    since_ms: when the instance entered its state. launched_ms: start of its process. restarts:
+    number of restarts. in_flight: number of requests in the instance. held_kv: number of prefill KV
+    leases.
     """
 
     instance: str
@@ -147,12 +149,13 @@ class ObservedInstance:
 class Status:
     """One node as its executor observes it.
 
-    observed_generation, observed_token: of the assignment in force. boot: id of the executor's
-    process; place: its machine and state folder; they reveal two executors of one node. refused:
-    number of assignments refused. reclaim_ms: when the node is reclaimed (spot), 0 = no notice.
-    faults: for people; faults of the node that do not stop serving. load_feed: address at which it
-    publishes the load of its engines, "" = none. address: host of all its endpoints, "" from an
-    older executor, whose endpoints share one host too.
+    observed_generation, observed_token: generation and leader token of the assignment in force.
+    boot: id of the executor's process. place: its machine and state folder. boot and place reveal
+    that two executors serve one node. refused: number of refused assignments. reclaim_ms: when the
+    node is reclaimed (spot), 0 = no notice. faults: text of faults of the node that do not stop
+    serving. load_feed: address at which the executor publishes the load of its engines, "" = none.
+    address: host of all endpoints of the node, "" from an older executor, whose endpoints share one
+    host too.
     """
 
     node: str
@@ -185,8 +188,8 @@ class Status:
         self._check_address()
 
     def _check_address(self) -> None:
-        """Check that all endpoints lie on one host, so that a node cannot direct requests
-        elsewhere."""
+        """Check that all endpoints are on one host, so that a node cannot direct requests to other
+        hosts."""
         if self.address:
             checks.name("address", self.address)
             feed = self.load_feed.partition(" ")[0]
@@ -207,5 +210,6 @@ class Status:
 
 
 def host_of(place: str, with_port: bool = True) -> str:
-    """The host of "host:port", or of "host"; an IPv6 address without its brackets."""
+    """The host in `place`, an IPv6 address without its brackets. with_port: `place` is "host:port",
+    otherwise "host"."""
     return (place.rpartition(":")[0] if with_port else place).strip("[]")

@@ -1,7 +1,8 @@
 """Hourly records of a model: arrivals per minute, and measured start times and capacity.
 
-Forecasts and the next leader resume from them. The key is the model and the hour of the last three
-days, so a compacted topic holds no more than those. Hours are of domain time (`topics.time_base`).
+Forecasts and the next leader continue from these records. The key is the model and the hour of the
+last three days, so a compacted topic holds only three days. Hours are in domain time
+(`topics.time_base`).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _MOST_HOURS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class PredictionDrift:
-    """How far a model's start times and capacity are from their predictions.
+    """How far a model's start times and capacity differ from their predictions.
 
-    start_s: median seconds from launch to ready of the serving instances, or the prediction if it
-    is close or too few were measured; predicted_s: the prediction for the same instances, which are
-    of `combos`. off: start time or capacity is far from its prediction; worse_since_ms: since when
-    starts are far slower or capacity far lower.
+    start_s: median seconds from launch to ready of the serving instances, or the prediction if the
+    median is close to it or too few starts were measured. predicted_s: the prediction for these
+    instances, which belong to `combos`. off: start time or capacity is far from its prediction.
+    worse_since_ms: since when starts are far slower, or capacity is far lower, than predicted.
     """
 
     start_s: float = 0.0
@@ -47,9 +48,9 @@ class PredictionDrift:
 class RateHour:
     """One hour of one model.
 
-    hour: number since the epoch. arrivals: of each minute, UNKNOWN if it was not observed. derate:
-    measured over predicted capacity; learnt: further measurements. basis: hash of the predictions'
-    inputs; derate and learnt apply only to predictions with the same basis.
+    hour: hours since the epoch. arrivals: arrivals in each minute, UNKNOWN if the minute was not
+    observed. derate: measured over predicted capacity. learnt: further measurements. basis: hash of
+    the predictions' inputs; derate and learnt apply only to predictions with an equal basis.
     """
 
     model: str

@@ -1,9 +1,9 @@
 """Protection of HTTP endpoints against DNS rebinding and cross-site requests.
 
-A web page can resolve a host name of its own to 127.0.0.1 (DNS rebinding) and then read from any
-local endpoint. The browser still sends that name as `Host`. Therefore an endpoint on loopback
-answers only to addresses, to `localhost` and to declared names. All HTTP endpoints of both planes
-use these checks.
+A web page can resolve its own host name to 127.0.0.1 (DNS rebinding) and then read from any local
+endpoint. The browser still sends that name as `Host`. Therefore an endpoint on loopback answers
+only if `Host` is an address, `localhost` or a declared name. All HTTP endpoints of controller and
+gateway use these checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topics.checks import InvalidRecord
 
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?\Z")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{0,5})?\Z")
-_SAME = ("same-origin", "none")  # "none": opened from the address bar or a bookmark
+_SAME = ("same-origin", "none")  # "none": from the address bar or a bookmark
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class HostRule:
     """The host names that an endpoint answers to.
 
     listens_on: address of the listening socket. names: declared names in lower case. An endpoint
-    that other machines reach answers to every name unless names are declared.
+    that other machines can reach answers to every name unless names are declared.
     """
 
     listens_on: str
@@ -52,7 +52,7 @@ def parse_host_names(field: str, text: str) -> frozenset[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only processes of the same machine can reach `address`."""
+    """Whether only processes on this machine can reach `address`."""
     if address.lower() == "localhost":
         return True
     try:
@@ -64,8 +64,8 @@ def is_loopback(address: str) -> bool:
 def is_cross_site(host: str, origin: str, fetch_site: str) -> bool:
     """Whether a browser sends this request for a page of another origin.
 
-    host, origin, fetch_site: the headers Host, Origin and Sec-Fetch-Site, "" if absent. Other
-    programs send neither of the last two.
+    host, origin, fetch_site: the headers Host, Origin and Sec-Fetch-Site, "" if absent. Only
+    browsers send Origin and Sec-Fetch-Site.
     """
     if fetch_site:
         return fetch_site.lower() not in _SAME

@@ -1,6 +1,6 @@
 """Gangs: the ranks of an instance over several nodes.
 
-A gang is all or nothing: it serves when every rank is up, and stops as a whole when one is lost.
+A gang serves only when every rank is up, and stops as a whole when one rank is lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class GangStage:
-    """The part of one rank: `layers` layers of the model, on `gpus` GPUs of type `gpu`."""
+    """The part of the model on one rank: `layers` layers on `gpus` GPUs of type `gpu`."""
 
     gpu: str
     gpus: int
@@ -26,12 +26,12 @@ class GangStage:
 
 @dataclass(frozen=True, slots=True)
 class GangRank:
-    """The place of one process in its gang.
+    """The rank of one process in its gang.
 
-    gang: the name of rank 0's instance; only rank 0 serves requests. rank: from 0. stages: of all
-    ranks, in order. rendezvous: "host:port" at which rank 0 waits for the others; its executor
-    chooses it at the launch, and the others start once it is known. broken: a rank failed, so the
-    others are killed.
+    gang: the name of rank 0's instance; only rank 0 serves requests. rank: from 0. stages: the
+    stages of all ranks, in order. rendezvous: "host:port" at which rank 0 waits for the other
+    ranks; its executor chooses it at the launch, and the other ranks start once it is known.
+    broken: a rank failed, so the other ranks are killed.
     """
 
     gang: str
@@ -60,10 +60,11 @@ class GangRank:
 
     @property
     def place(self) -> str:
-        """For people: "rank 1 of 2"."""
+        """The rank as text: "rank 1 of 2"."""
         return f"rank {self.rank} of {self.size}"
 
     def same_part(self, other: GangRank | None) -> bool:
-        """Whether `other` is the same rank of the same gang; rendezvous and broken may differ."""
+        """Whether `other` is the same rank of the same gang; only rendezvous and broken may
+        differ."""
         mine = self.gang, self.rank, self.stages
         return other is not None and mine == (other.gang, other.rank, other.stages)

@@ -1,7 +1,7 @@
 """Signing keys of processes, derived from the cluster's key.
 
-Defines which principal signs which topic and how its key is derived. Pure: callers read files and
-the environment.
+Defines which principal signs which topic and how the principal's key is derived. Pure: callers read
+files and the environment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GATEWAY_KEY, OPERATOR_KEY = "SHOAL_GATEWAY_KEY", "SHOAL_OPERATOR_KEY"
 ENGINE_KEY = "SHOAL_ENGINE_KEY"
 """Variables that hold a key; with the suffix _FILE, the path of a file with the key."""
 ACCEPT_UNSIGNED = "SHOAL_ACCEPT_UNSIGNED"
-"""Variable: "yes" accepts unsigned records, for the time in which an older version writes them."""
+"""Variable: "yes" accepts unsigned records while an older version still writes them."""
 
 LEAST_CHARACTERS = 32
 MOST_LINES = 2
@@ -43,7 +43,7 @@ class Principal(StrEnum):
     """A signer of records.
 
     CONTROLLER: controllers and window workers, which have the cluster's key. GATEWAYS: controllers,
-    with a key that all gateways share in order to verify.
+    with a key that all gateways also have in order to verify.
     """
 
     NODE = "node"
@@ -72,11 +72,12 @@ SIGNER: Mapping[str, Principal] = {
 class Keys:
     """The keys of a process for signing and verifying, "" = none.
 
-    Each is one line, or two during a rotation: the first one signs, both verify. cluster: all other
-    signing keys are derived from it. node: of one node. gateway: a gateway's own key, a dot, and
-    the key with which all gateways verify routes. operator: for services, controls, prices and
-    availability. engine: the API key of engines, which executors and gateways have; it signs
-    nothing. unsigned_accepted: records without a signature are accepted; wrong ones never are.
+    Each key is one line, or two lines during a rotation: the first line signs, both verify.
+    cluster: the cluster's key, from which all other signing keys are derived. node: the key of one
+    node. gateway: a gateway's own key, a dot, and the key with which all gateways verify routes.
+    operator: the key for services, controls, prices and availability. engine: the API key of
+    engines, which executors and gateways have; it signs nothing. unsigned_accepted: whether records
+    without a signature are accepted; records with an invalid signature are always refused.
     """
 
     cluster: str = ""
@@ -90,15 +91,15 @@ class Keys:
         return bool(self.cluster or self.node or self.gateway or self.operator)
 
     def record_keys(self, topic: str, key: str) -> tuple[str, ...]:
-        """The keys of one node's assignments or one model's routes, the signing key first; empty if
-        this process cannot derive them."""
+        """The keys for the assignments of node `key` or the routes of model `key`, the signing key
+        first; empty if this process cannot derive them."""
         if self.cluster:
             return tuple(derive_key(line, topic, key) for line in _lines(self.cluster))
         return tuple(_lines(self.node)) if topic == ASSIGNMENTS.name else ()
 
     def principal_keys(self, principal: Principal, name: str = "") -> tuple[str, ...]:
-        """The keys of a principal (a node or gateway by its name), the signing key first; empty if
-        this process cannot derive them."""
+        """The keys of a principal, the signing key first; empty if this process cannot derive them.
+        name: of the node or gateway."""
         if self.cluster:
             return tuple(principal_key(one, principal, name) for one in _lines(self.cluster))
         if principal is Principal.NODE:
@@ -112,7 +113,8 @@ class Keys:
 
 
 def derive_key(cluster: str, topic: str, key: str) -> str:
-    """The key for `key` on `topic`, e.g. of one node's assignments, as hexadecimal digits."""
+    """The signing key for records with key `key` on `topic` (such as the assignments of a node), as
+    hexadecimal digits."""
     return hmac.new(cluster.encode(), f"shoal/{topic}\n{key}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -136,16 +138,17 @@ def credential(cluster: str, principal: Principal, name: str = "") -> str:
 
 
 def gateway_name(gateway: str) -> str:
-    """The gateway whose key signs telemetry of `gateway`: workers (NAME.w1) use the key of NAME."""
+    """Name of the gateway whose key signs telemetry of `gateway`: worker NAME.w1 uses the key of
+    NAME."""
     found = _WORKER.match(gateway)
     return found["gateway"] if found else gateway
 
 
 def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
-    """The keys that the environment holds or points to.
+    """The keys in environment variables, or in files that they name.
 
-    read: returns a file's text; its OSError passes through. InvalidRecord: a key that is too short,
-    more than two, or a file without one. Errors never show the key itself.
+    read: returns a file's text; its OSError passes through. InvalidRecord: a key is too short, has
+    more than two lines, or is missing in its file. Errors never show the key itself.
     """
 
     def key(variable: str) -> str:
@@ -174,8 +177,8 @@ def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]
 
 
 def check_key(name: str, text: str, asked: bool = True) -> str:
-    """The lines of a key without surrounding white space. asked: an empty key is refused too.
-    Raises InvalidRecord as `keys_from_environment` does."""
+    """The lines of the key `text` without surrounding white space. name: of the variable, for
+    messages. asked: refuse an empty key. Raises InvalidRecord as `keys_from_environment` does."""
     lines = [line.strip() for line in _lines(text.strip())]
     if len(lines) > MOST_LINES:
         raise InvalidRecord(name, f"{len(lines)} lines", f"at most {MOST_LINES}, a key each")

@@ -18,9 +18,9 @@ class Leadership:
     """One leadership record of a controller.
 
     kind: "claim" to lead; "renewal" of the lease by the leader; "resignation" on an orderly stop;
-    "standby" of a waiting controller. claim: id of the claim (of the boot if there is none). base:
-    of a claim, the highest token in use before this topic was created, 0 unless the topic was
-    recreated. token: of a renewal or resignation, the token it refers to.
+    "standby" of a waiting controller. claim: id of the claim (id of the boot if there is no claim).
+    base: in a claim, the highest token in use before this topic was created, 0 unless the topic was
+    recreated. token: in a renewal or resignation, the leader token of the sender.
     """
 
     controller: str
@@ -40,13 +40,13 @@ class Leadership:
 
 
 def token_of(record: Leadership, offset: int) -> int:
-    """The leader token of a record at `offset` of the topic; 0 if it has none.
+    """The leader token of a record at `offset` of the topic; 0 if the record has none.
 
-    The highest token leads. Readers refuse records with a lower token, and with a higher unclaimed
-    one. A renewal proves its token as well as the claim does, which may be lost: a reader that was
-    disconnected while the topic was recreated continues at its old offset. `base` keeps tokens
-    rising after the topic was recreated. No claim before `offset` can have a token above MAX_BASE +
-    offset, so a renewal with a higher one counts as 0.
+    The highest token leads. Readers refuse records with a lower token, and records with a higher
+    token that no controller has claimed. A claim may be lost, so a renewal proves its token as well
+    as the claim does: a reader that was disconnected while the topic was recreated continues at its
+    old offset. `base` keeps tokens rising after the topic was recreated. No claim before `offset`
+    can have a token above MAX_BASE + offset, so a renewal with a higher token counts as 0.
     """
     if record.kind == "claim":
         return record.base + offset + 1

@@ -1,12 +1,12 @@
-"""The log line format of all processes, so that logs of both planes can be merged.
+"""The log line format of all processes, so that their logs can be merged.
 
-Values only: each process configures its own logging with them.
+This module holds only values; each process configures its own logging with them.
 """
 
 from __future__ import annotations
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-"""2026-11-20T14:03:07.219Z WARNING streams.controller.tick_loop: message"""
+"""Example: 2026-11-20T14:03:07.219Z WARNING streams.controller.tick_loop: message"""
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 MSEC_FORMAT = "%s.%03dZ"

@@ -1,9 +1,9 @@
 """Signatures in record headers: a message authentication code (MAC) in a Kafka header.
 
-A signature proves who signed the record (a node, a gateway, the operator, a controller), for which
-topic and key, and when. The header has 16 bytes of keyed BLAKE2b over all the rest, 8 bytes of the
-signing time (ms of the broker's clock), and the signer's name if it is a node or gateway.
-Tombstones are signed too. Pure: time is an argument.
+A signature proves which process signed the record (a node, a gateway, the operator, a controller),
+for which topic and key, and when. The header holds a keyed BLAKE2b hash of 16 bytes over all other
+parts, the signing time of 8 bytes (ms of the broker's clock), and the signer's name if the signer
+is a node or gateway. Tombstones are signed too. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ Headers = Iterable[tuple[str, bytes]]
 
 
 class Signer:
-    """Signs the records that a process writes. gateway: the name under which it signs telemetry.
+    """Signs the records that a process writes. gateway: the name under which telemetry is signed.
 
-    now_ms: the broker's clock as far as known. A record of a node or operator always gets a later
-    time than the last one of its key that was signed or read here, whatever the clock says.
+    now_ms: returns the estimated time of the broker's clock. Each record of a node or operator gets
+    a later time than the last record of its key that was signed or read here, whatever the clock
+    shows.
     """
 
     def __init__(self, keys: Keys, now_ms: Callable[[], int], gateway: str = "") -> None:
@@ -51,11 +52,11 @@ class Signer:
     def headers(
         self, topic: str, key: bytes | None, value: bytes | None
     ) -> list[tuple[str, bytes]]:
-        """The signature header of a record (value None: a tombstone) of the topic with this short
-        name; empty if the topic is unsigned or no key is available."""
+        """The signature header of a record of `topic` (a short name); value None is a tombstone.
+        Empty if the topic is unsigned or no key is available."""
         principal = SIGNER.get(topic)
         if principal is None or not self._keys or topic == ASSIGNMENTS.name:
-            return []  # an assignment has its signature in its body, and is never deleted
+            return []  # an assignment is signed in its body and never deleted
         named = (key or b"").decode() if principal is Principal.NODE else ""
         signer = self._gateway if principal is Principal.GATEWAY else named
         states = self._states.get((topic, signer))
@@ -71,7 +72,8 @@ class Signer:
         return [(HEADER, _mac(states[0], tail, _signed_key(topic, key), value) + tail)]
 
     def on_record(self, topic: str, key: bytes | None, headers: Headers) -> None:
-        """Note a verified record of `key` with these headers that was read from the topic."""
+        """Note the signing time in `headers` of a verified record of `key` that was read from
+        `topic`."""
         found = signature_header(headers)
         if found is not None:
             place = topic, key or b""
@@ -79,11 +81,11 @@ class Signer:
 
 
 class Verifier:
-    """Verifies the records that a process reads; without keys it accepts all of them.
+    """Verifies the records that a process reads; without keys, all records are accepted.
 
-    refused: number of refused records by topic and reason. rereads: the process may read a topic
-    again from its beginning. Otherwise a record of a node or operator must be newer than the last
-    one of its key.
+    refused: number of refused records by topic and reason. rereads: whether the process may read a
+    topic again from its beginning. If it may not, a record of a node or operator must be newer than
+    the last record of its key.
     """
 
     def __init__(self, keys: Keys, rereads: bool = False) -> None:
@@ -100,7 +102,7 @@ class Verifier:
     def refusal(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, append_ms: int
     ) -> Refusal | None:
-        """Why a record (value None: a tombstone) of `topic` is refused; None if it is accepted.
+        """Why a record of `topic` is refused; None if it is accepted. value None is a tombstone.
         `check_owner` checks the key or gateway that the body names."""
         principal = SIGNER.get(topic)
         if principal is None or not self._keys:
@@ -114,8 +116,8 @@ class Verifier:
         return found
 
     def check_owner(self, topic: str, signer: str, owner: str) -> Refusal | None:
-        """The refusal of a record of `topic` whose body names `owner` as its key or gateway
-        although `signer` signed it or is its Kafka key; None if they agree."""
+        """The refusal of a record of `topic` if `owner` (the key or gateway in its body) differs
+        from `signer` (the signer or Kafka key of the record); None if the two are equal."""
         if signer == owner or topic not in SIGNER or not self._keys:
             return None
         self.refused[topic, Refusal.MISADDRESSED] += 1
@@ -125,7 +127,8 @@ class Verifier:
         self, values: Sequence[bytes], headers: Sequence[Any], appended_ms: Sequence[int]
     ) -> tuple[list[bytes], dict[int, Refusal]]:
         """The signers of these records of `telemetry` (b"": unsigned), and the refusals by index.
-        Verifies in one batch, because this topic has thousands of records a second."""
+        The records are verified in one batch, because this topic has thousands of records a second.
+        """
         if not self._keys or not values:
             return [b""] * len(values), {}
         states = self._gateways
@@ -212,13 +215,13 @@ def _signed_ms(header: bytes) -> int:
 
 
 def _signed_key(topic: str, key: bytes | None) -> bytes:
-    # The body of telemetry names its model; its key only selects a partition.
+    # The body of a telemetry record names its model; the key only selects a partition.
     return b"" if topic == TELEMETRY.name else key or b""
 
 
 def _states(keys: Keys, topic: str, signer: str) -> tuple[Any, ...]:
-    """Hash states keyed for `signer` on this topic, the signing one first. Each topic has its own
-    key, so a signature is valid for one topic only."""
+    """Hash states with the keys of `signer` for this topic, the signing key first. Each topic has
+    its own key, so a signature is valid for one topic only."""
     label = f"shoal record\n{topic}".encode()
     return tuple(
         hashlib.blake2b(
@@ -229,9 +232,9 @@ def _states(keys: Keys, topic: str, signer: str) -> tuple[Any, ...]:
 
 
 def _mac(state: Any, tail: bytes, key: bytes, value: bytes | None) -> bytes:
-    """The MAC. Lengths come first, and `tail` has the same length for all records of one signer, so
-    no two records have the same text. `Verifier.verify_telemetry` hashes the same text in pieces.
-    """
+    """The MAC. The key's length comes first, and `tail` has a fixed length for all records of a
+    signer, so no two records give equal hash input. `Verifier.verify_telemetry` hashes equal input
+    in pieces."""
     made = state.copy()
     made.update(bytes((value is not None,)) + len(key).to_bytes(4, "little") + key)
     made.update((value or b"") + tail)

@@ -1,7 +1,7 @@
 """Bounded YAML for untrusted input: no aliases, and limits on size, length and depth.
 
-An alias can expand a few hundred bytes into a tree of billions of nodes, and configurations hardly
-ever use one, so all aliases are refused.
+An alias can expand a few hundred bytes into billions of nodes. Configurations hardly ever use
+aliases, so all aliases are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PlainLoader(yaml.SafeLoader):
         """The next node, as SafeLoader makes it."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
-        if getattr(event, "anchor", None) is not None:  # an alias names its target
+        if getattr(event, "anchor", None) is not None:  # an alias event has an anchor
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
             shown = f"{sign}{event.anchor[:40]}"
             raise _refused(

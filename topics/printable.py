@@ -1,4 +1,4 @@
-"""Text from outside, made safe for a terminal, a log line or a web page.
+"""Make text from outside safe for a terminal, a log line or a web page.
 
 An escape sequence in a name or a reason could change what a terminal shows, a line feed could forge
 a log line, and a bidirectional mark can reverse text. Ids with such characters are refused
@@ -11,14 +11,16 @@ _KEPT_IN_LINES = "\n\t"
 
 
 def printable(text: str) -> str:
-    """`text` as one line: white space becomes a space, any other unprintable character "?"."""
+    """`text` as one line: white space becomes a space, and any other unprintable character becomes
+    "?"."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else " " if sign.isspace() else "?" for sign in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines: line feeds and tabs stay."""
+    """`text` as lines: unprintable characters are replaced as in `printable`, except line feeds and
+    tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -28,7 +30,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON with its unprintable characters escaped, so that its meaning stays the same."""
+    """JSON with its unprintable characters escaped, so that its meaning is unchanged."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,7 +1,7 @@
 """Reason codes: the closed set of reasons for decisions, plans and vetoes.
 
-Codes appear in decision records and in the values of the core. `autoscaler.explain` turns them into
-sentences for people; no program needs to parse those sentences.
+Codes appear in decision records and in the values of the core. `autoscaler.explain` turns codes
+into sentences; no program needs to parse those sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ReasonCode(StrEnum):
         member.meaning = meaning
         return member
 
-    # A full plan is called for.
+    # Reasons to request a full plan.
     PERIOD = "period", "The time between two full plans has passed."
     PRICE = "price", "The price of a pool moved by more than the policy's ratio."
     BILL = "bill", "Additions since the last full plan made the bill grow."
@@ -78,7 +78,7 @@ class ReasonCode(StrEnum):
     THRESHOLDS_IN_FORCE = "thresholds_in_force", "The chosen thresholds came into force."
     FLEET_NOT_READY = "fleet_not_ready", "The fleet for new thresholds is not ready in time."
 
-    # A change, or a part of it, waits.
+    # A change, or a part of a change, waits.
     SCALE_IN_PAUSED = "scale_in_paused", "Nothing may be removed now."
     NO_TELEMETRY = "no_telemetry", "No telemetry arrives."
     TELEMETRY_STALE = "telemetry_stale", "The last seconds of telemetry are missing."

@@ -1,8 +1,8 @@
 """Shapes of requests: input and output length together, in shared classes.
 
-Gateways count requests by shape before their output is known, with an expected output length. Both
-lengths are classed by the same powers of 1.62 from 4 tokens to 2^20, and a shape is one bucket of a
-sketch.
+Gateways count requests by shape before the output length is known, with an expected output length.
+The classes of both lengths are bounded by powers of 1.62 from 4 tokens to 2^20, and a shape is one
+bucket of a sketch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from topics.sketch import LOWEST
 
 CLASSES = 26
-"""Classes of one length, so that CLASSES x CLASSES buckets fit into a sketch."""
+"""Number of classes of each length; CLASSES x CLASSES buckets fit into a sketch."""
 
 _SHORTEST, _LONGEST = 4.0, 2.0**20
 _LOG_STEP = math.log(_LONGEST / _SHORTEST) / CLASSES
@@ -25,8 +25,8 @@ def shape_of(input_tokens: float, output_tokens: float) -> int:
 
 
 def shape_lengths(shape: int) -> tuple[float, float]:
-    """Representative (input, output) tokens of the bucket `shape`: within 27% of every request in
-    it, except below 4 tokens and above 2^20."""
+    """Representative (input, output) tokens of the bucket `shape`. They are within 27% of every
+    request in the bucket, except below 4 tokens and above 2^20."""
     row, column = divmod(shape - LOWEST, CLASSES)
     return _middle(row), _middle(column)
 
@@ -34,8 +34,8 @@ def shape_lengths(shape: int) -> tuple[float, float]:
 def nearest_kind(
     kinds: Sequence[tuple[float, float]], input_tokens: float, output_tokens: float
 ) -> int:
-    """Index of the first of `kinds` (input, output tokens; at least one) with the nearest lengths,
-    by the ratios of both lengths."""
+    """Index of the kind in `kinds` (input, output tokens; at least one kind) with the nearest
+    lengths, by the ratios of both lengths. The first of equally near kinds counts."""
     read, written = math.log(max(1.0, input_tokens)), math.log(max(1.0, output_tokens))
 
     def distance(index: int) -> float:

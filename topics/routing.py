@@ -1,4 +1,4 @@
-"""Routes: the endpoints of a model and how requests are divided among them.
+"""Routes: the endpoints of a model, and the distribution of requests over them.
 
 Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
 """
@@ -13,13 +13,13 @@ from topics.scoring import ScoreSplit
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One instance that requests may be sent to. address: "host:port".
+    """One instance to which requests may be sent. address: "host:port".
 
     slots: maximum requests in flight, 0 = unbounded. A gateway counts its own requests and, from
-    load feeds, those of other gateways. Without feeds G gateways may send up to G x slots: the
+    load feeds, those of other gateways. Without feeds, G gateways may send up to G x slots: the
     bound prevents long queues in the engine and is not an exact share. A decode instance accepts
-    all requests that were prefilled for it: with this many in flight it is busy (0: with any), and
-    idle prefill instances may then serve whole requests instead.
+    all requests that were prefilled for it. With `slots` requests in flight (0: with any request)
+    it is busy, and idle prefill instances may then serve whole requests.
     """
 
     instance: str
@@ -32,14 +32,13 @@ class Endpoint:
         checks.count("slots", self.slots, 1_000_000)
 
     def __hash__(self) -> int:
-        # Gateways hash endpoints about ten times per request, so the hash is kept cheap.
+        # Gateways hash endpoints about ten times per request, so the hash must be cheap.
         return hash(self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Instances of a group that process the same part of a request: one deployment of
-    components."""
+    """Instances of a group that process one part of a request: one deployment of components."""
 
     name: str
     endpoints: tuple[Endpoint, ...]
@@ -67,8 +66,8 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class RoutePath:
-    """A path of requests of `type` through the stages of a group. req_per_s: its planned rate,
-    which determines its share among all paths of the type."""
+    """A path through the stages of a group for requests of `type`. req_per_s: planned rate of the
+    path, which determines its share among all paths of the type."""
 
     type: str
     req_per_s: float
@@ -83,8 +82,8 @@ class RoutePath:
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """A type of request, identified by its media: in its content (image, video, audio) or in the
-    requested output (audio-out)."""
+    """A type of request, identified by its media: media in its content (image, video, audio) or in
+    the requested output (audio-out)."""
 
     name: str
     media: tuple[str, ...] = ()
@@ -100,10 +99,10 @@ MEDIA = ("image", "video", "audio", "audio-out")
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """One combo: `aggregated` instances, or a set of `prefill` and `decode` ones, or `stages` of a
-    model of components and the `paths` of requests through them.
+    """One combo: `aggregated` instances, or `prefill` and `decode` instances, or, for a model of
+    components, `stages` and the `paths` of requests through them.
 
-    weight: its goodput in requests/s, for the weighted round robin between groups.
+    weight: goodput of the group in requests/s, for the weighted round robin between groups.
     """
 
     group: str
@@ -132,9 +131,9 @@ class RouteGroup:
 class TypeRoute:
     """The traffic split of one type of requests.
 
-    A request has the type with the nearest lengths (`topics.request_shapes.nearest_kind`), by its
-    expected output. shares: one per group of the routes, in order; only their ratios count. All 0:
-    the requests follow the groups' weights.
+    A request belongs to the type with the nearest lengths (`topics.request_shapes.nearest_kind`),
+    by its expected output. shares: one per group of the routes, in order; only their ratios count.
+    If all are 0, requests are split by the groups' weights.
     """
 
     name: str
@@ -152,18 +151,18 @@ class TypeRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The routes of one model; generation counts changes of this model's routes.
+    """The routes of one model. generation: counts changes of this model's routes.
 
     ttft_limit_ms, tpot_limit_ms: the model's SLO, by which gateways count attained requests.
-    said_ms, valid_ms: as in an assignment, but routes in force stay in force. signature: see
+    said_ms, valid_ms: as in an assignment, but expired routes stay in force. signature: see
     `topics.signing`. start_s: seconds from launch to ready of the model's slowest combo, 0 =
-    unknown; requests of a model scaled to zero wait at least that long. aliases: other names that
-    clients may use (its full Hugging Face name). types: types of requests with their own traffic
-    split; empty = all follow the groups' weights. kinds: the same for a model of components, whose
-    groups have paths. split: set if this name stands for several models, which have the instances.
-    feeds: load feeds of its executors (`executors.load_feed`), "host:port KEY". advised: the model
-    is declared in mode recommend: existing instances keep their routes, even after the declaration
-    is withdrawn.
+    unknown; requests for a model scaled to zero wait at least this long. aliases: other names that
+    clients may use (the full Hugging Face name). types: types of requests with their own traffic
+    split; if empty, all requests are split by the groups' weights. kinds: types of requests of a
+    model of components, whose groups have paths. split: set if this name stands for several models,
+    which have the instances. feeds: load feeds of the model's executors (`executors.load_feed`),
+    "host:port KEY". advised: the model is declared in mode recommend; existing instances keep their
+    routes, even after the declaration is withdrawn.
     """
 
     model: str

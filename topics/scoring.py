@@ -1,6 +1,6 @@
-"""Score splits: a name that stands for several models, one of which serves a request by its score.
+"""Score splits: a name that stands for several models; the score of a request selects the model.
 
-They are part of routes. Gateways compute the scores.
+Score splits are part of routes. Gateways compute the scores.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from topics import checks
 
 ALL_REQUESTS = "all"
-"""Kind in `Telemetry.sent` that counts all requests for such a name by destination."""
+"""Kind in `Telemetry.sent` that counts all requests for the name of a score split, by model."""
 FALLBACK = "fell-back"
-"""Kind in `Telemetry.sent` that counts those requests that another model than the chosen one
-answered, because the chosen one had no free capacity."""
+"""Kind in `Telemetry.sent` that counts requests answered by another model because the chosen model
+had no free capacity."""
 MOST_EDGES = 500
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}\Z")
 _URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")
@@ -22,10 +22,11 @@ _URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")
 
 @dataclass(frozen=True, slots=True)
 class PromptRule:
-    """A condition on the prompt, and the score of requests that meet it.
+    """A condition on the prompt, and the score of requests that meet the condition.
 
-    longer_than: tokens of the prompt as estimated by the gateway (0: any length). code: it contains
-    program text. languages: it is written in one of these (ISO 639-1; empty: any).
+    longer_than: tokens of the prompt as estimated by the gateway (0: any length). code: the prompt
+    contains program text. languages: the prompt is in one of these languages (ISO 639-1; empty:
+    any).
     """
 
     score: float
@@ -44,9 +45,9 @@ class PromptRule:
 class ScoreSource:
     """The sources of a score, in order of precedence.
 
-    header: name of a header of the client's request ("": none). rules: the first match counts. url:
-    an HTTP scorer ("": none), with limit_ms real milliseconds to answer. low, high: valid scores;
-    others are ignored.
+    header: name of a header of the client's request ("": none). rules: the first matching rule
+    counts. url: an HTTP scorer ("": none), which must answer within limit_ms real milliseconds.
+    low, high: range of valid scores; scores outside it are ignored.
     """
 
     header: str = ""
@@ -68,12 +69,13 @@ class ScoreSource:
 
 @dataclass(frozen=True, slots=True)
 class ScoreSplit:
-    """The models behind one name, the one for the lowest scores first.
+    """The models behind one name, beginning with the model for the lowest scores.
 
     edges: rising; a score's class is the number of edges at or below it, 0 to len(edges), and
     gateways report requests by class. cuts: rising; model i serves the classes from cuts[i - 1] to
-    below cuts[i]. unscored: the model for requests without a score. fallback: another model answers
-    while the chosen one has no free capacity. shares: planned share of requests per model.
+    below cuts[i]. unscored: the model for requests without a score. fallback: whether another model
+    answers while the chosen model has no free capacity. shares: planned share of requests per
+    model.
     """
 
     models: tuple[str, ...]

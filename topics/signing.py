@@ -1,8 +1,8 @@
-"""Signatures in record bodies: assignments and routes, the records that change a fleet.
+"""Signatures in record bodies, for assignments and routes: the records that change a fleet.
 
 HMAC-SHA256 over the topic, the key and the body (node or model, leader token, generation,
-validity), with a key per node or model that is derived from the cluster's. A node that has its own
-key cannot sign for others. Records of other topics are signed in a header (`topics.macs`).
+validity). Each node or model has its own key, derived from the cluster's key, so a node cannot sign
+for other nodes. Records of other topics are signed in a header (`topics.macs`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Signed = TypeVar("Signed", bound=Assignment | Routes)
 
 
 def sign_record(record: Signed, keys: Keys, said_ms: int, valid_ms: int) -> Signed:
-    """`record` with this publication time and validity, signed if a key is available."""
+    """`record` with the publication time `said_ms` and the validity `valid_ms`, signed if a key is
+    available."""
     dated = replace(record, said_ms=said_ms, valid_ms=valid_ms, signature="")
     topic, key = topic_of(record).name, (key_of(record) or b"").decode()
     secrets = keys.record_keys(topic, key)
@@ -49,9 +50,9 @@ def sign_record(record: Signed, keys: Keys, said_ms: int, valid_ms: int) -> Sign
 
 
 def body_refusal(topic: str, data: bytes, keys: Keys) -> Refusal | None:
-    """Why `data`, as read from `topic`, is refused; None if it is accepted.
+    """Why `data`, read from `topic`, is refused; None if it is accepted.
 
-    Verifies the original bytes, so fields of a later version are covered. Without keys, and on
+    The original bytes are verified, so fields of a later version are included. Without keys, and on
     topics without body signatures, everything is accepted.
     """
     if not keys or topic not in BODY_SIGNED_TOPICS:

@@ -1,10 +1,10 @@
 """A mergeable latency sketch: counts in logarithmic buckets, quantiles within 2%.
 
-The idea is DDSketch's (VLDB 2019): bucket i holds values in (g^(i-1), g^i] with g = 1.04, so that a
-bucket's geometric middle is within 2% of every value in it. Buckets are clamped to a fixed range,
-which bounds the size of a sketch.
+The method is DDSketch (VLDB 2019): bucket i holds values in (g^(i-1), g^i] with g = 1.04, so that
+the geometric middle of a bucket is within 2% of every value in the bucket. Bucket numbers are
+limited to a fixed range, which bounds the size of a sketch.
 
-On the wire the sketches of a record are one text of cells. A cell is four characters: two digits
+On the wire, the sketches of a record are one text of cells. A cell is four characters: two digits
 for its place and two for its count, in base 92 with the higher digit first. The digits are the
 printable ASCII characters that JSON does not escape, in order. The place is bucket - LOWEST, plus
 WIDTH for each preceding sketch. A count above `MOST_IN_CELL` takes several cells.
@@ -21,7 +21,7 @@ GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
 LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
 WIDTH = HIGHEST - LOWEST + 1
-MOST_COUNT = 10_000_000  # in a bucket of one record
+MOST_COUNT = 10_000_000  # per bucket of a record
 DIGITS = "".join(chr(code) for code in range(33, 127) if chr(code) not in '"\\')
 NUMBERS = tuple(high + low for high in DIGITS for low in DIGITS)
 """The text of each number of two digits."""
@@ -43,7 +43,7 @@ def bucket_value_ms(bucket: int) -> float:
 
 
 def sketches_to_text(sketches: Iterable[Mapping[int, int]]) -> str:
-    """The wire form of `sketches`, whose order matters."""
+    """The wire form of `sketches`. The position of each sketch identifies it."""
     return "".join([NUMBERS[number] for number in to_numbers(sketches)])
 
 
@@ -61,7 +61,7 @@ def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
 
 
 def sketches_from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
-    """The first `sketches` sketches in `text` (a writer of another version may have fewer or more).
+    """The first `sketches` sketches in `text`; a writer of another version may write fewer or more.
     InvalidRecord names `field`."""
     found: list[dict[int, int]] = [{} for _ in range(sketches)]
     if not isinstance(text, str) or len(text) % CELL_CHARS:
@@ -78,7 +78,7 @@ def sketches_from_text(field: str, text: object, sketches: int) -> list[dict[int
 
 
 def merge(sketches: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """The sum of `sketches`."""
+    """The sum of `sketches`, bucket by bucket."""
     total: dict[int, int] = {}
     for sketch in sketches:
         for bucket, count in sketch.items():

@@ -14,7 +14,7 @@ from topics import checks
 class Availability:
     """The number of available nodes of a pool. pool: "region/name/market".
 
-    observed_ms: identifies a reading; its age follows from the broker's append time.
+    observed_ms: identifies an observation; its age is computed from the broker's append time.
     """
 
     pool: str

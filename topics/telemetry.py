@@ -29,8 +29,8 @@ MOST_TOKENS_PER_S = 100_000_000_000
 MOST_PER_S = tuple(
     MOST_TOKENS_PER_S if "tokens" in name else MOST_REQUESTS_PER_S for name in COUNTS
 )
-"""Upper bound of each of COUNTS in one second: of one gateway in a record, and of all gateways
-together in a window. A plan for such a rate, headroom included, stays below
+"""Upper bound of each of COUNTS in one second, for one gateway in a record and for all gateways
+together in a window. The planned rate for this bound, with headroom, stays below
 `checks.MOST_REQ_PER_S`."""
 MOST_IN_FLIGHT = 1_000_000_000
 LONGEST_SPAN_MS = 3_600_000
@@ -45,24 +45,25 @@ class Telemetry:
 
     (gateway, boot, sequence) identifies the record permanently, so a second copy is recognised as a
     duplicate. age_ms: domain ms from the end of the span to the sending, on the gateway's monotonic
-    clock; the event time is the broker's append time minus it.
+    clock; the event time is the broker's append time minus age_ms.
 
-    Counts of the span: arrivals of requests; completions (answered in full); failures (an error
-    after acceptance, or broken off); refused (429 or no route); attained (within both limits);
-    withdrawn (ended by the client: it left before a limit was missed, or asked for something that
-    no instance serves), which says nothing about the service. Token sums are of requests that
-    completed in the span, except input_tokens_arrived.
+    Counts of the span: arrivals of requests; completions (answered in full); failures (an error or
+    an interruption after acceptance); refused (429 or no route); attained (within both limits);
+    withdrawn (ended by the client, which left before a limit was missed or requested something that
+    no instance serves; not a fault of the service). Token sums count requests that completed in the
+    span, except input_tokens_arrived.
 
     ttft_ms, tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths,
-    output_lengths: sketches in tokens, of input on arrival and output on completion. shapes:
+    output_lengths: sketches in tokens, input counted on arrival and output on completion. shapes:
     arrivals by input and expected output length, in buckets of `topics.request_shapes`. classes:
     arrivals by score class (`topics.scoring`; `UNCLASSED` without a score), for names that stand
     for several models. On the wire all sketches share the field `cells`.
 
-    sent: requests sent in the span by kind and destination (a workload type and the group that
-    received it), for requests that are routed by kind; for score splits {"all": {model: requests}}.
-    leaving: the gateway signs off, so its later silence is no loss of observation. in_flight: at
-    the end of the span. route_generation: of the routes in force.
+    sent: requests sent in the span by kind and destination, for requests that are routed by kind:
+    the kind is a workload type, and the destination is the group that received the request. For
+    score splits: {"all": {model: requests}}. leaving: the gateway signs off, so its later silence
+    is no loss of observation. in_flight: at the end of the span. route_generation: generation of
+    the routes in force.
     """
 
     model: str
@@ -110,14 +111,14 @@ class Telemetry:
             for bucket, seen in getattr(self, key).items():
                 plain = type(bucket) is int and type(seen) is int
                 if plain and LOWEST <= bucket <= HIGHEST and 0 <= seen <= MOST_COUNT:
-                    continue  # fast path: a record has hundreds of buckets
+                    continue  # fast path, because a record has hundreds of buckets
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)
         check_sent(self.sent)
 
 
 def seconds_of(span_ms: int) -> int:
-    """The number of seconds that bound the counts of a span: at least one."""
+    """The number of seconds for which counts of a span are bounded: at least one."""
     return max(1, -(-span_ms // 1000))
 
 

@@ -1,6 +1,6 @@
-"""Batches of telemetry by column, with sketches in cells, as windows count them.
+"""Batches of telemetry by column, with sketches as cells, in the form that windows count.
 
-`streams.ports.telemetry_wire` builds them from records.
+`streams.ports.telemetry_wire` builds the batches from records.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ SentByKind: TypeAlias = tuple[tuple[str, int], ...]
 
 
 _PAIRS = np.frombuffer("".join(NUMBERS).encode(), "<u2")
-"""The two characters of each number, as a 16-bit number."""
+"""The two digits of each number on the wire, as a 16-bit number."""
 _VALUES = np.full(65_536, -1, np.int16)
-"""The value of two characters, indexed by the characters as a 16-bit number; -1: no digits."""
+"""The number that two wire digits stand for, indexed by the digits as a 16-bit number; -1: the
+characters are not digits."""
 _VALUES[_PAIRS] = np.arange(len(NUMBERS))
 
 
@@ -72,7 +73,7 @@ def batch_from_rows(
     cells: Sequence[bytes],
     kinds: Mapping[int, SentByKind] | None = None,
 ) -> TelemetryBatch:
-    """A batch from rows of COLUMNS."""
+    """A batch of records whose numbers are given as rows of COLUMNS."""
     return TelemetryBatch(
         names, np.array(rows, np.int64).reshape(-1, len(COLUMNS)), cells, kinds or {}
     )
@@ -89,17 +90,17 @@ def batch_of(records: Sequence[Telemetry]) -> TelemetryBatch:
 
 
 def requests_by_kind(sent: Mapping[str, Mapping[str, int]]) -> SentByKind:
-    """The sums of `Telemetry.sent` over all destinations."""
+    """Number of requests by kind: the sums of `Telemetry.sent` over all destinations."""
     return tuple(sorted((kind, sum(ways.values())) for kind, ways in sent.items()))
 
 
 def pack_cells(sketches: Iterable[Mapping[int, int]]) -> bytes:
-    """The cells of `sketches`, whose order matters."""
+    """The cells of `sketches` as bytes. The position of each sketch identifies it."""
     return array("h", to_numbers(sketches)).tobytes()
 
 
 def parse_cells(text: str) -> bytes | None:
-    """The cells in their wire text; None if the text is invalid."""
+    """The cells in the wire text `text`, as bytes; None if the text is invalid."""
     if len(text) % CELL_CHARS or not text.isascii():
         return None
     numbers = _VALUES.take(np.frombuffer(text.encode(), "<u2"))
@@ -117,5 +118,5 @@ def cell_pairs(places: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int16]:
 
 
 def cells_text(places: NDArray[Any], counts: NDArray[Any]) -> str:
-    """The wire text of cells with these places and counts."""
+    """The wire text of cells with these places and counts, see `cell_pairs`."""
     return _PAIRS.take(cell_pairs(places, counts)).tobytes().decode()

@@ -15,8 +15,7 @@ from topics.telemetry import LONGEST_SPAN_MS, Telemetry
 
 @dataclass(slots=True)
 class Span:
-    """Counts since the last record, with the meanings of `Telemetry`. in_flight: the current
-    value."""
+    """Counts since the last record, defined as in `Telemetry`. in_flight: the current value."""
 
     in_flight: int = 0
     arrivals: int = 0
@@ -37,7 +36,7 @@ class Span:
     classes: dict[int, int] = field(default_factory=dict)
 
     def count_arrival(self, input_tokens: int, output_tokens: int) -> None:
-        """Count an arriving request. output_tokens: the expected ones."""
+        """Count an arriving request. output_tokens: the expected number."""
         self.arrivals += 1
         self.in_flight += 1
         self.input_tokens_arrived += input_tokens
@@ -51,7 +50,7 @@ class Span:
             places[to] = places.get(to, 0) + 1
 
     def count_class(self, number: int) -> None:
-        """Count the score class of the arriving request."""
+        """Count the score class `number` of an arriving request."""
         _count(self.classes, number)
 
     def count_answer(
@@ -63,11 +62,11 @@ class Span:
         ttft_limit_ms: float,
         tpot_limit_ms: float,
     ) -> None:
-        """Count a request that was answered in full; times are ms since its arrival.
+        """Count a request that was answered in full; times are in ms since the request arrived.
 
-        first_ms None: the answer was not streamed, so its first token is unknown. It attains the
-        SLO if it took no longer than both limits allow together, and adds nothing to the latency
-        sketches.
+        first_ms None: the answer was not streamed, so the time of its first token is unknown. Such
+        a request attains the SLO if it took no longer than both limits allow together, and adds
+        nothing to the latency sketches.
         """
         self.completions += 1
         self.input_tokens += input_tokens
@@ -95,8 +94,8 @@ class Span:
         route_generation: int,
         leaving: bool = False,
     ) -> Telemetry:
-        """The record of the span that ends now, zeros included; then reset. leaving: it is the
-        last."""
+        """Return the record of the span that ends now, zeros included; then reset the counts.
+        leaving: this is the last record."""
         record = Telemetry(
             model=model,
             gateway=gateway,

@@ -1,7 +1,8 @@
 """The shared time origin: converts a monotonic clock to domain time.
 
-Arithmetic only: processes read `time.monotonic_ns()` (one clock for all processes of a machine) and
-pass it in. At speed 10 a domain second lasts 0.1 real seconds.
+The module does arithmetic only: processes read `time.monotonic_ns()` (one clock for all processes
+of a machine) and pass the reading as an argument. At speed 10, a domain second lasts 0.1 real
+seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TimeBase:
 
     @classmethod
     def parse(cls, text: str) -> TimeBase:
-        """The time base that `format` wrote; InvalidRecord if the text is invalid."""
+        """The time base in `text`, the output of `format`. InvalidRecord if the text is invalid."""
         parts = text.split(",")
         try:
             speed, origin_ms, origin_mono_ns = float(parts[0]), int(parts[1]), int(parts[2])
@@ -37,7 +38,7 @@ class TimeBase:
         return cls(speed, origin_ms, origin_mono_ns)
 
     def format(self) -> str:
-        """One word for a command line, which `parse` reads."""
+        """The time base as one word for a command line, which `parse` reads."""
         return f"{self.speed!r},{self.origin_ms},{self.origin_mono_ns}"
 
     def now_ms(self, mono_ns: int) -> int:
@@ -45,7 +46,7 @@ class TimeBase:
         return self.origin_ms + int((mono_ns - self.origin_mono_ns) * self.speed) // 1_000_000
 
     def real_s(self, domain_s: float) -> float:
-        """The real seconds of `domain_s` domain seconds."""
+        """`domain_s` domain seconds in real seconds."""
         return domain_s / self.speed
 
     def mono_ns_at(self, domain_ms: float) -> int:

@@ -1,7 +1,7 @@
 """The table of topics: name, key, partitions, clean-up, retention, record type and writers.
 
-`streams.broker.topic_admin` creates these topics on a broker. Names here are short ("telemetry");
-on a broker they carry a prefix (`wire_name`).
+`streams.broker.topic_admin` creates these topics on a broker. Names in the table are short
+("telemetry"); on a broker they have a prefix (`wire_name`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Cleanup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. key: the key of a record, "" for none. retention_ms: of a DELETE topic, else 0.
-    record: the type of its values."""
+    """One topic. key: returns the key of a record, "" for none. retention_ms: for a DELETE topic,
+    otherwise 0. record: type of the records."""
 
     name: str
     partitions: int
@@ -60,8 +60,8 @@ class Topic:
     def settings(self) -> dict[str, str]:
         """The topic's Kafka settings.
 
-        Append times are the broker's, so one clock orders the records of all gateways. Compaction
-        runs early, and tombstones stay a day, so that a reader that was away for an hour still
+        The broker sets append times, so one clock orders the records of all gateways. Compaction
+        runs early. Tombstones stay for a day, so that a reader that was away for an hour still
         reads them.
         """
         common = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": str(self.cleanup)}
@@ -76,7 +76,7 @@ class Topic:
 
 
 def _leadership_key(record: Leadership) -> str:
-    # Claims share a key, so compaction keeps the highest; renewals never push a claim out.
+    # Claims share a key, so compaction keeps the highest claim; renewals never remove a claim.
     return "claim" if record.kind == "claim" else record.controller
 
 
@@ -92,12 +92,12 @@ DEMAND = Topic("demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, lambda r: str(r.
 AVAILABILITY = _compacted("supply.availability", 1, Availability, lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, lambda r: str(r.pool))
 
-# Written by operators, and by controllers for an alerting system.
+# Written by operators; alerts are written by controllers for an alerting system.
 SERVICES = _compacted("services", 1, DeclaredService, lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.key))
 ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.fingerprint))
 
-# Written by controllers: LEADERSHIP by all of them, the others by the leader alone.
+# Written by controllers: LEADERSHIP by all controllers, the others by the leader alone.
 LEADERSHIP = _compacted("leadership", 1, Leadership, _leadership_key)
 DECISIONS = Topic("decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, lambda r: str(r.model))
 PLANS = _compacted("plans", 1, PlanRecord, lambda _: "cluster")

@@ -112,8 +112,8 @@ class Guard:
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:
-    """Answer to an `Expect` header if the request must not continue. aiohttp's own answer repeats
-    the header, and fails for bytes that are not text."""
+    """Answer to an `Expect` header if the request must not continue; None otherwise. The default
+    answer of aiohttp repeats the header, and fails for bytes that are not text."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         return web.Response(status=417, text="Expect: only 100-continue is known\n")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
