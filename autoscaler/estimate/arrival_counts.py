@@ -74,8 +74,8 @@ class ArrivalCounts:
     def add(
         self, seconds: NDArray[np.int64], models: ModelIndices, values: NDArray[np.int64]
     ) -> None:
-        """Add COUNTS of `models` in `seconds`, (n,) each with seconds rising; ignore seconds before
-        the horizon."""
+        """Add `values`, the COUNTS of `models` in `seconds`; (n,) each, seconds rising. Seconds
+        before the horizon are ignored."""
         if not self.length_s:
             self.base_s = int(seconds[0])
         fits = seconds >= min(self.base_s, self.base_s + self.length_s - self.horizon_s)

@@ -1,4 +1,4 @@
-"""Burstiness of arrivals within seconds: bursts that cause queues at engines but need no capacity.
+"""Burstiness of arrivals within seconds: bursts that are absorbed by queues at engines.
 
 The index of dispersion of single seconds is measured as two decaying sums. Bursts of 10 s and more
 are measured in `overdispersion`, because engines are sized for those.

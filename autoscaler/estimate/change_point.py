@@ -31,7 +31,7 @@ RateSpan = tuple[int, int, int]
 
 CONFIDENCE = 0.95
 _Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
-_CHANGE_SIGMAS = 3.3  # in sigmas, because one estimate makes about 150 comparisons
+_CHANGE_SIGMAS = 3.3  # high, because one estimate makes about 150 comparisons
 _STRADDLE_SIGMAS = 1.5
 
 
@@ -55,7 +55,7 @@ NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
 """The estimate without telemetry."""
 
 
-@memoize(32)  # several sizing rules call it each tick
+@memoize(32)  # cached, because several sizing rules call the function each tick
 def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The current rate of `demand`.
 
@@ -166,8 +166,8 @@ def _without_straddler(spans: list[RateSpan], roots: list[float], at: int) -> in
 
 
 def _spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
-    """Nested spans: recent spans, each at least a fifth longer than the previous one; then the
-    local window; then the local window with ever more of the older blocks."""
+    """Nested spans, shortest first: recent spans, each at least a fifth longer than the previous
+    span; the local window; then the local window extended by more and more of the older blocks."""
     if isinstance(demand.local, NoData):
         return []
     spans: list[RateSpan] = []

@@ -17,8 +17,8 @@ def _page() -> bytearray:
 
 @dataclass(slots=True)
 class AppliedSequences:
-    """Applied sequence numbers of one (gateway, boot). `boot_number`: its index. Numbers on pages
-    before the two newest count as applied."""
+    """Applied sequence numbers of one (gateway, boot). boot_number: index of the boot. Sequence
+    numbers older than the two newest pages count as applied."""
 
     boot_number: int = 0
     page: int = -1

@@ -22,7 +22,9 @@ Indices = NDArray[np.int64]
 _ARRIVALS, _COMPLETIONS = COUNTS.index("arrivals"), COUNTS.index("completions")
 _NEVER = -(2**62)
 _MODEL, _ROW, _NEWEST_MS = range(3)  # columns of a boot's row
-_BOOT, _REPORTED_MS, _TRAFFIC_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(6)  # of a gateway
+_BOOT, _REPORTED_MS, _TRAFFIC_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(
+    6
+)  # columns of a gateway's row
 _NO_REPORT = (-1, _NEVER, 0, 0, 0, 0)
 
 

@@ -33,9 +33,9 @@ def lengths_since_shift(
 ) -> WindowLengths | None:
     """Lengths of the requests after the shift; None without a shift.
 
-    The candidates are the recent spans and the local window. The result covers the longest of them
-    whose older part does not differ significantly from its last seconds. input_cv, output_cv:
-    coefficients of variation of lengths, for the significance test.
+    Several windows are examined: the recent spans and the local window. The result is the longest
+    window whose older part does not differ significantly from its last seconds. input_cv,
+    output_cv: coefficients of variation of lengths, for the significance test.
     """
     # Only one of D similar requests in a burst is independent evidence.
     clumps = math.sqrt(dispersion(demand.blocks).confirmed)
@@ -53,7 +53,8 @@ def lengths_since_shift(
 
 
 def _lengths(seen: TokenSums) -> WindowLengths:
-    """Mean lengths without sketches; a window with a shift has at least MIN_REQUESTS."""
+    """Mean lengths from token sums, without sketches. A window with a shift has at least
+    MIN_REQUESTS requests, so no division by 0 is possible."""
     return WindowLengths(
         mean_input_tokens=seen.input_tokens / seen.arrivals,
         mean_output_tokens=seen.output_tokens / seen.completions,

@@ -22,7 +22,7 @@ from autoscaler.estimate.memoize import memoize
 from autoscaler.performance.numba_decorators import compiled
 
 _SIGMAS = 3.0
-_LAGS = (1, 3)  # bursts of 10 s, and of half a minute
+_LAGS = (1, 3)  # in blocks: for bursts of 10 s and of half a minute
 _NORMAL = NormalDist()
 BURST_S = 3 * BLOCK_S
 
@@ -47,7 +47,7 @@ class Dispersion:
 POISSON = Dispersion()
 
 
-@memoize(4096)  # blocks change every 10 s, and the tick runs every second
+@memoize(4096)  # cached, because blocks change only every 10 s
 def dispersion(blocks: Blocks) -> Dispersion:
     """The dispersion of `blocks` at the lag with the highest confirmed index; POISSON if no two
     neighbours have arrivals.

@@ -132,8 +132,8 @@ def _sum_upwards(count: int, mean: float) -> float:
 
 @compiled
 def _sum_downwards(count: int, mean: float) -> float:
-    """Sum of the probabilities below `count`, relative to the largest term; downwards, each term is
-    the term above times k / mean."""
+    """Sum of the probabilities of 0 to count - 1 events, relative to that of count - 1. The term
+    for k - 1 is the term for k times k / mean."""
     term = total = 1.0
     k = count - 1
     while k > 0 and term > total * 1e-17:

@@ -76,7 +76,7 @@ def max_explained_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: L
     waits = erlang_c(slots, load)
     if waits > _EXCEEDANCE:
         limit = max(limit, full + math.log(_EXCEEDANCE / waits) / math.log(load))
-    return max(limit, _MIN_LIMIT)  # a few concurrent requests are no evidence
+    return max(limit, _MIN_LIMIT)  # a few concurrent requests never prove an overload
 
 
 def detect_overload(

@@ -1,4 +1,4 @@
-"""Requests per second by request kind, for models whose requests are of several kinds."""
+"""Counts of requests per second and kind, for models with several request kinds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class KindCounts:
     _seconds: dict[int, Counter[str]] = field(default_factory=dict)
 
     def add(self, second: int, kinds: Iterable[tuple[str, int]]) -> None:
-        """Add (kind, requests) pairs of `second`."""
+        """Add `kinds`, (kind, requests) pairs that were counted in `second`."""
         counts = self._seconds.get(second)
         if counts is None:
             counts = self._seconds[second] = Counter()

@@ -140,7 +140,8 @@ class _ShorterThresholds:
 
 
 def _shorter_thresholds(demand: ModelDemand) -> _ShorterThresholds:
-    """The thresholds for the time that the long window covers since the first arrival."""
+    """The thresholds that apply now. They depend on the time that the long window covers since the
+    first arrival."""
     blocks = demand.blocks
     covered_s = demand.long.covered_s if isinstance(demand.long, Stats) else 0
     if blocks:
@@ -374,7 +375,7 @@ def _measured_shape(
     points = []
     for level, expected, tokens in zip(LEVELS, prior, _tokens_at(long, _LEVELS), strict=True):
         measured = float(tokens) / long.mean
-        beyond = seen * min(level, 1.0 - level)  # requests beyond this point
+        beyond = seen * min(level, 1.0 - level)  # requests on the smaller side of this level
         weight = beyond / (beyond + 1.0)
         points.append(measured**weight * (expected / declared[0]) ** (1.0 - weight))
     total = sum(w * x for w, x in zip(WEIGHTS, points, strict=True))

@@ -84,11 +84,11 @@ class SketchSnapshot:
         self._bounds = self._cells.searchsorted(np.arange(0, len(counts) + 1, WIDTH))
 
     def sketch(self, name: str, model: int) -> WindowSketch:
-        """The sketch called `name`, one of SKETCHES, of a model."""
+        """The sketch `name` (one of SKETCHES) of the model with index `model`."""
         return WindowSketch(self, model * len(SKETCHES) + SKETCHES.index(name))
 
     def read_sketch(self, at: int) -> dict[int, int]:
-        """Counts by bucket of sketch number `at`."""
+        """Counts by bucket of the sketch with number `at`."""
         buckets, counts = self.numbers(at)
         return dict(zip(buckets.tolist(), counts.tolist(), strict=True))
 
@@ -123,12 +123,12 @@ class SlidingSum:
     _snapshot: SketchSnapshot | None = None
 
     def add(self, kept: CellCounts) -> None:
-        """Add `kept` to the sum."""
+        """Add the cells `kept` to the sum."""
         _add(self.counts, *kept, 1)
         self._snapshot = None
 
     def subtract(self, kept: CellCounts) -> None:
-        """Subtract `kept` from the sum."""
+        """Subtract the cells `kept` from the sum."""
         _add(self.counts, *kept, -1)
         self._snapshot = None
 
@@ -139,7 +139,7 @@ class SlidingSum:
 
     @property
     def snapshot(self) -> SketchSnapshot:
-        """The current cells; a snapshot does not change later."""
+        """The current cells. A returned snapshot never changes."""
         if self._snapshot is None:
             self._snapshot = SketchSnapshot(self.counts)
         return self._snapshot
@@ -170,7 +170,7 @@ class SketchStore:
         return min((*self.coarse, *self.fine), default=math.inf)
 
     def add(self, second: int, kept: CellCounts) -> None:
-        """Add the cells of `second`."""
+        """Add `kept`, the cells of `second`."""
         for one in self.sums.values():
             if one.start_s <= second < one.end_s:
                 one.add(kept)

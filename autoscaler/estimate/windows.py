@@ -52,7 +52,7 @@ _SWEEP_S = 60
 
 @dataclass(slots=True)
 class RecordCounters:
-    """Applied and ignored records since the start of the process, by reason."""
+    """Numbers of applied and ignored records since the start of the process, by reason."""
 
     applied: int = 0
     duplicate: int = 0
@@ -213,7 +213,7 @@ class TelemetryWindows:
     def all_stats(
         self, models: Sequence[str], now_ms: int, window_s: int
     ) -> list[tuple[WindowStats, WindowLengths]]:
-        """`stats` of each of `models`, and the lengths of the window's requests."""
+        """For each of `models`: `stats` of the window, and the lengths of its requests."""
         self.advance(now_ms)
         numbers = self._indices(models)
         now_s, window_s = now_ms // 1000, min(window_s, self._horizon_s)
@@ -280,7 +280,7 @@ class TelemetryWindows:
         return self.all_newest_ms([model], now_ms)[0]
 
     def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:
-        """`newest_ms` of each of `models`."""
+        """For each of `models`: the result of `newest_ms`."""
         numbers = self._indices(models)  # must precede the read: `_indices` may replace the arrays
         ends_s = self._totals.newest_end_s[numbers].tolist()
         return [min(end_s, now_ms // 1000) * 1000 if end_s else None for end_s in ends_s]
@@ -293,12 +293,12 @@ class TelemetryWindows:
     def all_gateways(
         self, models: Sequence[str], now_ms: int, within_s: int
     ) -> list[tuple[GatewayReport, ...]]:
-        """`gateways` of each of `models`."""
+        """For each of `models`: the result of `gateways`."""
         numbers = self._indices(models).tolist()
         return [*map(tuple, self._gateways.reports(numbers, now_ms, now_ms - within_s * 1000))]
 
     def producer_count(self, model: str) -> int:
-        """Number of producers of `model` whose sequence numbers are kept for deduplication."""
+        """Number of producers whose sequence numbers on `model` are kept for deduplication."""
         return self._gateways.boot_count(model)
 
     def _sweep(self, now_s: int) -> None:

@@ -63,7 +63,7 @@ def estimate_kind_mix(current: Mix, demand: ModelDemand, significance: float) ->
 def total_variation(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Total variation distance between the mixes `one` and `other`: the share of requests that
     would have to change kind."""
-    names = {**one, **other}  # a fixed order for adding floats
+    names = {**one, **other}  # a fixed order, because the sum of floats depends on it
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in names) / 2.0
 
 
@@ -82,7 +82,7 @@ def _has_shifted(planned: Mix, counts: Mapping[str, int], significance: float) -
     shares = {name: count / total for name, count in counts.items()}
     if total_variation(shares, dict(planned)) < MIN_SHIFT:
         return False
-    # If a type is less frequent, another is more frequent: testing one side is enough.
+    # If one type is less frequent, another type is more frequent, so increases alone are tested.
     each = significance / max(1, len(planned))
     return any(
         poisson_tail(counts.get(name, 0), share * total) <= each
@@ -92,7 +92,7 @@ def _has_shifted(planned: Mix, counts: Mapping[str, int], significance: float) -
 
 
 def _shares(names: Sequence[str], counts: Mapping[str, int], prior: Mix) -> Mix:
-    """Measured shares, shrunk towards the planned ones, so that no window rules a type out."""
+    """Measured shares, shrunk towards the planned shares, so that no type gets the share 0."""
     before = dict(prior)
     total = sum(counts.values()) + _PRIOR_REQUESTS
     return tuple(

@@ -32,6 +32,6 @@ class Forecaster(Protocol):
     def lookback(self) -> int: ...
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """Requests/s in the bin `steps` (at least 1) after the last one of `rates`, which may hold
-        NaN. Pure and deterministic."""
+        """Forecast in requests/s for the bin that is `steps` (at least 1) after the last bin of
+        `rates`. `rates` may contain NaN. Pure and deterministic."""
         ...

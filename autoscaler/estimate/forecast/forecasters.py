@@ -11,7 +11,7 @@ LAST_VALUE = LastValue()
 
 
 def forecasters(bin_s: int = 60) -> tuple[Forecaster, ...]:
-    """All forecasters for bins of `bin_s` seconds; `LAST_VALUE` first."""
+    """All forecasters for bins of `bin_s` seconds. The first is `LAST_VALUE`."""
     seasons = [SeasonalNaive(s // bin_s, label) for s, label in ((3600, "1 h"), (86_400, "1 d"))]
     return (
         LAST_VALUE,

@@ -21,7 +21,7 @@ class LastValue:
     lookback: int = _NEWEST
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """The newest known value among the last five."""
+        """The newest known value among the last five bins."""
         del steps
         known = rates[-_NEWEST:]
         known = known[~np.isnan(known)]

@@ -50,7 +50,7 @@ class SteadyRise:
         return self.mean_req_per_s + self.slope * ahead_s - math.hypot(spread, _Z * self.error)
 
 
-@memoize(4096)  # blocks change every 10 s
+@memoize(4096)  # cached, because blocks change only every 10 s
 def detect_rise(blocks: Blocks, significance: float) -> SteadyRise | None:
     """The rise of the newest blocks, over the shortest span with a significant slope; None without
     a rise.
