@@ -35,7 +35,7 @@ def mean_and_burst(view: ModelView) -> tuple[float, float]:
     return _mean_and_burst(view.demand.blocks, view.service.percentile)
 
 
-@memoize(4096)  # blocks change every ten seconds
+@memoize(4096)  # cached, because blocks change only every 10 s
 def _mean_and_burst(blocks: Blocks, percentile: float) -> tuple[float, float]:
     """The mean rate and the rate that bursts reach (at `percentile`) in `blocks`, beginning with
     the first block that has requests."""

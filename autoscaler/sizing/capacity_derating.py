@@ -31,7 +31,7 @@ LOADED = 0.5
 _STEP = 0.85
 _BACK = 1.03
 _BACK_EVERY_MS = 600_000
-_ONE_SIDED_95 = 1.645  # standard deviations: a probability of 5%
+_ONE_SIDED_95 = 1.645  # standard deviations of a one-sided bound at 95%
 _TOGETHER = 2 / 3
 """So many of the requests that an instance serves at a time are late together."""
 
@@ -122,7 +122,7 @@ def _concurrency(view: ModelView) -> float:
 
 
 def _decode_instances(combo: Combo) -> int:
-    """Number of instances in `combo` that decode, over which its requests are split."""
+    """Number of decode instances in `combo`. Its requests are split over these instances."""
     return sum(m.count for m in combo.members if m.phase is not Phase.PREFILL and m.stage <= 1)
 
 

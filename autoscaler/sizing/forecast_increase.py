@@ -1,9 +1,9 @@
 """Rule: start an instance now if demand is expected to exceed capacity at the time when the
 instance would be ready.
 
-`estimate.forecast` makes the forecast. The rule uses its lower bound, which at most one held-back
-minute in twenty was below, because a noisy forecast would start instances that are stopped again.
-This rule only raises the target.
+`estimate.forecast` makes the forecast. The rule uses the lower bound of the forecast, because a
+noisy forecast would start instances that are stopped again. In at most one held-back minute in
+twenty, the true rate was below that bound. This rule only raises the target.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
     yield from _longer_spans(demand.blocks, longest)
 
 
-@memoize(4096)  # blocks change every ten seconds
+@memoize(4096)  # cached, because blocks change only every 10 s
 def _longer_spans(blocks: Blocks, longest_s: int) -> list[Count]:
     """Spans longer than `longest_s`, each at least `_LONGER` times as long as the previous span."""
     found = []

@@ -30,7 +30,9 @@ _REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
 share of the planned capacity."""
 _TWO_SIDED_95 = 1.96  # standard deviations, because a short sample may be below its rate
 _CLUMPED_LONGER = 2.0
-_CHANCE = 1.0  # standard deviations by which chance raises the highest of several windows
+_CHANCE = (
+    1.0  # standard deviations: chance raises the maximum of several windows by about this much
+)
 _BLOCKS_FOR_BURSTINESS = 27  # blocks; fewer are too few to measure burstiness
 
 
@@ -104,7 +106,7 @@ def excess_blocks(view: ModelView) -> int:
     return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
 
 
-@memoize(4096)  # blocks change every ten seconds
+@memoize(4096)  # cached, because blocks change only every 10 s
 def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
     """Covered seconds and arrivals of the last `count` blocks, and the highest rate over `window`
     of these blocks. All 0 if requests began within these blocks."""
@@ -117,8 +119,8 @@ def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float
 
 def _highest_rate(blocks: Blocks, length: int) -> float:
     """The highest rate over `length` successive blocks, in steps of `length` back from now, minus
-    the chance error of a maximum. A mean over all blocks would accept an excess that lasted half
-    the time."""
+    the amount by which chance raises a maximum. A mean over all blocks would accept an excess that
+    lasted half the time."""
     found = 0.0
     for last in range(len(blocks), 0, -max(1, length)):
         window = blocks[max(0, last - max(1, length)) : last]
