@@ -147,7 +147,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request that the planner has not answered yet, and its triggers."""
+    """A request that the planner has not answered yet, and the triggers of this request."""
 
     request: PlanRequest
     reasons: tuple[Reason, ...]
@@ -210,9 +210,9 @@ class ControllerState:
     """All data that the controller keeps between ticks.
 
     assignments, routes: last published; an edge may write them again at any time. silent_nodes:
-    nodes without recent statuses; lost_nodes: owned nodes and nodes with instances among the silent
-    ones. combos: capacity and cost of running and chosen combos, from the planner; evaluated_at:
-    the demand for which the planner computed them. services: as last declared. pending: at most one
+    nodes without recent statuses; lost_nodes: those silent nodes that are owned or had instances.
+    combos: capacity and cost of running and chosen combos, from the planner; evaluated_at: the
+    demand for which the planner computed them. services: as last declared. pending: at most one
     request per urgency. full: memory of full plans. active_controls: pauses, releases, scheduled
     floors and freezes in effect, by scope and kind. unassigned: instances that no assignment names.
     splits: thresholds by service. ticked_ms: last tick; listens_since_ms: start of the present run

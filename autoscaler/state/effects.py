@@ -50,7 +50,7 @@ class PublishRates:
 class SolveRequested:
     """Request a plan (`planning.planner`). The answer comes in one later `Observation.answers`.
 
-    Urgent requests must not wait for full ones. If an answer does not come in time, the loop
+    An urgent request must not wait for a full request. If an answer does not come in time, the loop
     abandons the request and requests again.
     """
 

@@ -12,7 +12,7 @@ from autoscaler.state.controller_state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025
-RATE_EPSILON = 1e-6  # requests/s; smaller differences are rounding
+RATE_EPSILON = 1e-6  # requests/s; smaller differences are rounding errors
 IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 
 
@@ -71,11 +71,13 @@ class ModelView:
 
     @property
     def planned_req_per_s(self) -> float:
-        """Demand that the wanted capacity can serve, after utilization and derating."""
+        """Demand in requests/s that the wanted capacity can serve: raw capacity times utilization
+        and derating."""
         return self.raw_req_per_s * self.service.utilization * self.state.derate
 
     def raw_for(self, req_per_s: float) -> float:
-        """Capacity needed for a demand of `req_per_s`, before utilization and derating."""
+        """Raw capacity in requests/s that a demand of `req_per_s` needs: demand divided by
+        utilization and derating."""
         return req_per_s / (self.service.utilization * self.state.derate)
 
 

@@ -52,7 +52,7 @@ def active_controls(
     now_ms: int,
     lag_ms: Mapping[str, int] = _NO_LAG,
 ) -> ActiveControls:
-    """The restrictions at `now_ms`. lag_ms: as in an observation."""
+    """The restrictions at `now_ms`. lag_ms: as in `Observation`."""
     held: dict[str, Reason] = {}
     behind = reader_lag.behind(lag_ms)
     if behind is not None:

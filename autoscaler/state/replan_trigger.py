@@ -17,7 +17,7 @@ class Trigger:
 
     @property
     def is_partly_applied(self) -> bool:
-        """Whether the last plan was applied only in part."""
+        """Whether the reason is that the last plan was applied only in part."""
         return self.why.code is ReasonCode.LEFT_OUT
 
 
