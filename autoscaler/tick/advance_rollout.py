@@ -38,7 +38,7 @@ def advance_waves(
     sight: FleetSnapshot,
     inputs: ModelUpdateInputs,
 ) -> tuple[ServingGroup, ...]:
-    """Advance the waves of every model by one step."""
+    """Advance the rollout waves of every model by one step."""
     if all(_is_idle(group) for group in groups):
         return groups
     moved: list[ServingGroup] = []

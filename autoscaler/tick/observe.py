@@ -32,9 +32,9 @@ class ObservedTick:
     """The fleet and its inputs at the start of a tick.
 
     inputs: for the model views; `inputs.cluster` has the present prices, `cluster` the declared
-    ones. evaluated_at: demand at which the planner last evaluated each model's combos. unassigned:
-    instances that no assignment names. listens_since_ms: start of the present run of ticks without
-    a long gap.
+    prices. evaluated_at: demand at which the planner last evaluated each model's combos.
+    unassigned: instances that no assignment names. listens_since_ms: start of the present run of
+    ticks without a long gap.
     """
 
     cluster: Cluster
@@ -75,9 +75,7 @@ def observe(
     decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
 
     stray = state.unassigned
-    before_ms = (
-        state.ticked_ms or state.started_ms
-    )  # not one second ago: ticks may be further apart
+    before_ms = state.ticked_ms or state.started_ms  # the last tick may be more than a second ago
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = unassigned_instances(sight.fleet.running, state.assignments)
         decisions += [

@@ -60,7 +60,8 @@ def publish(
     now_ms: int,
     stands: FrozenRoutes = NOTHING_STANDS,
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
-    """`after` with the published records, and the effects: decisions, routes, assignments, plan.
+    """The state `after` with the published records, and the effects: decisions, routes,
+    assignments, plan.
 
     cluster: with the present prices. stands: models whose routes do not change.
     """

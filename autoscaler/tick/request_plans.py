@@ -1,4 +1,4 @@
-"""Request plans at the end of a tick: urgent ones for models below target, full ones after
+"""Request plans at the end of a tick: urgent plans for models below target, full plans after
 triggers."""
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _next_scope(
     if not scope or not ground.cluster.policy.spends_budget:
         return scope
     managed = ground.views[scope[0]].service.managed
-    return managed_first(ground.views, ground, advise=not managed)  # all models share the budget
+    return managed_first(
+        ground.views, ground, advise=not managed
+    )  # all models share the budget, so all are planned
 
 
 def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
@@ -132,7 +134,7 @@ def _report_failure(
 
 
 def _trigger_inputs(found: ObservedTick, done: AppliedPlans) -> TriggerInputs:
-    """The inputs of all triggers."""
+    """The inputs of all triggers in this tick."""
     ground, observation = done.ground, found.inputs.observation
     views, now_ms = ground.views, ground.now_ms
     short = [m for m, view in views.items() if not view.covers and view.service.managed]

@@ -244,7 +244,7 @@ def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
     try:
         _, members = parse_combo_id(combo_id_of(name))
     except InvalidValue:
-        return True  # a name in another form lists no members
+        return True  # this name has another form and lists no members
     wanted: Counter[tuple[Phase, int, str]] = Counter()
     for phase, gpus, pool, count in members:
         wanted[phase, gpus, pool] += count
