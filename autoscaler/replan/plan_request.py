@@ -49,11 +49,11 @@ class PlanningContext:
     routes: tuple[RouteTraffic, ...] = ()
 
     def unusable_nodes(self) -> frozenset[str]:
-        """Nodes that get no launches now."""
+        """Nodes on which nothing may be launched now."""
         return self.sight.unusable | resting_nodes(self.backoff, self.now_ms)
 
     def closed_pools(self) -> frozenset[str]:
-        """Pools that get no launches now."""
+        """Pools in which nothing may be launched now."""
         if not self.backoff:
             return self.sight.shut_pools
         serving = self.sight.serving_pools()
@@ -253,8 +253,8 @@ def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
 
 
 def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Nodes on the bill per pool, including nodes of unmanaged servers. Left out: nodes that get no
-    launches and hold no counting group."""
+    """Nodes on the bill per pool, including nodes of unmanaged servers. Left out: unusable nodes
+    without a group that counts as capacity."""
     shut = ground.unusable_nodes()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
@@ -273,7 +273,8 @@ def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
 
 
 def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """GPUs of leaving groups per pool, on nodes that are usable or hold a counting group."""
+    """GPUs of leaving groups per pool, except those on unusable nodes without a group that counts
+    as capacity."""
     leaving = [group for group in ground.groups if not ground.sight.counts(group)]
     if not leaving:
         return ()
@@ -287,7 +288,7 @@ def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
 
 
 def _unusable(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Declared nodes that get no launches and hold no counting group, per pool."""
+    """Per pool: declared nodes on which nothing may be launched and no group counts as capacity."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     shut = ground.unusable_nodes()
     found: list[tuple[str, int]] = []

@@ -72,13 +72,13 @@ def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...
 
 
 def declared_only(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:
-    """`triggers` without models that are no longer in `models`."""
+    """`triggers` without undeclared models, that is, models that are not in `models`."""
     kept = (replace(t, scope=tuple(m for m in t.scope if m in models)) for t in triggers)
     return tuple(now for t, now in zip(triggers, kept, strict=True) if now.scope or not t.scope)
 
 
 def limited_to(models: Collection[str], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """`triggers` restricted to `models`."""
+    """`triggers` with their scopes restricted to `models`."""
     kept = (
         replace(t, scope=tuple(m for m in (t.scope or models) if m in models)) for t in triggers
     )

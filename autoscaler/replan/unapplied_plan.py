@@ -48,5 +48,5 @@ def already_tried(
 
 
 def group_positions(groups: Iterable[ServingGroup]) -> frozenset[tuple[str, str]]:
-    """Every group with its life-cycle state."""
+    """(name, life-cycle state) of every group."""
     return frozenset((group.name, group.life) for group in groups)
