@@ -33,7 +33,8 @@ _CENT = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ResolvedApprovals:
-    """Fleet, states and decisions after all verdicts. replan: triggers for models to plan again."""
+    """Fleet, states and decisions after all approvals are resolved. replan: triggers for models to
+    plan again."""
 
     groups: tuple[ServingGroup, ...]
     site: FreeCapacity
@@ -57,7 +58,7 @@ def propose(
     """
     if not done.change:
         return [], state
-    # Nothing changes until a person answers, so the planner is not called each second.
+    # Nothing changes until a person decides, so the planner is not called each second.
     state = replace(
         state,
         unmet_req_per_s=state.target_req_per_s,

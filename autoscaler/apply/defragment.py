@@ -39,7 +39,7 @@ def defragment(
         usd_per_h = _freed_usd_per_h(group, tenants, scene)
         if usd_per_h <= 0.0 or (best is not None and usd_per_h <= best[0]):
             continue
-        # The move must not rent a node, and must leave the present one.
+        # The move must not rent a node, and must not use the group's present nodes.
         nothing = {pool.id: 0 for pool in site.cluster.pools}
         shut = frozenset(site.shut) | frozenset(_nodes(group))
         inside = replace(site, obtainable=nothing, shut=shut)

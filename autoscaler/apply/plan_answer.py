@@ -63,12 +63,12 @@ def apply_answer(
     models: Mapping[str, ModelState],
     scene: ChangeContext,
 ) -> AppliedPlan:
-    """Apply `answer`, which answers the request `pending`, model by model, higher priority first.
+    """Apply `answer` to the request `pending`, model by model, higher priority first.
 
     While a model's demand is served, a full plan rents no more nodes for the model than the plan
     lists: additions without room wait until other groups leave. If no managed model changes, all of
-    them would wait for each other; then the first model that can change in this way may use further
-    nodes.
+    them would wait for each other; then the first model whose change succeeds on further nodes may
+    use them.
     """
     if answer.outcome is Outcome.NONE:
         return AppliedPlan(groups, site, models)
@@ -135,7 +135,7 @@ def _apply_to_models(
     now = {group.name: group for group in groups}
     full = answer.urgency is Urgency.FULL
     leaving = any(group.yields for group in groups if group.model in answer.scope)
-    makes_room = answer.needs_preemption and not leaving  # one step at a time
+    makes_room = answer.needs_preemption and not leaving  # not while yielding groups still leave
     for service in order:
         model = service.model
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())
@@ -225,7 +225,7 @@ def _change(
     """The change that `answer` requires from the model's present fleet."""
     view = scene.views[service.model]
     if answer.urgency is Urgency.URGENT:
-        # Combos that were added meanwhile, for example by a full plan, are not added twice.
+        # Combos added since the request, for example by a full plan, are not added twice.
         have = Counter(group.combo_id for group in counting)
         if view.covers and len(counting) >= service.min_instances:
             return Change(Counter(), Counter())

@@ -21,7 +21,7 @@ from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 
-_EXCHANGE = 0.1  # share of the capacity; a smaller net change is an exchange
+_EXCHANGE = 0.1  # share of the capacity: a smaller net change counts as an exchange
 NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity was derated
 
 
@@ -41,7 +41,7 @@ def scale_in_veto(
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:
-        return None  # a move, not a removal
+        return None  # the capacity does not shrink, so this is no removal
     if view.policy.spends_budget:
         # Another model gets the capacity, so fresh data is enough, without proof of an excess.
         return (
@@ -84,7 +84,7 @@ def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
 
 
 def raw_req_per_s_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:
-    """Capacity of these combos in requests/s."""
+    """Raw capacity of the combos in `counts`, in requests/s."""
     return sum(combos[i].req_per_s * count for i, count in counts.items() if i in combos)
 
 
