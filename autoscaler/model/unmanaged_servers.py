@@ -27,7 +27,7 @@ def adopt_unmanaged(
     (None: unknown). Set at first and whenever the number of servers changes; removed for a managed
     model."""
     if service.managed:
-        # The recommendation may be zero.
+        # `recommended` may be empty although a recommendation was made at `recommended_ms`.
         if not state.recommended and not state.recommended_ms and state.unmanaged is None:
             return state
         return replace(state, recommended=(), recommended_ms=0, unmanaged=None)
