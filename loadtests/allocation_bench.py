@@ -1,4 +1,4 @@
-"""Solve one allocation instance and write the plan with its proof.
+"""Solve one allocation instance; write the plan and print its cost with the proven bound.
 
 usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
       [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]

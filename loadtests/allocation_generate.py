@@ -4,8 +4,8 @@ usage: python -m loadtests.allocation_generate --models M --regions R --configs 
        --out FILE [--scarcity X] [--templates N]
 
 The seed draws a plausible world: GPU kinds with published memory, compute and bandwidth; prices per
-GPU with a factor for size and region; models of lognormal size; templates as node multisets whose
-memory holds the model up to 12 times. A template's throughput grows faster than the sum of its
+GPU with a factor for size and region; models of lognormal size; templates as node multisets with
+memory for up to 12 copies of the model. A template's throughput grows faster than the sum of its
 parts while memory is short, and falls if its pipeline is uneven. With --scarcity X the available
 nodes are worth about X times the cost of an unconstrained fleet for the demand; without --scarcity,
 no node is scarce. Templates and their throughputs are drawn at random instead of computed by a

@@ -73,7 +73,8 @@ class Burst:
 
 @dataclass(slots=True)
 class Watch:
-    """Append times in ms: of each model's telemetry, and of each assignment with its instances."""
+    """Append times in ms, by model: of telemetry records, and of assignments with the number of
+    instances."""
 
     telemetry: dict[str, list[int]] = field(default_factory=dict)
     ordered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)

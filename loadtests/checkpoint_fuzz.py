@@ -90,7 +90,8 @@ def _at(node: Any, path: tuple[Any, ...]) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the mutations; return 1 if one gave neither a value nor a one-line error."""
+    """Run the mutations; return 1 if a mutation gives neither an architecture nor a one-line
+    error."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.checkpoint_fuzz")
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -2,16 +2,16 @@
 
 Definitions:
 
-`late` attainment leaves out the arrivals of the first three minutes.
+`late` attainment excludes the arrivals of the first three minutes.
 
 Needed capacity: the true rate / utilization.
 
 First scale-out after a step: the first time that ordered capacity rises after the step. Sufficient:
-the first time from the step on that ordered capacity is at least the need of the new rate. Both are
-0 if the fleet was sufficient at the step.
+the first time after the step that ordered capacity is at least the capacity that the new rate
+needs. Both are 0 if the fleet was sufficient at the step.
 
-Over-provisioning: the mean over time, from the first arrival on, of ordered x utilization / true
-rate, minus 1, over the time with a true rate above 0.
+Over-provisioning: the mean of ordered capacity x utilization / true rate, minus 1. It covers the
+time from the first arrival on in which the true rate is above 0.
 
 A scale-out is false if it comes after the first possible arrival, the ordered capacity was
 sufficient, and no node was lost in the two minutes before.
@@ -78,7 +78,7 @@ class ModelFigures:
 
     @property
     def late_attainment(self) -> float:
-        """Attainment without the first minutes."""
+        """Attainment without the arrivals of the first three minutes."""
         return self.late_attained / self.late_requests if self.late_requests else 1.0
 
 
@@ -118,8 +118,8 @@ def model_figures(
     span_s: tuple[float, float],
     lost_s: Sequence[float] = (),
 ) -> ModelFigures:
-    """The figures of `model` over `span_s` (first possible arrival, end). lost_s: when nodes were
-    lost."""
+    """The figures of `model` over `span_s` (first possible arrival, end). lost_s: times of node
+    losses."""
     service = cluster.service(model)
     rows = flows_of(service, timeline)
     late = [row for row in rows if row.arrival_s >= span_s[0] + START_S]

@@ -1,6 +1,6 @@
 """One run of decision_bench with its figures and JSON form, and the summary of many seeds.
 
-Deterministic: the same case and seed give the same bytes.
+Deterministic: equal cases and seeds give equal bytes.
 """
 
 from __future__ import annotations

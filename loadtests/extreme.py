@@ -279,8 +279,9 @@ WRITER = "extreme"
 
 
 def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
-    """Return (topic, key, record) of valid records at the bounds, on every topic, that must not
-    change a healthy fleet: their names are not declared, or their values are not credible."""
+    """Return valid (topic, key, record) with values at the bounds, on every topic. They must not
+    change a healthy fleet, because their names are not declared or their values are not credible.
+    """
     now_ms, node, pool = names.now_ms, names.nodes[-1], names.pools[0]
     late = records.Telemetry(names.models[0], "extreme", "b", MAX_COUNT, MAX_MS, LONGEST_SPAN_MS,
                              MAX_COUNT, *MOST_PER_S, MOST_IN_FLIGHT, MAX_COUNT)  # fmt: skip

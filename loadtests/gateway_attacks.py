@@ -231,7 +231,7 @@ def main() -> int:
         uvloop.run(attack(options.attack, options.address, options.seconds))
         return 0
     found = {}
-    gc.disable()  # a pause of the clients would look like one of the gateway
+    gc.disable()  # a pause of the clients would look like a gateway's pause
     with started((1, 1), others=False) as (engine, shoal, beside):
         for pid in (0, *engine.pids, *shoal.pids, *beside.pids):
             before_others(pid)

@@ -92,7 +92,7 @@ async def calm(pool: EnginePool, target: Target, seconds: float, rate: float) ->
 
 
 async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
-    """Measure every target and store the figures in it."""
+    """Measure every target and store the figures in the target."""
     pool = EnginePool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
     for target in targets:
         await busy(pool, target, _PLAIN, 0.5, 8)  # imports, caches, connections

@@ -94,7 +94,7 @@ def said_port(process: Process) -> int:
 
 
 class Stand:
-    """Start processes in front of one engine; `started` ends them."""
+    """Starts processes in front of one engine; `started` ends the processes."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -2,8 +2,8 @@
 
     python -m loadtests.gateway_targets engine|bare [--upstream HOST:PORT] [--port N]
 
-Each prints its port on its first line and serves until it is ended. `bare` is the shortest reverse
-proxy with aiohttp: it has no models, limits, retries or telemetry.
+Each target prints its port on its first line and serves until killed. `bare` is the shortest
+reverse proxy with aiohttp: it has no models, limits, retries or telemetry.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ async def engine() -> None:
 
 
 async def bare(upstream: str, port: int) -> None:
-    """Proxy until the process ends. port: shared with other processes; 0 takes a free one."""
+    """Proxy requests until the process ends. port: may be shared with other processes; 0 takes a
+    free port."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
 

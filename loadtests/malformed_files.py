@@ -2,7 +2,7 @@
 
     python -m loadtests.malformed_files [--count 20000] [--seed 1] [traces results feeds]
 
-Files of the usual form (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting
+Valid files (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting
 before they are read. Each failure is printed with its file; with a failure, the exit code is 1.
 """
 
@@ -100,7 +100,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _cells(data: bytes, draw: random.Random) -> bytes:
-    """Replace, drop, double or move a cell of a CSV."""
+    """Replace, drop, duplicate or move a cell of a CSV file."""
     lines = data.split(b"\n")
     at = draw.randrange(len(lines))
     cut = b";" if b";" in lines[0] else b","

@@ -5,7 +5,7 @@
 Stages of a model of components are processes of their own and answer at once. Three gateways, each
 a whole process that reads its routes from disk, differ in one respect:
 
-planned         the gateway samples a path once, by the plan, and follows it (as Shoal does)
+planned         the gateway samples a path from the plan and follows that path (as Shoal does)
 queues asked    each hop goes to the instance with the shortest queue in its /metrics, as a
                 gateway must do that shares instances with other gateways
 own counts      each hop goes to the instance with the fewest requests in flight from this
@@ -84,7 +84,7 @@ class ByQueues:
             options = [(hop, end) for hop in hops for end in stages[hop.stage]]
             lengths = await asyncio.gather(*(self._queue(proxy, end) for _, end in options))
             shortest = [one for one, n in zip(options, lengths, strict=True) if n == min(lengths)]
-            hop, end = self._draw.choice(shortest)  # drawn, so as many hops as with the plan
+            hop, end = self._draw.choice(shortest)  # ties are drawn: as many hops as planned
             left = [component for component in left if component not in hop.runs]
             self._in_flight[end] += 1
             try:

@@ -36,7 +36,7 @@ class Placement:
 class PlacementSearch:
     """Solves cases that share one throughput table.
 
-    throughput: (S, C, L) requests/s, entry [s-1, c, j-1] = T̂ of a node of configuration c that
+    throughput: (S, C, L) requests/s; entry [s-1, c, j-1] is for a node of configuration c that
     holds j layers in a pipeline of s stages; 0 = impossible. L is the model's layer count.
     Raises InvalidValue on a wrong shape, on entries that are negative or not finite, and on
     entries that rise with the layers: the search assumes that more layers are never faster.

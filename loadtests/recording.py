@@ -98,8 +98,8 @@ class Terminal:
 
 
 def record(argv: list[str], seconds: float) -> list[tuple[str, dict[int, str]]]:
-    """Run `argv`; returns (moment, pictures by columns) for each moment, the last for the end of
-    the run."""
+    """Run `argv`; returns (moment, pictures by columns) for several moments and for the end of the
+    run."""
     terminal = Terminal(argv)
     began = time.monotonic()
     found = []

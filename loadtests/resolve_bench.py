@@ -28,7 +28,7 @@ from streams.solver.solver_client import Solver, solver_argv
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print; exit code 1 without a plan."""
+    """Run the benchmark and print its figures; exit code 1 if no plan was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=40)
     parser.add_argument("--gpus", type=int, default=600)
@@ -114,7 +114,7 @@ async def _solved(solver: Solver, cluster: Cluster, request: PlanRequest) -> Pla
 
 
 def _demands(cluster: Cluster, factors: Sequence[float] | None = None) -> tuple[Demand, ...]:
-    """Return the declared demands, each times its factor."""
+    """Return the declared demands, each multiplied by its factor."""
     times = [1.0] * len(cluster.services) if factors is None else factors
     return tuple(
         Demand(s.model, s.req_per_s * float(f), s.lengths)

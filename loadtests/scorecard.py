@@ -235,7 +235,7 @@ _TUNE, _TUNE_S = 0.4, 300.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return exit code 0, or that of the failed backtest."""
+    """Return 0, or the exit code of the backtest that failed."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.scorecard")
     parser.add_argument("--traces", type=Path, help="the folder of the public traces")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "scorecard")
@@ -311,7 +311,7 @@ def _commit() -> str:
 
 
 def _head(share: float, commits: Mapping[str, str]) -> str:
-    """Date, commit and conditions."""
+    """Text for the page: date, commit and conditions of the runs."""
     today = datetime.now(UTC).date().isoformat()
     by_commit: dict[str, list[str]] = {}
     for name, commit in commits.items():

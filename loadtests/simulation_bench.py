@@ -57,8 +57,8 @@ _WEEK_MODEL = "mini"
 
 @dataclass(slots=True)
 class Timed:
-    """A decider and a planner whose CPU time is counted. span_s: length of the run, for progress on
-    stderr at each twelfth; 0 shows no progress."""
+    """A decider and a planner whose CPU time is counted. span_s: length of the run; progress is
+    shown on stderr at each twelfth of it, except if 0."""
 
     inner: Decider
     span_s: float = 0.0

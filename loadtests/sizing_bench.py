@@ -160,7 +160,7 @@ def _share(
 
 
 def measure(setup: Setup, traffic: Traffic, seeds: int) -> Iterator[Row]:
-    """The rows of one engine under one traffic; none if no rate attains the percentile."""
+    """The rows of one engine under one traffic; no rows if no rate attains the percentile."""
     name, _, gpu, gpus, ttft_ms, tpot_ms = setup
     model, times, slo = _placed(setup)
     node, profile = NodeSlice(catalog.gpu(gpu), gpus), default_profile()
@@ -272,7 +272,7 @@ def pair_attains(setup: Setup, traffic: Traffic, percentile: float, load: float)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cases; 1 when a prediction is more than two points too high, 2 for bad input."""
+    """Run the cases. Exit codes: 1 a prediction is more than two points too high, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.sizing_bench")
     parser.add_argument("--trace", type=Path, action="append", default=[])
     parser.add_argument("--seeds", type=int, default=2)

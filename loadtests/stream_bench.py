@@ -3,9 +3,9 @@
 Records of 100 requests each, as from gateways, are written to a new topic on one broker (an
 embedded one by default). One process reads them twice: with a bare `getmany` and `orjson.loads`,
 and with our code into windows. It queries the windows once for every second of records at the
-steady rate. Then it follows another process that writes at that rate, and queries the
-windows whenever the controller would, up to ten times a second. Last, the windows are filled with
-half an hour of records of all gateways, so that peak memory is that of a long-running controller.
+steady rate. Then it follows another process that writes at that rate, and queries the windows
+whenever the controller would, up to ten times a second. Last, the windows are filled with half an
+hour of records of all gateways, so that peak memory is that of a long-running controller.
 CPU seconds are those of this process, without loading (or, on a machine's first run, compiling) the
 windows' kernel. Gateways report the kinds of requests per combo (`sent`) only for models that are
 planned by kind; the cost of these kinds per record is measured separately. JSON keys:
@@ -217,7 +217,8 @@ class _Followed:
         self.waiting += ends_ms.tolist()
 
     def query_windows(self) -> None:
-        """Query the windows as a tick does; all waiting records are in them then."""
+        """Query the windows as a tick does. Afterwards they include all records that were
+        waiting."""
         observe_demand(self.windows, self.models, Policy(), self.clock.now_ms())
         self.looks += 1
         now_ms = self.clock.now_ms()
@@ -246,7 +247,7 @@ async def _ours(followed: _Followed, count: int) -> float:
 
 
 def _write_steadily(bootstrap: str, name: str, given: argparse.Namespace) -> None:
-    """Write `per_s` records/s for `for_s` seconds, in a process of its own."""
+    """Write `per_s` records/s for `for_s` seconds in a separate process."""
     count = given.per_s * given.for_s
     seconds = -(-count // (given.models * given.gateways))
     made = records(given.models, given.gateways, seconds, given.seed + 1, given.first_s)[:count]
@@ -269,8 +270,8 @@ def _write_steadily(bootstrap: str, name: str, given: argparse.Namespace) -> Non
 async def _steady(
     followed: _Followed, bootstrap: str, name: str, given: argparse.Namespace
 ) -> tuple[float, float]:
-    """The 99th percentile of ms from append to a query of the windows, and CPU seconds from the
-    first record to the query that includes the last one."""
+    """The 99th percentile of the ms from a record's append to the next query of the windows, and
+    CPU seconds from the first record to the query that includes the last record."""
     count = given.per_s * given.for_s
     follow = asyncio.create_task(followed.source.follow(followed.timed))
     await followed.source.live()
@@ -334,7 +335,7 @@ async def bench(given: argparse.Namespace, bootstrap: str) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--broker", default="", help="HOST:PORT (default: an embedded one)")
     parser.add_argument("--json", type=Path)
@@ -346,7 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(argv)
     given.prefix = ""
-    collect_rarely()  # as the controller does
+    collect_rarely()  # garbage collection as in the controller
     _load()
     embedded = None
     if not given.broker:

@@ -76,7 +76,7 @@ class _Run:
         return time.process_time() - began
 
     def tick(self) -> None:
-        """Run one second."""
+        """Run one second of the controller and the estate."""
         estate = self.estate
         self.second += 1
         now_ms = self.now_ms
@@ -107,8 +107,8 @@ class _Run:
         self.ticks[urgent].append(took)
 
     def carry_out_full(self) -> int:
-        """Wait for the request of a full plan, and tick until its answer is carried out; returns
-        the number of changed models."""
+        """Wait for the request of a full plan, and tick until the answer to it is carried out.
+        Returns the number of changed models."""
         # An earlier request may still be waiting.
         why = Reason(ReasonCode.SOLVER_AWAY)
         self._answers += [no_plan_answer(request, why) for request in self._fulls[-1:]]
@@ -148,7 +148,7 @@ class _Run:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=100, help="beyond 20, a multiple of 20")
     parser.add_argument("--nodes", type=int, default=1000)
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--nodes {given.nodes} --regions {given.regions}: at least 1 region, and {least} "
             f"nodes: {copies} in each of {POOLS_PER_REGION} pools a region"
         )
-    collect_rarely()  # as the controller does
+    collect_rarely()  # garbage collection as in the controller
     models, nodes = given.models // copies, given.nodes // copies
     run = _Run(Estate(models, nodes, given.regions, given.load, models), given.seed)
     for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):

@@ -34,7 +34,7 @@ def _minutes(text: str) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0: every promise held; 1: one broke; 2: the run failed."""
+    """Exit codes: 0 every promise held, 1 a promise broke, 2 the run failed."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.chaos",
         description="Breaks the running stack piece by piece and checks what must hold.",

@@ -1,6 +1,6 @@
 """Mixtures of cells for a rate: Cornserve's Algorithm 2, and the exact one.
 
-The paper calls Algorithm 2, which fills a rate greedily, optimal. It is not, because it takes a
+The paper calls Algorithm 2, which fills a rate greedily, optimal. It is not optimal: it takes a
 cell that overshoots the remaining rate only if nothing smaller fits. With cells of (1 GPU, 1
 req/s), (2, 2.1) and (4, 5), it needs five GPUs for 4.9 req/s although one cell of four GPUs
 suffices. `fewest_gpus` is exact, and as fast.

@@ -3,7 +3,7 @@
 Both follow the rules in Coral's section 6.1. Homo takes, model by model, the homogeneous template
 with the most goodput per USD, and continues with the next template if nodes run out.
 Cauchy builds combos of homogeneous prefill and decode replicas, one prefill replica to several
-decode ones, and solves its ILP (eq. 16). Their plans have the rows of `optimizer.templates`.
+decode ones, and solves its ILP (eq. 16). Their plans have rows as in `optimizer.templates`.
 """
 
 from __future__ import annotations

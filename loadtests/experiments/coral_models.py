@@ -126,7 +126,8 @@ def on_vllm(setup: Setup, profile: Profile, mixes: Sequence[str]) -> list[Row]:
 def _method_combos(
     problem: PlanningProblem, method: str, gpus: Mapping[str, str]
 ) -> PlanningProblem:
-    """Keep only the combos of a method: single nodes for the baselines, one GPU type for Homo."""
+    """Keep only the combos that a method may use: single nodes for the baselines, one GPU type for
+    Homo."""
 
     def allowed(combo: Combo) -> bool:
         single = all(member.stage == 0 for member in combo.members)

@@ -9,7 +9,7 @@ All node sizes have the same expected number of GPUs (--alike nodes: of nodes). 
 are the shortest prefix of that order with which our plan serves all demand, and 25% (core) or 75%
 (extended) more. As in the paper, if a method cannot serve the demand, the demand for every model is
 lowered in steps of 2% until the method can. Goodput is the remaining share of the demand; cost is
-that of the plan for it.
+the cost of the plan for that share.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Supply of one epoch. nodes: available nodes; gpus: their number of GPUs."""
+    """Supply of one epoch. nodes: number of available nodes; gpus: number of GPUs of these
+    nodes."""
 
     nodes: int
     gpus: int

@@ -87,8 +87,8 @@ BEFORE = mix_of(MIXES[1])
 
 
 def surged() -> tuple[float, ...]:
-    """The mix in which SHORT of all requests have the shortest output and each group keeps its
-    share."""
+    """The mix BEFORE, changed so that SHORT of all requests have the shortest output. Types with
+    the shortest output keep their ratios among each other, and so do the other types."""
     least = min(o for _, o in TYPES)
     short = sum(s for s, (_, o) in zip(BEFORE, TYPES, strict=True) if o == least)
     return tuple(
@@ -136,7 +136,8 @@ def planned_req_per_s(cluster: Cluster, mix: Sequence[float]) -> float:
 def arrivals(
     model: str, before: float, after: float, mix: Sequence[float], seed: int
 ) -> list[Arrival]:
-    """Poisson arrivals at the rate `before`; from EVENT_S on at `after`, in `mix`."""
+    """Poisson arrivals at the rate `before`, and from EVENT_S on at the rate `after` with the mix
+    `mix`."""
     random = np.random.default_rng(seed)
     found: list[Arrival] = []
     for rate, shares, from_s, to_s in (

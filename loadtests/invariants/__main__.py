@@ -72,7 +72,7 @@ def _number(text: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0: all promises held; 1: one broke; 2: bad arguments."""
+    """Exit codes: 0 every promise held, 1 a promise broke, 2 bad arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.invariants",
         description="The control loop under injected faults, on a virtual clock.",

@@ -230,8 +230,8 @@ class Promises:
             self._clocks()
 
     def _nodes(self) -> None:
-        """Check lines 8 and 9: one process per GPU, each instance started once for each failure,
-        and assignments that only go forward and come from a true leader."""
+        """Check lines 8 and 9: one process per GPU, no start of an instance without a failure or
+        restart, and assignments that only go forward and come from a true leader."""
         for node in self._world.nodes.values():
             gpus = [gpu for p in node.processes.values() for gpu in p.gpus]
             self._hold("8", len(gpus) == len(set(gpus)), f"{node.name}: two processes on a GPU")

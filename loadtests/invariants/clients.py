@@ -67,7 +67,7 @@ class SimLeaderProducer:
         return self._log.transactional
 
     async def open(self) -> None:
-        """Fence the earlier producer."""
+        """Fence the previous producer, so that the broker refuses its writes."""
         await asyncio.sleep(self._link.delay_s())
         if self._link.cut or self._log.away:
             raise KafkaConnectionError("no broker")

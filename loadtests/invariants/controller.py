@@ -50,8 +50,8 @@ KEYS = Keys(cluster="simulation" * 4)
 
 @dataclass(slots=True)
 class SimSolver:
-    """Answers with the real planner after a delay. away: the solver is unavailable, and each
-    request gets that answer, two seconds later."""
+    """Answers with the real planner after a delay. away: two seconds later, each request gets the
+    answer that the solver is unavailable instead of a plan."""
 
     process: Process
     rng: random.Random

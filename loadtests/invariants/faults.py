@@ -248,7 +248,8 @@ def _poison(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _extreme(world: World, fault: Fault, begins: bool) -> None:
-    """Write records at their bounds on every topic, when the fault begins and when it ends."""
+    """Write records with values at their bounds on every topic, when the fault begins and when it
+    ends."""
     if world.log.away:
         return
     idle = [name for name, node in sorted(world.nodes.items()) if not node.processes]

@@ -39,8 +39,8 @@ class Gateway:
     """One gateway.
 
     dropped: models whose telemetry is lost ("*": all). zero: models that are always reported as
-    idle. strained: models that miss their SLO with a rising latency, each with the second since
-    when. off_ms: error of the gateway's estimate of record ages. told: reported requests by model
+    idle. strained: models that miss their SLO with a rising latency, and the second at which that
+    began. off_ms: error of the gateway's estimate of record ages. told: reported requests by model
     and second of the event, for the checks.
     """
 

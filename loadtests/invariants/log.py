@@ -1,7 +1,8 @@
 """A broker in virtual time: topics as lists of bytes, with the faults that a network adds.
 
-Readers read a partition in order, each with its own delay. A fault makes them read some records
-again, or none for a while. Producers meet lost records, lost acknowledgements, copies and delays.
+Readers read a partition in order, each with its own delay. Faults make a reader read some records
+again, or none for a while. Faults of producers are lost records, lost acknowledgements, copies and
+delays.
 Transactions are those of Kafka (all or none, fenced by epoch), or are absent, as on the embedded
 broker, where a batch may be written in part.
 """
@@ -33,8 +34,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Log:
-    """All topics. skew_ms: how far the broker's clock is ahead. away: no process reaches the
-    broker."""
+    """All topics. skew_ms: how far the broker's clock is ahead. away: the broker is unavailable."""
 
     now_s: Callable[[], float]
     transactional: bool

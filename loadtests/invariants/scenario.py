@@ -62,8 +62,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Scenario of one seed. start_s: least and most seconds from a launch to ready. skew_s: clock
-    errors of the two controllers' hosts."""
+    """Scenario of one seed. start_s: shortest and longest time from a launch to ready. skew_s:
+    clock errors of the two controllers' hosts."""
 
     seed: int
     cluster: Cluster

@@ -142,7 +142,8 @@ class World:
             self.log.append(name, key, encode(record))
 
     def operator_says(self, control: Control) -> None:
-        """Write an operator's control record, and repeat it until a broker takes it."""
+        """Write an operator's control record; if the broker is away, write the record as soon as it
+        returns."""
         self._unsaid.append(control)
         self._say()
 

@@ -36,8 +36,8 @@ _SHARE = "replay-share"
 
 
 class Replay(User):
-    """The user that Locust requires; the driver sends the requests, each in a greenlet of its
-    own."""
+    """The user class that Locust requires. The driver sends the requests, each in a separate
+    greenlet."""
 
     fixed_count = 1
     wait_time = constant(3600.0)
@@ -193,7 +193,7 @@ def _drive(driver: Driver, runner: Any, index: int, workers: int, totals: Totals
     driver.run(index, workers)
     if isinstance(runner, LocalRunner):
         totals.add(driver.outcomes, driver.late)
-        gevent.sleep(2.5)  # CSV files are written every second: now they are complete
+        gevent.sleep(2.5)  # Locust writes CSV files every second; now they are complete
         _stop(runner)
     else:
         gevent.sleep(4.0)  # workers report every 3 s: the last report is sent by then

@@ -50,7 +50,7 @@ class Totals:
         self._late += [(at, ms) for at, ms in late]
 
     def asked_req_per_s(self) -> float:
-        """Rate of the trace, at the requested speed."""
+        """Request rate of the trace at the requested speed."""
         return _rate([job.at_ms / self._speed for job in self._jobs])
 
     def sent_req_per_s(self) -> float:
