@@ -235,11 +235,11 @@ def answering(*answers: tuple[int, bytes], listed: bytes = b"") -> Iterator[tupl
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:
-            """Nothing: a client that has seen enough hangs up."""
+            """Ignore the error: a client may close the connection early."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -66,7 +66,8 @@ class Failing(Planner):
 
 
 def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
-    """An urgent request fails in the same tick, and its answer comes first."""
+    """An urgent and a full request fail in one tick, and the answer to the urgent one comes
+    first."""
     w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,)).run(309)
     w.planner = Failing(w.catalogue)
     for number in range(30):

@@ -67,7 +67,9 @@ def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
     out = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 100_000]
     assert "req/s is over 80% of 10.0;" in out[0].reason and "serving in ~60 s" in out[0].reason
     assert out[0].applied and 0 < out[0].at_ms - out[0].over_since_ms <= 3_000
-    assert sum(d.cost_delta_usd_per_h for d in w.decisions) == 8.0  # all four fit on one node
+    assert (
+        sum(d.cost_delta_usd_per_h for d in w.decisions) == 8.0
+    )  # all four instances fit on one node
 
 
 def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> None:

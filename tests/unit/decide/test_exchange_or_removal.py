@@ -1,4 +1,4 @@
-"""Blocked removals, and exchanges that remove no capacity."""
+"""Reasons that block a removal, and exchanges that do not count as removals."""
 
 from __future__ import annotations
 

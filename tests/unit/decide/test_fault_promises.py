@@ -1,4 +1,4 @@
-"""Promises of the pure core under faults, over virtual time."""
+"""Promises of the pure core under faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_rising_latency_forbids_scale_in() -> None:
     w = over_provisioned().run(450)
 
     def climb(w: World) -> None:
-        w.ttft_ms["chat"] = 300.0 * 1.002 ** (w.t_s - 450)  # doubles in six minutes
+        w.ttft_ms["chat"] = 300.0 * 1.002 ** (w.t_s - 450)  # TTFT doubles in six minutes
         w.ttft_ms["chat"] = min(w.ttft_ms["chat"], 990.0)
 
     w.run(480, climb)
@@ -185,7 +185,7 @@ def test_without_present_evidence_removals_keep_to_the_disruption_budget() -> No
     w = world(
         lambda _m, t: 150.0 if t < 300 else 15.0, service(max_disruption=0.2), pools=(ONE,)
     ).run(900)
-    w.busy = {"chat"}  # a drain lasts
+    w.busy = {"chat"}  # drains do not end
     while not w.of_kind("scale_in"):
         w.run(1)
     w.cluster = replace(w.cluster, services=(service(max_disruption=0.2, freezes=(ALWAYS,)),))
@@ -230,7 +230,8 @@ def test_every_message_a_hundred_times_changes_nothing() -> None:
 
 
 def test_capacity_never_falls_below_demand_during_scale_in() -> None:
-    """In every tick of a long descent the routed capacity covers demand at utilization."""
+    """While load falls slowly, the routed capacity at the planned utilization covers the demand in
+    every tick."""
     w = world(lambda _m, t: 60.0 if t < 300 else max(6.0, 60.0 - (t - 300) / 60)).run(400)
 
     def check(w: World) -> None:

@@ -56,7 +56,8 @@ def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notic
 
 
 def test_a_failing_pool_is_replaced_by_another() -> None:
-    """Instances fail to start in the first pool: their capacity starts in another pool."""
+    """Instances fail to start in the first pool: instances in another pool provide their
+    capacity."""
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
     catalogue = {
         "chat": combos(

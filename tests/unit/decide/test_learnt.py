@@ -98,8 +98,8 @@ def in_a_minute_instead_of_five() -> World:
 def test_no_start_is_expected_in_no_time_or_before_its_launch(
     predicted_s: float, then_s: float
 ) -> None:
-    """Earlier starts were four minutes faster than predicted: if one minute is predicted, a fifth
-    of it is expected."""
+    """Earlier starts were four minutes faster than predicted. A start that is predicted to take one
+    minute is expected after a fifth of that time."""
     chat = in_a_minute_instead_of_five().state.models["chat"]
     assert [reason.code for reason in uncertainty(chat)] == [ReasonCode.START_TIMES]
     assert expected_s(chat, predicted_s) == pytest.approx(then_s)

@@ -36,7 +36,7 @@ def test_recommending_says_a_thing_once_and_follows_changes() -> None:
     assert recommended(w) == 4
     count = len(w.decisions)
     w.run(700)
-    assert len(w.decisions) == count  # said once
+    assert len(w.decisions) == count  # stated once
     w.run(900)
     assert recommended(w) == 1
     assert sum(n for d in w.decisions for _, n in d.change) == 1
@@ -45,8 +45,8 @@ def test_recommending_says_a_thing_once_and_follows_changes() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.APPROVE])
 def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
-    """An hour of load, faults, prices, alerts and a restart: only decisions and requests to the
-    planner."""
+    """In an hour of load, faults, prices, alerts and a restart, the only effects are decisions and
+    requests to the planner."""
     w = world(
         lambda _m, t: 5.0 if (t // 400) % 2 else 40.0,
         service(mode=mode, min_instances=2),

@@ -1,4 +1,4 @@
-"""Pauses, releases, freezes, scheduled floors and scale to zero, over the whole fold."""
+"""Pauses, releases, freezes, scheduled floors and scale to zero, through the whole of `decide`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_other_models_go_on_while_one_is_paused() -> None:
 
 @pytest.mark.parametrize("why", ["release chat", "pause chat", "pause *", "recommend"])
 def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declared(why: str) -> None:
-    """No instance of the model drains, and its routes stay."""
+    """No instance of the model drains, and the routes of the model stay."""
     w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     before = w.routes["chat"].groups
     assert len(before) == w.assigned_count("chat") == 3
@@ -139,7 +139,8 @@ def test_a_scheduled_floor_holds_while_its_window_does() -> None:
 
 
 def test_a_model_goes_to_zero_after_its_idle_time_and_not_before() -> None:
-    """Both phases leave together: a combo is one group. It wakes on its first request."""
+    """Both phases leave together, because a combo is one group. The model wakes on its first
+    request."""
     idle = service(min_instances=0, zero_after_s=1200.0, scale_in_after_s=300.0)
     w = world(lambda _m, t: 0.0 if 300 <= t < 3000 else 15.0, idle, pools=(ONE,)).run(300 + 1150)
     assert w.ready("chat") == 1

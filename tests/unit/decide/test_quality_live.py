@@ -119,8 +119,8 @@ def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
 
 
 def test_a_service_that_is_removed_chooses_no_more() -> None:
-    """The models of the service are still declared. If everything is paused, its routes stay the
-    same."""
+    """The models of the service are still declared. If everything is paused, the routes of the
+    service stay the same."""
     routed = Routes("auto", 3, 1, 1000, 0.0, 0.0, split=ROUTE.split((5,), ROUTE.sample))
     left = replace(cluster(), routes=())
     t0 = 1_700_000_000_000

@@ -44,7 +44,8 @@ def day(w: World, t: int) -> None:
 @pytest.mark.slow
 def test_a_day_in_mode_recommend_has_no_effects() -> None:
     """Load varies between 2 and 38 req/s, gateways are silent at times, and the controller ticks
-    every ten seconds. It recommends all day and sends no effect to any port."""
+    every ten seconds. The controller makes recommendations all day and sends no effect to any port.
+    """
     w = world(
         lambda _m, t: 20.0 + 18.0 * math.sin(t / 86_400 * 2 * math.pi),
         service(mode=Mode.RECOMMEND, min_instances=2),

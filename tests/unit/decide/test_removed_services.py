@@ -73,8 +73,8 @@ def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_
 
 
 def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() -> None:
-    """The instances also stay if the service is removed while no controller leads. A decision
-    states this; mode act can remove them."""
+    """The instances keep running, also if the service is removed while no controller leads. A
+    decision states this; mode act can remove them."""
     w = two()
     declared = w.cluster
     w.cluster = recommended(declared)

@@ -1,6 +1,6 @@
-"""Role switches that the planner chooses; instances switch without moving.
+"""Role switches that the planner chooses: instances change their phase on their present GPUs.
 
-Example: requests come to need more decode than prefill. GPUs and instances stay the same.
+Example: requests come to need more decode and less prefill.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
 
 
 def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
-    """A plan records which instances may switch, so the planner evaluates each of them once."""
+    """A plan records the instances that may switch, so the planner evaluates each of them once."""
     w = settled()
     before = len(w.requests(Urgency.FULL))
     changed(w)
@@ -182,7 +182,7 @@ def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
 
 
 def test_a_model_that_has_enough_switches_while_something_starts_elsewhere() -> None:
-    """The plan of chat needs no further node, so chat does not wait for the node of code, which
+    """The plan of chat needs no further node. chat does not wait for an instance of code whose node
     never starts."""
     mine, other = pool(nodes=30, per_node=1, usd=1.0), pool("other", nodes=8, per_node=1, usd=1.0)
 

@@ -68,7 +68,7 @@ def test_a_surge_keeps_what_was_on_its_way_out() -> None:
     """Some instances retire after excess; demand returns before they drain: they stay, and fewer
     instances are started."""
     w = world(lambda _m, t: 30.0 if t < 300 else 12.0, pools=(SMALL,))
-    w.confirm = False  # no gateway confirms: the drain waits its 15 s
+    w.confirm = False  # no gateway confirms: the drain waits for 15 s
     while not w.of_kind("scale_in"):
         w.run(1)
         assert w.t_s < 1200

@@ -233,7 +233,7 @@ def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() ->
     w.run(500)
     w.availability[NEAR.id] = Availability(NEAR.id, 8, w.now_ms)
     w.run(60)
-    assert len(w.rented(NEAR.id)) == 4  # all exchanged
+    assert len(w.rented(NEAR.id)) == 4  # all nodes are exchanged
     w.run(400)
     assert _bills(w, 0) == [(6.0, 3.0), (12.0, 6.0)]
 
@@ -260,8 +260,8 @@ def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
 def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     where: Pool, asked: tuple[str, ...]
 ) -> None:
-    """An instance of code that drains to make room needs long, in a pool that chat can use or in
-    another one."""
+    """An instance of code makes room and takes long to drain, in a pool that chat can use or in
+    another pool."""
     services = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", NEAR), "code": simple("code", where)}
     w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
@@ -282,7 +282,8 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
 
 
 def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
-    """Its executor falls silent when the empty node is deleted: this triggers no plan."""
+    """The executor of the node falls silent when the empty node is deleted: this triggers no
+    plan."""
     w = settled()
     w.run(600)
     before = w.rented(NEAR.id)
@@ -301,8 +302,8 @@ def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
 
 
 def test_what_finds_no_room_is_planned_again_twice_a_minute_while_nothing_moves() -> None:
-    """chat holds six of eight nodes because of a freeze but needs one; mini needs seven and gets
-    them after the freeze."""
+    """chat needs one node but keeps six of eight because of a freeze. mini needs seven nodes and
+    gets them after the freeze."""
     where = pool("own", nodes=8, per_node=1, market=Market.OWNED)
     always = Weekly.parse("00:00-24:00")
     rates = {"chat": (45.0, 5.0, 5.0), "mini": (8.0, 8.0, 50.0)}

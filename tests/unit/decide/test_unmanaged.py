@@ -1,4 +1,4 @@
-"""Servers that others started: counted, reported, and never touched."""
+"""Unmanaged servers, which Shoal did not start, are counted, reported, and never touched."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_a_value_that_cannot_be_written_costs_its_tick_alone(
 def test_after_a_fault_a_new_segment_begins_from_the_state_of_then(tmp_path: Path) -> None:
     w = world(5.0, pools=(ONE,), seed=1)
     record(w, tmp_path, 40)
-    w.run(25)  # not recorded
+    w.run(25)  # these ticks are not recorded
     record(w, tmp_path, 40)
     found = again(tmp_path)
     assert found.same and found.ticks == 80

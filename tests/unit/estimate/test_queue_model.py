@@ -55,7 +55,7 @@ def in_system(slots: int, rate: float, residence_s: float, seconds: int, seed: i
 @pytest.mark.parametrize("load", [0.5, 0.75, 0.8])
 def test_queues_of_chance_at_planned_loads_are_explained(slots: int, load: float) -> None:
     """A random queue of six hours exceeds the limit for less than 0.3% of the time."""
-    ready = [combo(slots / 10.0, 50.0)]  # 10 s each
+    ready = [combo(slots / 10.0, 50.0)]  # a residence time of 10 s
     rate = load * slots / 10.0
     counts = in_system(slots, rate, 10.0, 21_600, 1)
     limit = max_explained_in_flight(rate, ready, LENGTHS)
@@ -64,7 +64,7 @@ def test_queues_of_chance_at_planned_loads_are_explained(slots: int, load: float
 
 
 def test_many_slots_are_held_to_three_sigma() -> None:
-    """80 of 128 slots busy: 80 + 3 sqrt(80) = 107."""
+    """If 80 of 128 slots are expected to be busy, the limit is 80 + 3 sqrt(80) = 107 requests."""
     assert max_explained_in_flight(8.0, [combo(12.8, 50.0)], LENGTHS) == pytest.approx(
         106.8, abs=0.1
     )
