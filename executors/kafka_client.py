@@ -1,8 +1,9 @@
 """Kafka client of the serving plane: follow topics from the start, publish records.
 
 `broker_reach` makes the connections. Unreadable records are only counted here; the controller
-writes their dead letters, once for all readers. Serving never waits for the broker: while it is
-away, `publish` returns False, and following continues once it is back, with some records again.
+writes one dead letter for each. Serving never waits for the broker. While the broker is away,
+`publish` returns False. Following continues once the broker is back, and some records are then
+delivered again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _Deliver = Callable[[Any], None]
 _RECONNECT_PAUSE_S = 0.5
 _SEND_TIMEOUT_S = 2.0
 _MAX_FORGERY_WARNINGS = 20
-_LOG_APPEND_TIME = 1  # a timestamp type: set by the broker
+_LOG_APPEND_TIME = 1  # timestamp type: the broker sets the time
 _EARLIEST_REAL_MS = 10**12  # the embedded broker acknowledges with a time in 1970
 
 
@@ -54,12 +55,12 @@ class KafkaClient:
                 kafka.follow(("routes",), on_record)
                 ok = await kafka.publish("telemetry", "chat", record)
 
-    Entering never waits for the broker. bootstrap: "HOST:PORT", optionally after "kafka://". keys:
-    sign written records and check those read; without keys every record is trusted. gateway: the
-    name that signs telemetry. Counters: `published`, `refused` (publish returned False), `poison`
-    (unreadable records), `forged` (records without a valid signature, which are not delivered).
-    highest_token: the highest token of the leadership topic, None until that has been read
-    (`follow_leadership`). No genuine record has a higher one.
+    Entering the context never waits for the broker. bootstrap: "HOST:PORT", optionally after
+    "kafka://". keys: sign written records and check read records; without keys every record is
+    trusted. gateway: the name that signs telemetry. Counters: `published`, `refused` (publish
+    returned False), `poison` (unreadable records), `forged` (records without a valid signature,
+    which are not delivered). highest_token: the highest token of the leadership topic, None until
+    that topic has been read (`follow_leadership`). No genuine record has a higher token.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class KafkaClient:
         self._prefix = prefix
         self._clock = BrokerClock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
         self._signer = Signer(keys or Keys(), self._clock.now_ms, gateway)
-        # A reader that lost its broker starts again at the earliest record.
+        # After the broker was away, a reader starts again at the earliest record.
         self._verifier = Verifier(keys or Keys(), rereads=True)
         self._producer: AIOKafkaProducer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,14 +108,15 @@ class KafkaClient:
 
     @property
     def connected(self) -> bool:
-        """Whether `publish` is worth a try now."""
+        """Whether `publish` may succeed now."""
         return self._producer is not None and time.monotonic() >= self._retry_publish_s
 
     @property
     def caught_up(self) -> bool:
-        """Whether all records were read that the followed topics had when they were first reached.
+        """Whether this client has read all records that were in the followed topics when it first
+        reached them.
 
-        Before that, a follower may have an old record whose successor is still to come.
+        Before that, a follower may have an old record of a key and not yet the newer one.
         """
         return all(event.is_set() for event in self._followers)
 
@@ -125,11 +127,12 @@ class KafkaClient:
         on_gone: OnTombstone | None = None,
         only: Container[str] | None = None,
     ) -> None:
-        """Call `on_record` with every record of `topics` (short names), from the earliest one kept.
+        """Call `on_record` with every record of `topics` (short names), beginning with the
+        earliest.
 
-        Reads all partitions without a consumer group. Records of one key come in order; some come
-        twice after a reconnection. Unreadable records are counted. Tombstones go to `on_gone`, if
-        given. only: deliver only these keys, and decode no others.
+        Reads all partitions without a consumer group. Records of one key arrive in order; some
+        arrive twice after a reconnection. Unreadable records are counted. on_gone: called with
+        tombstones. only: deliver only records of these keys, and decode no others.
         """
 
         def deliver(message: Any) -> None:
@@ -142,7 +145,8 @@ class KafkaClient:
     def follow_leadership(self, on_change: Callable[[], None]) -> None:
         """Keep `highest_token` up to date; calls `on_change` whenever it has changed.
 
-        If retention has removed every claim, the end of the topic bounds all tokens given.
+        If retention has removed every claim, the end offset of the topic is used: no token is
+        higher.
         """
         claimed = 0
 
@@ -172,9 +176,10 @@ class KafkaClient:
         return caught_up
 
     async def publish(self, topic: str, key: str, record: object) -> bool:
-        """Publish `record`; True once the broker has it, False if it is away (after 2 s at most).
+        """Publish `record`. Returns True once the broker has the record, False if the broker is
+        away (after 2 s at most).
 
-        A record may still arrive after False, so readers must tolerate it twice.
+        A record may still arrive after False, so readers must tolerate duplicates.
         """
         if not self.connected or self._producer is None:
             self.refused += 1
@@ -183,7 +188,7 @@ class KafkaClient:
             async with asyncio.timeout(_SEND_TIMEOUT_S):
                 await self._send(topic, key.encode() if key else None, encode(record))
         except (KafkaError, TimeoutError) as error:
-            # Let the next records fail at once instead of waiting for the same timeout.
+            # The next records fail at once instead of waiting for the timeout again.
             self._retry_publish_s = time.monotonic() + 1.0
             self.refused += 1
             log.warning("cannot publish to %s: %s", topic, error or type(error).__name__)
@@ -250,8 +255,8 @@ class KafkaClient:
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            # The embedded broker answers a fetch when this time is over, not when a record
-            # arrives, so it adds to the delay from publisher to reader.
+            # The embedded broker answers a fetch only when this time is over, also if a record
+            # arrives earlier, so this time adds to the delay from publisher to reader.
             fetch_max_wait_ms=50,
             request_timeout_ms=5000,
             metadata_max_age_ms=10_000,

@@ -1,4 +1,4 @@
-"""Read a process's keys from the environment or from the files that it names."""
+"""Read a process's keys from environment variables, or from the files that these name."""
 
 from __future__ import annotations
 

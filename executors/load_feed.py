@@ -1,8 +1,8 @@
 """The load of engines several times a second: messages from executors to gateways.
 
 A feed is a ZeroMQ publisher (`XPUB`) of one executor, encrypted by CURVE. Its address and public
-key come with the signed routes, so a gateway can trust it. Loads are advice: a lost, late or wrong
-one changes which instance is preferred, never whether a request is served.
+key come with the signed routes, so a gateway can trust the feed. Loads are only advice: a lost,
+late or wrong load changes which instance is preferred, never whether a request is served.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def feed_text(host: str, port: int, key: bytes) -> str:
 
 
 def parse_feed(text: str) -> Feed | None:
-    """Parse the result of `feed_text`; None for other text."""
+    """Parse the result of `feed_text`; None for any other text."""
     match = _FEED.match(text)
     return Feed(f"tcp://{match['at']}", match["key"].encode()) if match else None
 

@@ -21,8 +21,8 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Makes each message one printable line, whatever text it contains. Tracebacks keep their
-    lines."""
+    """Makes each message one printable line, whatever text the message contains. Tracebacks keep
+    their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a method of logging
         """The line without a traceback."""

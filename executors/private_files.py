@@ -1,7 +1,7 @@
 """Folders and files of state and logs, readable only by the user of this process (0700, 0600).
 
 They contain prompt lengths, addresses, keys of a run and engine output. An existing folder that
-others may read causes a warning only, because it may be shared on purpose.
+other users may read causes only a warning, because it may be shared on purpose.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The interface between an executor and any kind of engine.
 
 Every engine is a process, possibly with child workers, that leads its own session. The executor
-gives it a closed environment, stops it with SIGTERM to the leader, and sends SIGKILL to all
+gives the engine a closed environment, stops it with SIGTERM to the leader, and sends SIGKILL to all
 descendants after the stop deadline.
 
    launch line   argv and variables for one instance on given GPUs and ports
-   ready         it answers /health
-   alive         it generated one token: the only proof that its core works
-   load          its requests and token counters, from its own metrics
-   switch role   by strategy: `routing` serves any phase as it is, `relaunch` restarts
-   sleep, wake   if declared: its GPU memory is free while it sleeps
+   ready         the engine answers /health
+   alive         the engine generated one token: the only proof that its core works
+   load          requests and token counters, from the engine's own metrics
+   switch role   by strategy: `routing` needs no change to the process, `relaunch` restarts
+   sleep, wake   if declared: a sleeping engine frees its GPU memory
    drain, stop   by the executor: out of the routes, idle, SIGTERM, SIGKILL to the tree
 """
 
@@ -38,15 +38,15 @@ class LaunchSpec:
 
     source: the catalogue's name of the model, which determines its size and speed; weights: path or
     repository that the engine loads, "" = source. gpu: type name; gpus: indices on the node, which
-    the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees them as 0, 1, ...). host: the
-    address to listen on; advertise: the one for gateways and other engines. ports: as many as the
-    kind needs, consecutive; the first is for HTTP; rank 0 of a gang has one more at the end, the
-    rendezvous of the other ranks. gang: its rank in an instance over several nodes, with a known
-    rendezvous; only rank 0 serves HTTP. launched_ms: domain time of the launch. shutdown_timeout_s:
-    domain s for requests in flight after SIGTERM. api_key: required by its /v1 paths, "" for none;
-    it goes into the environment, never into argv. For simulated engines: kv_gb_s, the rate at which
-    KV moves to this node in 1e9 bytes/s (0 = default); node_s, domain s until the machine is
-    provisioned.
+    the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees these GPUs as 0, 1, ...). host:
+    the address on which the engine listens; advertise: its address for gateways and other engines.
+    ports: consecutive, as many as the kind needs; the first is for HTTP; rank 0 of a gang has one
+    more at the end, the rendezvous of the other ranks. gang: the rank in an instance over several
+    nodes, with a known rendezvous; only rank 0 serves HTTP. launched_ms: domain time of the launch.
+    shutdown_timeout_s: domain s for requests in flight after SIGTERM. api_key: required by the
+    engine's /v1 paths, "" for none; passed in the environment, never in argv. For simulated
+    engines: kv_gb_s, the rate at which KV moves to this node in 1e9 bytes/s (0 = default); node_s,
+    domain s until the machine is provisioned.
     """
 
     model: str
@@ -74,7 +74,7 @@ class LaunchSpec:
 
 
 def rendezvous(host: str, ports: tuple[int, ...]) -> str:
-    """The address at which the ranks of a gang find rank 0, which has these ports on `host`."""
+    """The address of rank 0 for the other ranks of the gang. host, ports: of rank 0."""
     return f"{host}:{ports[-1]}"
 
 
@@ -92,7 +92,8 @@ class LaunchLine:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """The address of a running engine. endpoint: "host:port". model: the name it serves."""
+    """The address of a running engine. endpoint: "host:port". model: the name that the engine
+    serves."""
 
     client: aiohttp.ClientSession
     endpoint: str
@@ -104,8 +105,8 @@ class Contact:
 class Load:
     """The load of an engine. held_kv: KV leases without a running request.
 
-    tokens: prompt and generated tokens since its start; a growing number proves that its core
-    works.
+    tokens: prompt and generated tokens since the start of the engine; a growing number proves that
+    its core works.
     """
 
     running: int
@@ -122,9 +123,9 @@ class Load:
 class EngineKind(Protocol):
     """One kind of engine, as the operator configured it.
 
-    The async methods send HTTP requests and observe the caller's deadline. An engine that is
-    unreachable or answers nonsense is a result (False, None), not an exception. Kinds with vLLM's
-    HTTP API inherit them from `executors.engines.http_api.HttpApi`.
+    The async methods send HTTP requests and observe the caller's deadline. If an engine is
+    unreachable or answers nonsense, they return False or None and raise no exception. Kinds with
+    vLLM's HTTP API inherit them from `executors.engines.http_api.HttpApi`.
     """
 
     @property
@@ -154,7 +155,7 @@ class EngineKind(Protocol):
         ...
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        """The command line and environment that start it."""
+        """The command line and environment that start an instance."""
         ...
 
     def startup_s(self, spec: LaunchSpec) -> float:
@@ -162,23 +163,23 @@ class EngineKind(Protocol):
         ...
 
     async def ready(self, engine: Contact) -> bool:
-        """Whether it reports that it can serve."""
+        """Whether the engine reports that it can serve."""
         ...
 
     async def alive(self, engine: Contact) -> bool:
-        """Whether it generates: it answers one request for one token."""
+        """Whether the engine answers a request for one token."""
         ...
 
     async def sleep(self, engine: Contact) -> bool:
-        """Put it to sleep unless it sleeps; returns whether it sleeps by its own report and its
-        metrics."""
+        """Put the engine to sleep unless it sleeps. Returns whether the engine sleeps by its own
+        report and its metrics."""
         ...
 
     async def wake(self, engine: Contact) -> bool:
-        """Wake it if it sleeps; returns whether it is awake, which does not prove that it
-        generates."""
+        """Wake the engine if it sleeps. Returns whether the engine is awake, which does not prove
+        that it generates tokens."""
         ...
 
     async def load(self, engine: Contact) -> Load | None:
-        """Its load; None if it does not report it."""
+        """The engine's load; None if the engine does not report it."""
         ...

@@ -20,7 +20,7 @@ from topics.engine_profiles import profile_wire_name
 
 
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
-    """The declared engines by wire name, which includes the hash of their profile."""
+    """The declared engines by wire name, which includes the hash of the engine's profile."""
     if not isinstance(raw, dict):
         raise InvalidRecord(where, raw, "a JSON object")
     found = {}

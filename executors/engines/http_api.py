@@ -1,6 +1,6 @@
 """Readiness, liveness, sleep and load of an engine over vLLM's HTTP API.
 
-There are no deadlines here: the caller cancels.
+This module sets no deadlines: the caller cancels.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class HttpApi:
             return False
 
     async def alive(self, engine: Contact) -> bool:
-        """Whether a completion of one token succeeds. If the core has stopped, the API server never
-        answers, so this hangs while /health still returns 200."""
+        """Whether a completion of one token succeeds. If the core has stopped, the completion hangs
+        although /health still returns 200."""
         body = {"model": engine.model, "prompt": "a", "max_tokens": 1, "temperature": 0}
         url = f"http://{engine.endpoint}/v1/completions"
         try:
@@ -44,20 +44,20 @@ class HttpApi:
             return False
 
     async def sleep(self, engine: Contact) -> bool:
-        """POST /sleep, which keeps the weights in host memory. The engine sleeps if it reports so
-        and its metrics, which come from the core, no longer report it as awake."""
+        """POST /sleep, which keeps the weights in host memory. Returns whether the engine sleeps:
+        both its own report and its metrics, which come from the core, must show this."""
         if not await self._sleeping(engine):
             await self._post(engine, "/sleep?level=1")
         return await self._sleeping(engine) is True and not await self._awake(engine)
 
     async def wake(self, engine: Contact) -> bool:
-        """POST /wake_up."""
+        """POST /wake_up. Returns whether the engine reports that it is awake."""
         if await self._sleeping(engine):
             await self._post(engine, "/wake_up")
         return await self._sleeping(engine) is False
 
     async def _sleeping(self, engine: Contact) -> bool | None:
-        """Its own report; None if it gives none."""
+        """Whether the engine reports that it sleeps; None without a report."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/is_sleeping") as response:
                 body = await response.json() if response.status == 200 else {}
@@ -67,7 +67,7 @@ class HttpApi:
         return sleeping if isinstance(sleeping, bool) else None
 
     async def _awake(self, engine: Contact) -> bool:
-        """Whether its metrics report it as awake; True if they are unreadable."""
+        """Whether the engine's metrics report it as awake; True if the metrics are unreadable."""
         try:
             async with engine.client.get(f"http://{engine.endpoint}/metrics") as response:
                 return metrics_text.is_awake(await response.text())

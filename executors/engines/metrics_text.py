@@ -14,7 +14,7 @@ _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
 def samples(text: str, name: str) -> list[float]:
-    """All samples of the metric `name`, with any labels."""
+    """All samples of the metric `name`, whatever their labels."""
     return [
         float(line.rpartition(" ")[2])
         for line in text.splitlines()
@@ -30,8 +30,8 @@ def is_awake(text: str) -> bool:
 def parse_load(text: str) -> Load:
     """Running and waiting requests, and whether an idle engine holds KV.
 
-    KV of finished prefills appears only in the KV usage gauge, so it is visible only in an idle
-    engine: held_kv is 1 then. ValueError if the text lacks the gauges.
+    KV of finished prefills appears only in the gauge of KV usage. It can therefore be detected only
+    while the engine is idle: held_kv is then 1. ValueError if the text lacks the gauges.
     """
     running, waiting, usage = samples(text, _RUNNING), samples(text, _WAITING), samples(text, _KV)
     if not running or not waiting or not usage:

@@ -1,2 +1,2 @@
-"""The gateway: an OpenAI-compatible HTTP server that sends requests to engines as the routes
-say."""
+"""The gateway: an OpenAI-compatible HTTP server that sends requests to engines according to the
+routes."""

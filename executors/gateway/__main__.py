@@ -99,7 +99,7 @@ async def _serve(
     end, now = asyncio.Event(), asyncio.Event()
 
     def asked_to_end() -> None:
-        (now if end.is_set() else end).set()  # the second signal ends it at once
+        (now if end.is_set() else end).set()  # the second signal ends the process at once
 
     def supervisor_gone() -> None:
         end.set()
@@ -142,8 +142,8 @@ async def _serve(
         if gateway.own_url:
             ready["own_url"] = gateway.own_url
         print(orjson.dumps(ready).decode(), flush=True)
-        # The objects so far live as long as the process. Without freezing, each full collection
-        # would traverse them and hold up all requests.
+        # The existing objects live as long as the process. Without freezing, each full collection
+        # would traverse them and delay all requests.
         gc.freeze()
         await gateway.run(end, now)
 
@@ -214,15 +214,16 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _raise_file_limit() -> None:
-    """Each request in flight holds two sockets; the soft limit is often 1024."""
+    """Raise the soft limit of open files, which is often 1024. Each request in flight needs two
+    sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _keep_freed_memory() -> None:
-    """Keep the memory of large bodies for later ones. Returning megabytes to the kernel and getting
-    them again holds up all clients for milliseconds."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
+    """Keep the memory of large bodies for later bodies. Returning megabytes to the kernel and
+    requesting them again delays all clients for milliseconds."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has mallopt
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 256 * 1024 * 1024)
         mallopt(_M_MMAP_THRESHOLD, 32 * 1024 * 1024)

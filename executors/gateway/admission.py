@@ -1,7 +1,7 @@
 """Admit requests to engines with spare capacity; let the others wait.
 
-Holds the waiting tasks. `autoscaler.serving.wait_queue` decides the order and who has waited too
-long; `proxy` answers refused requests.
+Holds the waiting tasks. `autoscaler.serving.wait_queue` decides the order and which requests have
+waited too long; `proxy` answers refused requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topics.records import Endpoint
 
 
 class Slot:
-    """A request's slot at an engine. `release` is idempotent."""
+    """A request's slot at an engine. `release` may be called more than once."""
 
     __slots__ = ("_admission", "_router", "pick")
 
@@ -28,7 +28,7 @@ class Slot:
         self.pick = pick
 
     def release(self) -> None:
-        """The request has left the engine; another one may take the slot."""
+        """The request has left the engine; another request may take the slot."""
         admission, self._admission = self._admission, None
         if admission is not None:
             admission.release(self._router, self.pick.endpoint)
@@ -63,7 +63,7 @@ class Admission:
         return wait_limits_ms(settings.hold_s * 1000.0, settings.queue_s * 1000.0, start_s)
 
     async def acquire(self, request: InflightRequest) -> Slot | Refusal:
-        """Wait for a slot for `request`, or for its refusal. Cancellation removes it from the
+        """Wait until `request` gets a slot or is refused. Cancellation removes the request from the
         queue."""
         model = request.call.model
         router = self._table.routers.get(model)
@@ -85,7 +85,7 @@ class Admission:
                 request.stop_timer()
             result = await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():  # got a slot as the client left
+            if answer.done() and not answer.cancelled():  # a slot was just granted
                 late = answer.result()
                 if isinstance(late, Pick):
                     self.release(router, late.endpoint)
@@ -98,8 +98,8 @@ class Admission:
         return Slot(self, router, result) if isinstance(result, Pick) else result
 
     def decode_slot(self, model: str, group: str, tried: frozenset[Endpoint]) -> Slot | None:
-        """A slot at a decode instance of `group` for a request that was just prefilled there; None
-        without one."""
+        """A slot at a decode instance of `group` for a request that an instance of `group` just
+        prefilled; None if there is none."""
         router = self._table.routers.get(model)
         if router is None:
             return None

@@ -3,7 +3,8 @@
 Other fields are rejected. Engine cores trust their API server, so a wrong type deep in a request
 can crash them. Some fields are for operators alone: `kv_transfer_params`, `ec_transfer_params` and
 `vllm_xargs` name hosts and reach the engine core, `chat_template` is a program, `priority` skips
-the queue. Engines check values within a type. Fields as of vLLM 0.32 and the OpenAI reference.
+the queue. This module checks types; engines check the values. Fields as of vLLM 0.32 and the OpenAI
+reference.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Check = Callable[[str, Any], None]
 
 
 def check_fields(allowed: Mapping[str, Check], body: Mapping[str, Any], path: str = "") -> None:
-    """Raise BadRequest unless all fields of `body` are in `allowed` and have its types. null means
-    "not set"."""
+    """Raise BadRequest unless all fields of `body` are in `allowed` and have the types given there.
+    null means "not set"."""
     for name, value in body.items():
         check = allowed.get(name)
         where = f"{path}.{name[:80]}" if path else name[:80]
@@ -105,7 +106,7 @@ def by_type(kind: type, first: Check, other: Check) -> Check:
 
 
 def map_of(item: Check) -> Check:
-    """An object with any keys and values that pass `item`."""
+    """A check for an object with any keys and with values that pass `item`."""
 
     def check_value(path: str, value: Any) -> None:
         if type(value) is not dict:
@@ -195,7 +196,7 @@ _MESSAGE = object_with(
         "reasoning_content": string,
         "tool_calls": array_of(_TOOL_CALL),
         "tool_call_id": string,
-        # Fields of earlier answers, which clients send back.
+        # Fields of earlier answers, which clients send again in the next request.
         "annotations": array_of(any_json),
         "audio": any_json,
     }
@@ -274,7 +275,7 @@ _COMMON: dict[str, Check] = {
     "return_token_ids": boolean,
     "thinking_token_budget": integer(-1),
     "cache_salt": string,
-    # Ignored; official clients send them.
+    # Accepted because official clients send these fields, but ignored.
     "user": string,
     "metadata": map_of(string),
     "store": boolean,

@@ -1,7 +1,7 @@
 """The gateway's HTTP endpoints, in OpenAI's format: a closed list of paths.
 
-Reads requests, checks who may use a model, and answers small requests itself. `proxy` sends the
-others to engines.
+Reads requests, checks who may use a model, and answers small requests itself. `proxy` sends all
+other requests to engines.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ApiApp:
         if get is None and path.startswith(_MODELS + "/"):
             get = self.model
         if method == b"POST" and post is not None:
-            # With API keys, a page of another site cannot send the key that is required.
+            # If API keys are required, a page of another site has no key to send.
             origin, site = exchange.header(b"origin"), exchange.header(b"sec-fetch-site")
             if not self._access.requires_keys and is_cross_site(host, origin, site):
                 self.refuse(exchange, 403, "requests from pages of other sites need an API key")
@@ -161,8 +161,8 @@ class ApiApp:
     async def _serve_when_routed(
         self, exchange: Exchange, call: ApiCall, arrived_ns: int, spent_ns: int
     ) -> None:
-        """Serve if routes arrive in time. A request for a declared model counts as an arrival at
-        once."""
+        """Serve if routes arrive in time. A request for a declared model counts as an arrival even
+        before its model has routes."""
         pending = pending_arrival(call, self._settings.declared_models, self._meters)
         try:
             if await self._wait_for_routes(exchange, call):
@@ -184,8 +184,8 @@ class ApiApp:
             self.refuse(exchange, denied.status, str(denied))
 
     async def _wait_for_routes(self, exchange: Exchange, call: ApiCall) -> bool:
-        """Whether the model of `call` has routes or gets them in time. If not, the request is
-        refused."""
+        """Wait for routes of the model of `call` and return whether it has routes. If not, the
+        request is refused."""
         routed: bool | None = None
         if call.model in self._settings.recommend_only:
             self._metrics.unknown_model.inc()
@@ -244,9 +244,9 @@ class ApiApp:
         selection: tuple[ModelMeter, int, bool] | None,
         pending: PendingArrival | None,
     ) -> None:
-        """Serve the request and count its end, whatever it is. selection: for a name that stands
-        for several models, the meter of that name, the class of the score, and whether a fallback
-        model answers. pending: the arrival that was counted before the model had routes."""
+        """Serve the request and count its end in any case. selection: for a name that stands for
+        several models, the meter of this name, the class of the score, and whether a fallback model
+        answers. pending: the arrival that was counted before the model had routes."""
         router, media = self._table.routers[call.model], frozenset(call.media)
         if not router.accepts_media(media):
             if pending is not None:
@@ -340,7 +340,8 @@ class ApiApp:
         return {"id": model, "object": "model", "created": 0, "owned_by": "shoal", "root": root}
 
     async def health(self, exchange: Exchange) -> None:
-        """Tell whether this process answers and is not draining. Engines do not matter."""
+        """Whether this process answers and is not draining. The state of engines does not
+        matter."""
         status = "draining" if self.draining else "ok"
         body = orjson.dumps({"status": status, "models": len(self._table.routers)})
         exchange.answer(503 if self.draining else 200, body)

@@ -39,7 +39,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 class AccessDenied(Exception):
-    """The request is not allowed. retry_s: seconds until it would be, 0 if never."""
+    """The request is not allowed. retry_s: seconds until it will be allowed, 0 if never."""
 
     def __init__(self, status: int, message: str, retry_s: int = 0) -> None:
         super().__init__(message)
@@ -48,12 +48,12 @@ class AccessDenied(Exception):
 
 
 class InvalidKeysFile(Exception):
-    """The file of keys is invalid at a start."""
+    """The file of keys is invalid when the gateway starts."""
 
 
 @dataclass(slots=True)
 class ApiKey:
-    """The holder of one key, with a token bucket of one minute's requests."""
+    """One API key, with a token bucket of one minute's requests."""
 
     name: str
     models: frozenset[str]
@@ -76,7 +76,7 @@ class ApiKey:
         return 0.0
 
     def inherit_tokens(self, before: ApiKey) -> None:
-        """Keep the bucket of the same key in the file before."""
+        """Keep the token bucket that this key had before the file was read again."""
         self._tokens, self._refilled_s = before._tokens, before._refilled_s
 
 
@@ -133,15 +133,15 @@ class AccessControl:
             self.load()
             log.info("%s: %d keys", self._path, len(self._keys))
         except (OSError, InvalidKeysFile) as error:
-            if self._file_stamp is not None:  # report each change once, and a removal once
+            if self._file_stamp is not None:  # report each change and each removal once
                 self._metrics.keys_errors.inc()
                 log.warning("%s: the last valid keys stay in force: %s", self._path, error)
             if isinstance(error, OSError):
                 self._file_stamp = None
 
     def authenticate(self, authorization: bytes, now: float | None) -> ApiKey | None:
-        """The key of an Authorization header, after taking one of its tokens at `now` (real s; None
-        takes no token). AccessDenied. None if no keys are required."""
+        """The key of an Authorization header. Takes one of the key's tokens at `now` (real s); with
+        None it takes no token. AccessDenied. Returns None if no keys are required."""
         if self._path is None:
             return None
         scheme, _, secret = authorization.partition(b" ")

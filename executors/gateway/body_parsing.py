@@ -1,8 +1,9 @@
 """Parse request bodies without blocking the event loop.
 
 Parsing a body of a few megabytes can take a third of a second and holds the interpreter's lock, so
-heavy bodies go to a separate process. It runs this module, answers frames on its standard input,
-and ends when that closes, so it does not outlive the gateway. Other bodies are parsed in place.
+heavy bodies go to a separate process. This process runs this module, answers frames on its standard
+input, and ends when its input closes, so it does not outlive the gateway. Other bodies are parsed
+in place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.openai_format import ApiCall, is_heavy, parse_call
 from executors.gateway.wire.body_blocks import Blocks, BodyBuffer
 
-_NICE = 10  # if cores are scarce, all other work comes before heavy bodies
+_NICE = 10  # if cores are scarce, other work has priority over heavy bodies
 
 
 class ParserProcessEnded(Exception):
@@ -29,8 +30,8 @@ class ParserProcessEnded(Exception):
 
 
 class BodyParser:
-    """Parses in this process, or in a separate one if that would take long. domains: hosts from
-    which engines may fetch media."""
+    """Parses in this process, or in a separate process if parsing would take long. domains: hosts
+    from which engines may fetch media."""
 
     def __init__(self, domains: Collection[str] = ()) -> None:
         self._domains = domains
@@ -44,7 +45,7 @@ class BodyParser:
         if not is_heavy(raw):
             return parse_call(path, b"".join(raw), names, scored, self._domains)
         try:
-            await self._lock.acquire()  # body memory limits how many wait
+            await self._lock.acquire()  # the limit on body memory bounds the queue here
             header = {
                 "path": path,
                 "names": names,
@@ -108,7 +109,7 @@ class BodyParser:
                 remaining -= len(part)
             done = True
         finally:
-            if not done:  # the stream of frames is out of step
+            if not done:  # replies would no longer match requests
                 await self.close()
         return answer, core.take()
 

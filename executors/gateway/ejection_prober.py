@@ -1,4 +1,4 @@
-"""Probe ejected instances and readmit them once they answer.
+"""Probe ejected instances and readmit the instances that answer.
 
 The router decides when a probe is due.
 """

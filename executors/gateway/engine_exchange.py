@@ -1,6 +1,6 @@
 """Send requests to engines and classify their failures.
 
-A request may go to another engine only if it cannot have harmed the first one.
+After a failure, a request may go to another engine only if it cannot have harmed the first engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from executors.gateway.wire.engine_pool import (
 )
 from topics.records import Endpoint
 
-# vLLM closes an idle connection after 5 s; a request must not meet a closing one.
+# vLLM closes idle connections after 5 s; requests must not use a connection that is closing.
 _KEEP_ALIVE_REAL_S = 3.0
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _PROGRESS = re.compile(
@@ -33,8 +33,8 @@ class EngineError(Exception):
     """This instance did not answer the request.
 
     may_resend: another instance may be tried. False if the request may have crashed the engine,
-    because it must not crash a second one. ejects: the instance gets no requests until a probe
-    succeeds. status: the status that the client gets.
+    because the request must not crash a second engine. ejects: the instance gets no requests until
+    a probe succeeds. status: the status that the client gets.
     """
 
     may_resend = False
@@ -50,7 +50,8 @@ class EngineUnreachable(EngineError):
 
 
 class EngineNotServing(EngineError):
-    """The engine does not serve the model (503, or 404 because it serves another model now)."""
+    """The engine does not serve the model (503, or 404 because the engine now serves another
+    model)."""
 
     may_resend = True
     ejects = True
@@ -63,7 +64,7 @@ class EngineConnectionLost(EngineError):
 
 
 class EngineTimeout(EngineError):
-    """The request did not finish in time. `HangDetector` judges from all requests whether the
+    """The request did not finish in time. `HangDetector` decides from all requests whether the
     engine hangs."""
 
     status = 504
@@ -84,12 +85,12 @@ class GatewayOutOfSockets(EngineError):
 
 
 class EngineFailedRequest(EngineFault):
-    """The engine answered 500, as it does if its core cannot execute a request. If two attempts end
-    so at instances that answer other requests, the request is at fault."""
+    """The engine answered 500, which happens if its core cannot execute a request. If two attempts
+    end with 500 at instances that answer other requests, the request is at fault."""
 
 
 class RequestRejected(Exception):
-    """The engine rejected the request itself (4xx); every instance would."""
+    """The engine rejected the request as invalid (4xx); every instance would reject it."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"status {status}")
@@ -98,7 +99,7 @@ class RequestRejected(Exception):
 
 
 class EngineClient:
-    """HTTP client for all engines, with one pool of connections without a limit."""
+    """HTTP client for all engines, with one connection pool that has no size limit."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._pool = EnginePool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MAX_RESPONSE_BYTES)
@@ -139,8 +140,8 @@ class EngineClient:
             except TransportError as error:
                 if not error.stale:
                     raise
-                # The engine closed an idle connection, or this request crashed it. Try it once
-                # more, and no other instance if that fails.
+                # The engine closed an idle connection, or this request crashed the engine. Try it
+                # once more, and no other instance if that fails.
                 try:
                     answer = await self._pool.send(
                         endpoint.address, head, *body, new_connection=True
@@ -169,10 +170,8 @@ class EngineClient:
     async def is_alive(
         self, endpoint: Endpoint, model: str, generate: bool, limit_s: float = 5.0
     ) -> bool:
-        """Whether `endpoint` is healthy and, with `generate`, can generate one token.
-
-        A hanging engine still passes its health check, so it needs `generate`.
-        """
+        """Whether `endpoint` is healthy. generate: also whether the engine can generate one token,
+        because a hanging engine still passes its health check."""
         status, _ = await self._request(endpoint, "GET", "/health", b"", limit_s)
         if status != 200 or not generate:
             return status == 200
@@ -191,7 +190,8 @@ class EngineClient:
             return -1.0
 
     async def _serves(self, endpoint: Endpoint, model: str) -> bool:
-        """Whether `endpoint` serves `model`. If so, a 404 is about the request's path."""
+        """Whether `endpoint` serves `model`. If it does, a 404 means that the path of the request
+        is wrong."""
         status, text = await self._request(endpoint, "GET", "/v1/models", b"", 2.0)
         if status != 200:
             return False
@@ -226,5 +226,5 @@ class EngineClient:
 
 
 def engine_error_of(error: TransportError) -> EngineError:
-    """The engine failure that a failed exchange means."""
+    """The EngineError for the error of a failed exchange."""
     return EngineConnectionLost(str(error)) if error.sent else EngineUnreachable(str(error))

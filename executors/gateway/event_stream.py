@@ -14,7 +14,7 @@ import orjson
 from executors.gateway.openai_format import DONE, usage_of
 
 _EVENT_END = b"\n\n"
-_MAX_EVENT_BYTES = 1 << 20  # of one event
+_MAX_EVENT_BYTES = 1 << 20
 
 
 class InvalidEventStream(ValueError):
@@ -42,13 +42,13 @@ class EventStream:
         self.error: Any = None
 
     def feed(self, block: bytes) -> bytes:
-        """The whole events that `block` completes, for the client; InvalidEventStream if one is too
-        long."""
+        """The whole events that `block` completes, as bytes for the client. InvalidEventStream if
+        an event is too long."""
         if self._partial:
             block, self._partial = self._partial + block, b""
         open_line = b""
         if b"\r" in block:
-            if block.endswith(b"\r"):  # its LF may come with the next block
+            if block.endswith(b"\r"):  # the LF of this CR may come with the next block
                 block, open_line = block[:-1], b"\r"
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if open_line or not block.endswith(_EVENT_END):
@@ -108,8 +108,8 @@ class EventStream:
 
 
 def is_aborted(answer: bytes) -> bool:
-    """Whether vLLM stopped while it generated this: it ends the answer as if it were complete, with
-    the finish reason "abort"."""
+    """Whether vLLM aborted the generation: an aborted answer ends as if it were complete, with the
+    finish reason "abort"."""
     return b'"finish_reason":"abort"' in answer or b'"finish_reason": "abort"' in answer
 
 

@@ -16,7 +16,7 @@ _FAILURES_TO_BLAME = 2
 
 
 class FaultChecks:
-    """Checks engines after errors. verify_real_s: real seconds between an error and the check."""
+    """Checks engines after errors. verify_real_s: real seconds from an error to the check."""
 
     def __init__(self, engines: EngineClient, verify_real_s: float) -> None:
         self._engines = engines
@@ -34,8 +34,8 @@ class FaultChecks:
         return await _share_check(self._health_checks, endpoint, check_health())
 
     async def request_is_at_fault(self, model: str, endpoints: Collection[Endpoint]) -> bool:
-        """Whether a request is at fault that each of `endpoints` answered with 500: enough attempts
-        were made, and each instance can generate a token."""
+        """Whether a request that each of `endpoints` answered with 500 is at fault: there were
+        enough attempts, and each instance can generate a token."""
         if len(endpoints) < _FAILURES_TO_BLAME:
             return False
         probes = [
@@ -55,8 +55,8 @@ async def _share_check(
     endpoint: Endpoint,
     check: Coroutine[Any, Any, bool],
 ) -> bool:
-    """The result of `check`, or of the running check of the same endpoint. A client that leaves
-    does not cancel it for others."""
+    """The result of `check`, or of the running check of the same endpoint. If one caller is
+    cancelled, the check continues for the others."""
     task = running.get(endpoint)
     if task is None:
         task = running[endpoint] = asyncio.create_task(check)

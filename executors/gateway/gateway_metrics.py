@@ -1,5 +1,5 @@
-"""All Prometheus metrics of a gateway process. Milliseconds are real ones: the cost of this
-process."""
+"""All Prometheus metrics of a gateway process. Milliseconds are real ones, because they measure the
+cost of this process."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _SETTLE_S = 5.0
 
 
 class Gateway:
-    """One gateway; `async with` starts and stops it. port: 0 takes a free one, see `url`. own_port:
+    """One gateway; `async with` starts and stops it. port: 0 = any free port, see `url`. own_port:
     a second port on loopback, needed if other processes share `port`, see `own_url`."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Gateway:
 
     async def run(self, end: asyncio.Event, now: asyncio.Event) -> None:
         """Serve until `end` is set, then let requests finish for `drain_real_s` or until `now` is
-        set. Raises the error of a part that fails, so that the process ends and is restarted."""
+        set. If a part fails, raises its error, so that the process ends and is restarted."""
         await self._run_until(end)
         if now.is_set():
             return

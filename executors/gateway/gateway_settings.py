@@ -16,25 +16,27 @@ from topics.time_base import TimeBase
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """hold_s: longest wait for a ready instance before 503; an instance's start time if that is
-    longer (`Routes.start_s`). queue_s: longest total wait for capacity before 429. stall_s: an
-    engine that sends nothing for any of its requests for so long is checked. It hangs if its
-    metrics make no progress and a probe gets no token (one prompt of 190k tokens may take 100 s).
-    request_s: longest duration of a request. max_waiting: waiting requests per model; more are
-    refused with 429. max_unknown: requests that may wait while their model has no routes.
-    recommend_only: models for which Shoal starts no instance without approval; without routes their
-    requests are refused at once. declared_models: model by name and alias; their requests count
-    before they have routes. attempts: instances tried per request.
+    """Durations in domain seconds, and limits.
+
+    hold_s: longest wait for a ready instance before 503; if an instance needs longer to start, its
+    start time (`Routes.start_s`). queue_s: longest total wait for capacity before 429. stall_s: an
+    engine that sends nothing for any of its requests for this long is checked. The engine hangs if
+    its metrics make no progress and a probe gets no token (one prompt of 190k tokens may take 100
+    s). request_s: longest duration of a request. max_waiting: most waiting requests per model;
+    further requests are refused with 429. max_unknown: most requests that may wait while their
+    model has no routes. recommend_only: models for which Shoal starts no instance without approval;
+    without routes their requests are refused at once. declared_models: model by name and alias;
+    requests for them count before they have routes. attempts: most attempts per request.
 
     Networks and supervisors do not scale with the time base, so these are real seconds.
     connect_real_s: to connect to an engine. head_real_s, body_real_s: for a client to send a
     request. write_real_s: while a client does not read. verify_real_s: between an engine's error
     and the check of its health. drain_real_s: for requests to finish after SIGTERM.
 
-    engine_key: the API key of engines, "" without one; a client's key never reaches them.
+    engine_key: the API key of engines, "" without one; a client's key is never sent to engines.
     host_names: accepted names in addition to addresses, see `HostRule`. media_domains: hosts from
-    which engines may fetch media for clients. max_body_bytes: of one request. body_budget_bytes: of
-    all request bodies in memory.
+    which engines may fetch media for clients. max_body_bytes: limit for one request.
+    body_budget_bytes: limit for all request bodies in memory.
     """
 
     gateway_id: str
@@ -71,7 +73,7 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Domain time of a running process; the only place where a gateway reads a clock for it."""
+    """Domain time of a running process. A gateway reads domain time only from this clock."""
 
     base: TimeBase
 

@@ -1,9 +1,8 @@
-"""Detect engines that may hang: they have requests, but have sent nothing for any of them for too
-long.
+"""Detect engines that may hang: they have requests, but sent nothing for any of them for too long.
 
-An overloaded engine makes single requests wait but does not hang, so only silence towards all of
-them counts. Long responses that are not streamed are silent too, so callers check a suspect before
-they eject it.
+An overloaded engine makes single requests wait but does not hang, so only an engine that is silent
+for all its requests is a suspect. Long responses that are not streamed are silent too, so callers
+check a suspect before they eject it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ class EngineActivity:
 
 
 class HangDetector:
-    """Times are monotonic real seconds. limit_s: silence that makes an engine a suspect."""
+    """Finds suspects. Times are monotonic real seconds. limit_s: silence that makes an engine a
+    suspect."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -35,7 +35,7 @@ class HangDetector:
 
     @asynccontextmanager
     async def attempt(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
-        """Surround one attempt at `endpoint`; raises TimeoutError if the engine hangs."""
+        """The context of one attempt at `endpoint`; raises TimeoutError if the engine hangs."""
         async with asyncio.timeout(None) as scope:
             self.resume_attempt(endpoint, scope)
             try:
@@ -44,21 +44,22 @@ class HangDetector:
                 self.pause_attempt(endpoint, scope)
 
     def pause_attempt(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
-        """Ignore the engine's silence while the attempt does not read, as when its client reads
-        slowly."""
+        """Ignore the engine's silence while the gateway does not read from the engine, for example
+        because the client reads slowly."""
         self._attempts.get(endpoint, {}).pop(scope, None)
 
     def resume_attempt(self, endpoint: Endpoint, scope: asyncio.Timeout) -> None:
-        """The attempt waits for the engine from now on."""
+        """Count the engine's silence again from now on."""
         attempts = self._attempts.setdefault(endpoint, {})
         attempts[scope] = time.monotonic()
 
     def record_activity(self, endpoint: Endpoint) -> None:
-        """Note that `endpoint` has sent something now."""
+        """Record that `endpoint` sent data now."""
         self.activity(endpoint).last_s = time.monotonic()
 
     def activity(self, endpoint: Endpoint) -> EngineActivity:
-        """The record to update directly, for callers that get many blocks from `endpoint`."""
+        """The activity record of `endpoint`. Callers that get many blocks update the record
+        directly."""
         return self._activity.setdefault(endpoint, EngineActivity())
 
     def suspects(self) -> list[Endpoint]:

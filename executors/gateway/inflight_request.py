@@ -12,7 +12,7 @@ from topics.records import Endpoint
 
 
 class Client(Protocol):
-    """Receives the response."""
+    """The client's side of a request: receives the response."""
 
     blocked: bool
     """The client reads slower than the gateway writes, until `on_unblocked` is called."""
@@ -36,9 +36,9 @@ class InflightRequest:
 
     gateway_ns: real time spent in this process, without waiting for an engine, the client or an
     instance. headers: extra header lines for engines. traits: the properties that routing uses.
-    on_sent: called with the request's kind and its destination each time it is sent.
-    tried_endpoints: instances it was sent to. faulty_endpoints: those that answered with an error
-    of their own.
+    on_sent: called with the request's kind and destination each time the request is sent.
+    tried_endpoints: instances to which the request was sent. faulty_endpoints: instances that
+    answered with an error of their own.
     """
 
     __slots__ = (
@@ -82,13 +82,13 @@ class InflightRequest:
         self.faulty_endpoints: tuple[Endpoint, ...] = ()
 
     def report_destination(self, to: str) -> None:
-        """Tell `on_sent` that the request goes to the group or path named `to`."""
+        """Report to `on_sent` that the request is sent to the group or path named `to`."""
         if self.on_sent is not None:
             self.on_sent(self.traits.kind, to)
 
     def start_response(self) -> None:
-        """The client gets its first byte now. The request cannot be sent again, so its body is
-        freed."""
+        """Note that the client gets its first byte now. The request cannot be sent again, so its
+        body is freed."""
         if not self.response_started:
             self.response_started = True
             self.call.body_core = ()

@@ -19,7 +19,7 @@ _MEDIUM_OF_PART = {
     "input_audio": "audio",
 }
 _URL_PARTS = ("image_url", "video_url", "audio_url")
-# Stricter than any URL parser, so that no engine can read a different host from the same text.
+# Stricter than any URL parser, so that engine and gateway read the same host from a URL.
 _URL = re.compile(r"https?://([A-Za-z0-9.-]{1,253})(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*)?\Z")
 
 

@@ -1,7 +1,7 @@
 """Count the requests of one model between two telemetry records.
 
-Each request counts when it arrives and when it ends: as completed, failed, refused or withdrawn. In
-between it is in flight.
+Each request counts when it arrives and when it ends: as completed, failed, refused or withdrawn.
+Between arrival and end it counts as in flight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Ending(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     REFUSED = "refused"
-    WITHDRAWN = "withdrawn"  # by the client; does not count against the SLO
+    WITHDRAWN = "withdrawn"  # the client left; not counted against the SLO
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Outcome:
 
 @dataclass(slots=True)
 class ModelMeter(Span):
-    """Counts of one model. tokens_per_estimate: prompt tokens as engines count them, per token
-    estimated by the gateway. expected_output_tokens: running mean over `completed_answers`."""
+    """Counts of one model. tokens_per_estimate: the engines' count of prompt tokens divided by the
+    gateway's estimate. expected_output_tokens: running mean over `completed_answers`."""
 
     tokens_per_estimate: float = 1.0
     expected_output_tokens: float = _INITIAL_OUTPUT_TOKENS
     completed_answers: int = 0
 
     def record_arrival(self, tokens_guess: int, output_most: int = 0) -> tuple[float, float]:
-        """Count an arrival and return its input and expected output tokens. output_most: the
-        request's own limit of output tokens, 0 if it has none."""
+        """Count an arrival and return the request's input and expected output tokens. output_most:
+        the request's own limit of output tokens, 0 if it sets none."""
         tokens = round(tokens_guess * self.tokens_per_estimate)
         output = output_most or self.expected_output_tokens
         self.count_arrival(tokens, round(output))

@@ -35,9 +35,9 @@ ALLOWED_FIELDS: Mapping[str, Mapping[str, Check]] = {
     CHAT: CHAT_FIELDS,
     EMBEDDINGS: EMBEDDING_FIELDS,
 }
-# A prompt of a million token ids has a million commas; more is an attack, because parsed objects
-# take up to 60 times the memory of their text. The limits are checked before parsing and also
-# count characters inside strings, where real text stays far below them.
+# Parsed objects take up to 60 times the memory of their text, so more values than in a prompt of
+# a million token ids are an attack. The limits are checked before parsing, so characters in
+# strings count too; real text stays far below the limits.
 MAX_VALUES = 1_100_000
 MAX_CONTAINERS = 100_000
 MAX_STRINGS = 150_000
@@ -46,7 +46,7 @@ _MEDIUM_BYTES = 512 * 1024
 _EASY_MARKS = 10_000
 _PREFIX_CHARS = 512
 _PROMPT_END_CHARS, _PROMPT_END_PARTS = 16_000, 100
-# These differ between the two requests of a prefill-decode hand-over; the others are equal.
+# These fields differ between the two requests of a prefill-decode hand-over; others are equal.
 _VARYING_FIELDS = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens")
 
 
@@ -55,12 +55,12 @@ class ApiCall:
     """One request as received and checked.
 
     body_core: the body for engines without `model` and `varying_fields`, as an open JSON object;
-    emptied when the response begins, because the request cannot be sent again then.
+    emptied when the response begins, because the request cannot be sent again after that.
     is_single_sequence: one prompt, one sequence. Only such a request can be handed over between
     instances, because `kv_transfer_params` describes the KV of one prompt. usage_requested: the
     client asked for a usage chunk. prompt_tokens_estimate: estimated from the text, without a
     tokenizer. max_output_tokens: 0 if the request sets no limit. prefix_hash: equal for prompts
-    with the same beginning. media: see `gateway.media_content`. prompt_end: the end of the prompt's
+    with equal beginnings. media: see `gateway.media_content`. prompt_end: the end of the prompt's
     text, only for names that stand for several models.
     """
 
@@ -161,12 +161,12 @@ def _parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def engine_body(call: ApiCall, **extra: Any) -> Blocks:
-    """The body for the instance that answers; it always requests usage. extra: further fields of
-    the gateway, such as the KV to receive."""
+    """The body for the instance that answers; the body always requests usage. extra: further fields
+    that the gateway sets, such as the KV to receive."""
     varying = call.varying_fields
     if call.stream and not call.usage_requested:
-        # The gateway counts tokens from the usage chunk. Continuous usage has no effect without
-        # that chunk; with it, it would add usage to every chunk, which this client did not request.
+        # The gateway counts tokens from the usage chunk. Together with this chunk, continuous
+        # usage would add usage to every chunk, which this client did not request.
         options = {**(varying.get("stream_options") or {}), "include_usage": True}
         options.pop("continuous_usage_stats", None)
         varying = {**varying, "stream_options": options}
@@ -174,8 +174,8 @@ def engine_body(call: ApiCall, **extra: Any) -> Blocks:
 
 
 def prefill_body(call: ApiCall) -> Blocks:
-    """The body for the prefill instance: the same prompt, one token, and its KV kept for a
-    decoder."""
+    """The body for the prefill instance: the prompt, a limit of one token, and a request to keep
+    the KV for a decode instance."""
     max_tokens = (
         "max_completion_tokens" if "max_completion_tokens" in call.varying_fields else "max_tokens"
     )
@@ -202,7 +202,8 @@ def with_fields(call: ApiCall, fields: Mapping[str, Any]) -> Blocks:
 
 
 def kv_transfer_params_of(raw: bytes) -> dict[str, Any] | None:
-    """The kv_transfer_params in the response of a prefill instance; None if it has none."""
+    """The kv_transfer_params in the response of a prefill instance; None if the response has
+    none."""
     try:
         params = orjson.loads(raw).get("kv_transfer_params")
     except (orjson.JSONDecodeError, AttributeError):
@@ -211,8 +212,7 @@ def kv_transfer_params_of(raw: bytes) -> dict[str, Any] | None:
 
 
 def usage_of(raw: bytes) -> tuple[int, int] | None:
-    """(prompt tokens, completion tokens) of a response or an event; None if it has no valid
-    usage."""
+    """(prompt tokens, completion tokens) of a response or an event; None without valid usage."""
     try:
         usage = orjson.loads(raw)["usage"]
         counts = usage["prompt_tokens"], usage.get("completion_tokens", 0)
@@ -229,7 +229,7 @@ def error_body(message: str, kind: str, status: int, param: str | None = None) -
 
 
 def error_events(message: str, kind: str, status: int) -> bytes:
-    """The end of a stream that failed after its beginning: an error event, then [DONE]."""
+    """The end of a stream that failed after the stream began: an error event, then [DONE]."""
     return b"data: " + error_body(message, kind, status) + b"\n\n" + DONE
 
 
@@ -254,7 +254,7 @@ def _estimate_tokens(prompt: object) -> int:
 
 
 def _prompt_end(prompt: object) -> str:
-    """The end of the prompt's text, because the question usually follows instructions and
+    """The end of the prompt's text, which usually has the question, after instructions and
     documents."""
     return "\n".join(_text_parts(prompt))[-_PROMPT_END_CHARS:]
 

@@ -1,7 +1,7 @@
 """Count requests for declared models before those models have routes.
 
-Plans are made from arrivals. Without this, a model without routes would never get capacity, and all
-waiting requests would count as one burst once routes arrive.
+Plans are made from arrivals. If these requests did not count, a model without routes would never
+get capacity, and all waiting requests would count as one burst once routes arrive.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from executors.gateway.openai_format import ApiCall
 
 
 class PendingArrival:
-    """An arrival counted before its model has routes. `hand_over` leaves its end to the caller;
-    without it, `close` counts the end as `ending`."""
+    """An arrival that was counted before its model has routes. `hand_over` leaves counting its end
+    to the caller; without it, `close` counts the end as `ending`."""
 
     def __init__(self, meter: ModelMeter, call: ApiCall) -> None:
         self.meter = meter
@@ -23,12 +23,13 @@ class PendingArrival:
         self._handed_over = False
 
     def hand_over(self) -> tuple[float, float]:
-        """Its input and expected output tokens. The caller counts its end."""
+        """The request's input and expected output tokens. From now on the caller counts the end of
+        the request."""
         self._handed_over = True
         return self._lengths
 
     def close(self) -> None:
-        """Count its end unless it was handed over."""
+        """Count the end of the request unless `hand_over` was called."""
         if not self._handed_over:
             self._handed_over = True
             self.meter.record_end(Outcome(self.ending), 0, 0.0, 0.0)
@@ -37,8 +38,8 @@ class PendingArrival:
 def pending_arrival(
     call: ApiCall, declared: Mapping[str, str], meters: dict[str, ModelMeter]
 ) -> PendingArrival | None:
-    """Count the arrival of `call`; None if its model is not declared, because names that clients
-    invent are not reported. declared: model by name and alias."""
+    """Count the arrival of `call`. Returns None if its model is not declared, because names that
+    clients invent are not reported. declared: model by name and alias."""
     model = declared.get(call.model)
     return (
         PendingArrival(meters.setdefault(model, ModelMeter()), call) if model is not None else None
@@ -48,8 +49,8 @@ def pending_arrival(
 def count_once(
     meter: ModelMeter, call: ApiCall, pending: PendingArrival | None
 ) -> tuple[float, float]:
-    """The input and expected output tokens of `call`, counted now unless `pending` counted it
-    before."""
+    """The input and expected output tokens of `call`. Counts its arrival unless `pending` has
+    counted it."""
     if pending is not None and pending.meter is meter:
         return pending.hand_over()
     return meter.record_arrival(call.prompt_tokens_estimate, call.max_output_tokens)
@@ -57,7 +58,7 @@ def count_once(
 
 def declared_names(options: list[str]) -> dict[str, str]:
     """Model by name and alias, from options MODEL or MODEL=ALIAS. An alias is ignored if several
-    models share it or if it is a model's own name."""
+    models share it or if a model has this name."""
     pairs = [option.partition("=")[::2] for option in options]
     models = {model: model for model, _ in pairs}
     others = [other for _, other in pairs]

@@ -1,9 +1,10 @@
 """Send a request to an engine and its response to the client, and handle engine failures.
 
 A failed request is sent to another instance only if the client has received nothing yet and the
-request cannot have harmed the engine. It is not sent again after a connection broke or fell silent
-while an engine had it. A request that gets status 500 twice is rejected with 400 if those instances
-answer other requests. An instance that cannot be reached is ejected at once.
+request cannot have harmed the engine. If the connection broke or fell silent while an engine had
+the request, the request is not sent again. If two instances answer a request with status 500 but
+answer other requests, the request is rejected with 400. An instance that cannot be reached is
+ejected at once.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ _REFUSALS = {
 
 
 class Proxy:
-    """Serves requests for models that have routes. No engine failure is raised to the caller."""
+    """Serves requests for models that have routes. Engine failures never reach the caller as
+    exceptions."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Proxy:
         self.need_token_probe: set[Endpoint] = set()
 
     async def serve(self, request: InflightRequest) -> Outcome:
-        """Answer the client whatever happens to engines, and return how the request ended."""
+        """Answer the client, also if engines fail, and return how the request ended."""
         model = request.call.model
         began = time.monotonic()
         problem = EngineError("no attempt")
@@ -107,7 +109,7 @@ class Proxy:
                 outcome = await self._attempt(request, slot)
             except RequestRejected as refusal:
                 request.client.answer(refusal.status, refusal.body)
-                # Any instance would reject it, so its duration does not count against the SLO.
+                # Any instance would reject the request, so it does not count against the SLO.
                 return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.WITHDRAWN)
             except EngineError as error:
                 problem = error
@@ -144,7 +146,7 @@ class Proxy:
         request.client.answer(status, error_body(message, kind, status))
 
     async def _attempt(self, request: InflightRequest, slot: Slot) -> Outcome:
-        """Make one attempt. EngineError tells whether another instance may be tried."""
+        """Make one attempt. `EngineError.may_resend`: another instance may be tried."""
         call, pick = request.call, slot.pick
         if pick.path is not None:
             return await self._answer_by_stages(request, slot, pick.path)
@@ -171,11 +173,11 @@ class Proxy:
         prefilled: Endpoint,
         params: dict[str, Any],
     ) -> Outcome:
-        """Decode at `endpoint` a prompt that was prefilled at `prefilled`. If the KV cannot be
+        """At `endpoint`, decode a prompt that was prefilled at `prefilled`. If the KV cannot be
         handed over, `endpoint` computes the prompt again.
 
-        If roles have changed since the prefill, both may be the same instance. Its prefix cache
-        then has the KV, and vLLM answers a hand-over to itself with 500.
+        If roles have changed since the prefill, both may be the same instance. The instance's
+        prefix cache then has the KV, and vLLM answers a hand-over to itself with 500.
         """
         if endpoint != prefilled:
             try:
@@ -185,7 +187,7 @@ class Proxy:
             except EngineFault as error:
                 if request.response_started or not error.may_resend:
                     raise
-                # The prefill instance may be gone, which is no fault of the decode instance.
+                # The prefill instance may be gone; that does not count against the decode instance.
                 request.faulty_endpoints, request.tried_endpoints = (
                     request.faulty_endpoints[:-1],
                     request.tried_endpoints - {endpoint},
@@ -198,7 +200,7 @@ class Proxy:
         self, request: InflightRequest, slot: Slot, path: ComponentPath
     ) -> Outcome:
         """Send the request through the stages of `path`. Each stage gets the outputs of the earlier
-        ones, and the last one answers the client."""
+        stages, and the last stage answers the client."""
         call, outputs = request.call, dict[str, Any]()
         last = len(path.hops) - 1
         for number, hop in enumerate(path.hops):
@@ -261,7 +263,7 @@ class Proxy:
         return raw
 
     async def _stream(self, request: InflightRequest, endpoint: Endpoint, body: Blocks) -> Outcome:
-        """Copy the events of `endpoint` to the client."""
+        """Copy the event stream of `endpoint` to the client."""
         async with self._attempt_scope(request, endpoint) as scope:
             call = request.call
             answer = await self._engines.post(
@@ -292,8 +294,8 @@ class Proxy:
     async def _attempt_scope(
         self, request: InflightRequest, endpoint: Endpoint
     ) -> AsyncIterator[asyncio.Timeout]:
-        """Surround one attempt at `endpoint`: apply the time limits, and record a failure against
-        the engine."""
+        """The context of one attempt at `endpoint`: applies the time limits and records a failure
+        of the engine."""
         request.stop_timer()
         try:
             async with (
@@ -326,8 +328,8 @@ class Proxy:
         self._consecutive_faults.pop(endpoint, None)
 
     def _count_faults(self, model: str, faulty: Iterable[Endpoint]) -> None:
-        """Count a fault of each of these endpoints, because another instance answered the same
-        request. An endpoint with several faults in a row is ejected."""
+        """Count a fault of each endpoint in `faulty`, because another instance answered the request
+        that failed there. An endpoint with several consecutive faults is ejected."""
         for endpoint in faulty:
             faults = self._consecutive_faults[endpoint] = (
                 self._consecutive_faults.get(endpoint, 0) + 1
@@ -341,7 +343,7 @@ class Proxy:
         router = self._table.routers.get(model)
         if router is not None and router.eject(endpoint, self._clock.now_ms()):
             self._metrics.ejections.labels(model).inc()
-            self._table.notify(model)  # waiting requests may return to instances they tried
+            self._table.notify(model)  # waiting requests may go to tried instances again
 
     def check_engines(self) -> None:
         """Check engines that may hang, forget endpoints without routes, and refuse requests that
@@ -381,7 +383,7 @@ class Proxy:
         if model:
             self.need_token_probe.add(endpoint)
             self._eject(model, endpoint)
-        self.hang_detector.cancel_attempts(endpoint)  # also if it has left the routes
+        self.hang_detector.cancel_attempts(endpoint)  # also if no route leads to it any more
 
     def close(self) -> None:
         """Cancel all checks."""

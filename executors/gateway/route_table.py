@@ -1,10 +1,11 @@
 """The routes of all models: received from the controller, saved to a file, loaded at a restart.
 
-A gateway that starts without a broker serves by the file. If the file cannot be written, the
-gateway reports it and continues.
+A gateway that starts without a broker uses the routes in the file. If the file cannot be written,
+the gateway reports the error and continues.
 
 Routes are applied only if their leader token is at most the highest token of the leadership topic.
-Forged routes with a higher token could otherwise outrank every later leader.
+Otherwise forged routes with a higher token would take precedence over the routes of every later
+leader.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _MAX_UNTRUSTED = 8  # routes per model with an unknown leader token
 
 class RouteTable:
     """Routers by model. settle_real_s: real seconds after the first routes during which routes of
-    other models may still arrive, so requests for unknown models wait instead of being refused."""
+    other models may still arrive. During this time, requests for unknown models wait instead of
+    being refused."""
 
     def __init__(
         self,
@@ -119,8 +121,8 @@ class RouteTable:
         self._withdrawal_watchers.append(withdrawn)
 
     def _update_aliases(self) -> None:
-        """Rebuild `aliases` without names that several models share or that are a model's own name,
-        and rebuild `score_routed`."""
+        """Rebuild `aliases` and `score_routed`. A name that several models share, or that is itself
+        a model's name, is no alias."""
         pairs = [
             (alias, model)
             for model, router in self.routers.items()
@@ -143,8 +145,8 @@ class RouteTable:
             changed(model)
 
     async def wait_for_routes(self, model: str, until: float) -> bool | None:
-        """Whether `model` has routes, waiting until `until` (monotonic s); None if no model got
-        any."""
+        """Whether `model` gets routes before `until` (monotonic s). None if no model has any routes
+        by then."""
         while model not in self.routers and model not in self.aliases:
             limit = until if self._settled_s is None else min(until, self._settled_s)
             if not await self._wait(limit):
@@ -177,8 +179,8 @@ class RouteTable:
         return count
 
     async def save_changes(self) -> None:
-        """Save the routes after each change, off the event loop. Never returns; failed writes are
-        retried."""
+        """Save the routes after each change, outside the event loop. Never returns; failed writes
+        are retried."""
         pause_s = 0.2
         while True:
             await self._unsaved.wait()
@@ -199,7 +201,7 @@ class RouteTable:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a new file and move it over the old one."""
+    """Write `data` to a new file and move the new file to `path`."""
     private_folder(path.parent)
     new_file = path.with_suffix(".new")
     write_private(new_file, data)

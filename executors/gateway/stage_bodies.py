@@ -1,7 +1,8 @@
 """Bodies between the gateway and the stages of a model of components.
 
 A stage gets an OpenAI request with the field `stage`: the components to run and the outputs of
-earlier ones. Every stage except the last answers with `stage_outputs`, an object by component.
+earlier components. Every stage except the last answers with `stage_outputs`, an object by
+component.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _stage(hop: Hop, outputs: Mapping[str, Any], last: bool) -> dict[str, Any]:
 
 
 def stage_outputs_of(raw: bytes) -> dict[str, Any] | None:
-    """The outputs in the response of a stage, by component; None if it has none."""
+    """The outputs in the response of a stage, by component; None if the response has none."""
     try:
         outputs = orjson.loads(raw).get("stage_outputs")
     except (orjson.JSONDecodeError, AttributeError):

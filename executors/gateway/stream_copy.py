@@ -25,7 +25,7 @@ from executors.gateway.inflight_request import InflightRequest
 from executors.gateway.wire.engine_pool import EngineResponse, TransportError
 from topics.records import Endpoint
 
-_TAIL_REAL_S = 1.0  # for the response to end after its last event
+_TAIL_REAL_S = 1.0  # time for the response to end after its last event
 
 
 class StreamCopy:
@@ -63,7 +63,7 @@ class StreamCopy:
         self.first_ns = self.last_ns = 0
 
     async def run(self) -> None:
-        """Copy until the stream ends. EngineError if it ends too early."""
+        """Copy until the stream ends. EngineError if the stream ends before its last event."""
         client = self._request.client
         client.on_unblocked = self._on_unblocked
         try:

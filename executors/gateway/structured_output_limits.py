@@ -1,9 +1,9 @@
 """Limit how much structured output one request may ask for.
 
-An engine compiles schemas, patterns and grammars on processors that all its clients share, so one
-client could slow down all others. The limits are per request, and a refusal names the field and the
-limit. Two things are expensive: counted repetitions (`maxLength`, `{n,m}`), because each distinct
-one is compiled against the whole vocabulary, and long patterns.
+An engine compiles schemas, patterns and grammars on CPUs that all its clients share, so one client
+could slow down all others. The limits are per request, and a refusal names the field and the limit.
+Two things are expensive: counted repetitions (`maxLength`, `{n,m}`), because each distinct one is
+compiled against the whole vocabulary, and long patterns.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def check_structured(body: Mapping[str, Any]) -> None:
 
 
 def repetition_cost(pattern: str) -> int:
-    """Characters that `pattern` gains when its counted repetitions are written out: 198 for
-    `(ab){100}`. Each count is taken as at most `COUNT_CAP`."""
+    """How many characters longer `pattern` becomes when its counted repetitions are written out:
+    198 for `(ab){100}`. A count above `COUNT_CAP` is taken as `COUNT_CAP`."""
     sums, last, written, at = [0], 0, 0, 0  # sums: the length of each open group
     while at < len(pattern):
         sign = pattern[at]
@@ -104,7 +104,7 @@ def _class_end(pattern: str, start: int) -> int:
     """The index after the character class that begins at `start`."""
     at = start + 1
     at += pattern.startswith("^", at)
-    at += pattern.startswith("]", at)  # a literal if it comes first
+    at += pattern.startswith("]", at)  # a first "]" is a literal
     while at < len(pattern) and pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at + 1

@@ -1,9 +1,9 @@
 """Report telemetry: one record per model and domain second, also without traffic.
 
 Models without routes are reported after their first request. While the broker is away, records are
-buffered in memory and then on disk (`gateway.telemetry_spool`), and sent when it is back, also by a
-restarted gateway. A record's age is computed from the monotonic clock when it is sent, so a late
-record still states the right second.
+buffered in memory and then on disk (`gateway.telemetry_spool`). They are sent when the broker is
+back, if necessary by a restarted gateway. When a record is sent, its age is computed from the
+monotonic clock, so that a late record still names the second that it describes.
 """
 
 from __future__ import annotations
@@ -71,15 +71,16 @@ class TelemetryReporter:
         self._last_ms: dict[str, int] = {}
 
     def end_span(self, now_ms: int, leaving: bool = False) -> None:
-        """Buffer a record per model of its counts since the last one.
+        """Buffer one record per model, with the counts since the model's last record.
 
-        leaving: these are the last records, so the silence that follows is not lost telemetry.
+        leaving: these are the gateway's last records; the missing telemetry after them is not a
+        loss.
         """
         for model in {**self._routers, **self._meters}:
             router = self._routers.get(model)
             routes = router.routes if router is not None else None
             if routes is None and model not in self._meters:
-                continue  # a model without requests here and without routes
+                continue  # this gateway has neither routes nor requests of it
             meter = self._meters.setdefault(model, ModelMeter())
             started = self._last_ms.get(model, now_ms - SPAN_MS)
             self._last_ms[model] = now_ms
@@ -125,8 +126,8 @@ class TelemetryReporter:
             await asyncio.sleep(_RETRY_REAL_S)
 
     async def flush(self) -> bool:
-        """Send all buffered records; False if the broker did not take some, which stay first in the
-        buffer."""
+        """Send all buffered records. Returns False if the broker did not accept some; these stay
+        first in the buffer."""
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             unsent = await self._send(batch)
@@ -137,7 +138,7 @@ class TelemetryReporter:
         return True
 
     async def spool(self) -> None:
-        """Move the buffer to disk. It stays in memory if it cannot be written."""
+        """Move the buffer to disk. The records stay in memory if they cannot be written."""
         if self._spool is None or not self._pending:
             return
         records = list(self._pending)
@@ -151,7 +152,8 @@ class TelemetryReporter:
         self._count_dropped()
 
     async def _unspool(self) -> bool:
-        """Send the records on disk, oldest first; False if the broker did not take some."""
+        """Send the records on disk, oldest first. Returns False if the broker did not accept
+        some."""
         while self._spool is not None:
             try:
                 stored = await asyncio.to_thread(self._spool.oldest)
@@ -170,10 +172,11 @@ class TelemetryReporter:
         return True
 
     async def _send(self, records: list[Telemetry]) -> list[Telemetry]:
-        """The records that the broker did not take.
+        """Send `records` and return those that the broker did not accept.
 
-        A failed record may stay in the Kafka client and arrive much later, with the age that it has
-        now. While the broker is away, only one record is therefore tried at a time.
+        The Kafka client may keep a failed record and deliver it much later, with the age that was
+        computed before the failure. While the broker is away, only one record is therefore tried at
+        a time.
         """
         if not self._broker_reached and len(records) > 1:
             return records if await self._send(records[:1]) else await self._send(records[1:])

@@ -1,8 +1,8 @@
 """Keep telemetry on disk while the broker is away, across restarts of the gateway.
 
-Files are segments of whole records; the oldest is deleted when all of them exceed the size limit.
-Calls block, so callers keep them off the event loop. A record is identified by gateway, boot and
-sequence, so sending one twice does no harm.
+Files are segments of whole records; the oldest segment is deleted if all segments together exceed
+the size limit. Calls block, so callers make them outside the event loop. A record is identified by
+gateway, boot and sequence, so a record that is sent twice does no harm.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SEGMENT_BYTES = 4 * 1024 * 1024
 
 
 class TelemetrySpool:
-    """Records in `folder`, of at most about `limit_bytes`. dropped: records lost to that limit or
-    unreadable."""
+    """Records in `folder`, of at most about `limit_bytes`. dropped: records that were unreadable or
+    exceeded this limit."""
 
     def __init__(self, folder: Path, limit_bytes: int = 64 * 1024 * 1024) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class TelemetrySpool:
             oldest.unlink()
 
     def oldest(self) -> tuple[Path, list[Telemetry]] | None:
-        """The oldest segment and its records; None without records."""
+        """The oldest segment and its records; None if there is no segment."""
         for path in self.segments():
             records = []
             for line in path.read_bytes().splitlines():

@@ -1,8 +1,8 @@
 """Run several gateway processes on one port and restart those that die.
 
-The kernel distributes connections among them (SO_REUSEPORT). For the rest of the system each worker
-is a separate gateway: its id ends in .w1, .w2 and so on, its state is in a folder of that name, and
-its metrics are on a loopback port of its own (the shared port + 1, + 2, ...).
+The kernel distributes connections among them (SO_REUSEPORT). The rest of the system sees each
+worker as a separate gateway. A worker's id ends in .w1, .w2 and so on, its state is in a folder of
+that name, and its metrics are on a loopback port of its own (the shared port + 1, + 2, ...).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONG_LIFE_S = 0.5, 10.0, 60.0
 
 
 class WorkerProcesses:
-    """The workers of one port. argv: gateway options that are equal for all workers. port: 0 takes
-    a free one, and free ones for the workers."""
+    """The workers of one port. argv: gateway options that are equal for all workers. port: 0 = a
+    free port, and free loopback ports for the workers."""
 
     def __init__(
         self, count: int, argv: Sequence[str], host: str, port: int, name: str, state: str | None
@@ -40,7 +40,7 @@ class WorkerProcesses:
         self._host, self._port = host, port
         self._name, self._state = name, state
         self._running: dict[int, asyncio.subprocess.Process] = {}
-        self._supervision = os.pipe()  # workers end when its write end closes
+        self._supervision = os.pipe()  # workers end when the write end closes
         self._ending = False
 
     async def run(self) -> int:
@@ -79,8 +79,8 @@ class WorkerProcesses:
     async def _supervise(
         self, index: int, own_port: int, ready_line: asyncio.Future[dict[str, object]]
     ) -> int:
-        """Keep one worker running. Returns its exit code when the workers end or if it never
-        started."""
+        """Keep one worker running. Returns its exit code when all workers end, or if the worker
+        never started."""
         name = f"w{index + 1}"
         argv = [
             sys.executable, "-m", "executors.gateway", *self._argv,

@@ -102,7 +102,7 @@ async def run(
             loads.close()
             await server.cleanup()
             ports.close()
-            # After a fault of the executor the engines keep running: its next start adopts them.
+            # After a fault of the executor the engines keep running: the next executor adopts them.
             await executor.close(end_engines=end.is_set() and bool(supervision_fds()))
 
 

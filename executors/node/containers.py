@@ -1,4 +1,4 @@
-"""Engines in containers: the command line that starts one, and the removal of a container.
+"""Engines in containers: the command line that starts a container, and the removal of a container.
 
 Builds the command lines of docker and podman. The runtime's client stays in the foreground as the
 engine's leading process: it forwards SIGTERM and exits with the container. SIGKILL reaches only the
@@ -46,7 +46,7 @@ def container_line(
     """The launch line that runs `line` inside `image`.
 
     launch: the launch's id, which names the container. gpus: indices on the node; the engine sees
-    them as 0, 1, ... weights: an absolute path is mounted read-only. variables: names of the
+    these GPUs as 0, 1, ... weights: an absolute path is mounted read-only. variables: names of the
     environment variables to pass in; the runtime reads their values, so no value appears in an
     argument.
     """
@@ -82,7 +82,7 @@ class Container:
         return cls(runtime, name) if runtime in RUNTIMES and name else None
 
     def remove(self) -> bool:
-        """Kill and remove the container; returns whether it is gone. Never waits: call
+        """Kill and remove the container; returns whether the container is gone. Never waits: call
         periodically."""
         now_s = time.monotonic()
         if self._removal is None:

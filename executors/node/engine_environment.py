@@ -37,7 +37,7 @@ _STATE, _NODE, _LAUNCH = "SHOAL_STATE_DIR", "SHOAL_NODE", "SHOAL_LAUNCH"
 class LaunchTag:
     """The identity of a launch, which all its processes carry in their environment.
 
-    launch: a unique id. ports: that the engine listens on. launched_ms: domain time.
+    launch: a unique id. ports: on which the engine listens. launched_ms: domain time.
     """
 
     launch: str
@@ -69,7 +69,8 @@ def engine_environment(
         "CUDA_VISIBLE_DEVICES": _visible_devices(
             tag.desired.gpus, ours.get("CUDA_VISIBLE_DEVICES", "")
         ),
-        # Engines rename their processes; without this the new name overwrites the variables below.
+        # Engines rename their processes. This variable keeps the new name from overwriting the
+        # variables below.
         "SPT_NOENV": "1",
         **dict(line.env),
         _STATE: state_dir,
@@ -79,9 +80,9 @@ def engine_environment(
 
 
 def read_tag(pid: int, state_dir: str) -> LaunchTag | str | None:
-    """The launch tag of a process that this state folder's executor started.
+    """The launch tag of a process that an executor with this state folder started.
 
-    The node's name alone if the rest is unreadable; None for any other process.
+    Only the node's name if the rest is unreadable; None for any other process.
     """
     variables = procfs.environment(pid)
     if variables.get(_STATE) != state_dir or not variables.get(_NODE):
@@ -97,6 +98,7 @@ def read_tag(pid: int, state_dir: str) -> LaunchTag | str | None:
 
 
 def _visible_devices(gpus: tuple[int, ...], ours: str) -> str:
-    """CUDA device names for node indices `gpus`: a container may see only GPUs 4-7, for example."""
+    """CUDA device names for the node's GPU indices `gpus`. ours: the CUDA_VISIBLE_DEVICES of this
+    process, because a container may see only GPUs 4-7, for example."""
     names = [name.strip() for name in ours.split(",") if name.strip()]
     return ",".join(names[gpu] if gpu < len(names) else str(gpu) for gpu in gpus)

@@ -34,7 +34,7 @@ class EngineLogs:
     def open_new(self, instance: str, launched_ms: int) -> Path:
         """The log file of a new launch, after old files are deleted to make room.
 
-        I/O errors are only logged here: opening the file for writing raises them again.
+        I/O errors are only logged here, because opening the file for writing raises the same error.
         """
         path = self.path(instance, launched_ms)
         try:

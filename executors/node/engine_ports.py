@@ -11,7 +11,8 @@ _FIRST_PORT, _BLOCK, _BLOCKS = 20_000, 200, 60
 
 
 class NoFreePort(OSError):
-    """Every block of ports is taken."""
+    """No port is free: neither a block of ports nor, in this executor's block, the requested
+    number."""
 
 
 class EnginePorts:
@@ -31,7 +32,8 @@ class EnginePorts:
             self._lock = None
 
     def take(self, used: Collection[int], count: int = 1) -> tuple[int, ...]:
-        """`count` consecutive free ports that are not in `used`; NoFreePort if there are none."""
+        """`count` consecutive free ports that are not in `used`; NoFreePort if there are not
+        enough."""
         if self._lock is None:
             self._lock = self._lock_block()
         for offset in range(_BLOCK - 1):
@@ -39,7 +41,7 @@ class EnginePorts:
             ports = tuple(range(self._first + 1 + at, self._first + 1 + at + count))
             inside = ports[-1] < self._first + _BLOCK
             if inside and all(port not in used and _is_free(self._host, port) for port in ports):
-                # Rotate through the block: clients may still send to a port that was just freed.
+                # Rotate through the block: clients may still send to a recently freed port.
                 self._next = at + 1 + count
                 return ports
         raise NoFreePort(f"no free port from {self._first} to {self._first + _BLOCK - 1}")

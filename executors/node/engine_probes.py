@@ -1,7 +1,7 @@
 """Probes of one engine: readiness, liveness and load, with as few costly requests as possible.
 
 An engine whose token counters grow is alive, however slowly it answers HTTP. Only an engine without
-progress is probed with a request for one token. That request, not /health, proves that the engine's
+progress is probed with a request for one token. This request, not /health, proves that the engine's
 core works.
 """
 
@@ -21,10 +21,11 @@ _T = TypeVar("_T")
 class ProbeTimeouts:
     """Timeouts in real seconds.
 
-    ready_timeout_s, load_timeout_s: of these requests. first_token_timeout_s: of the first token
-    request, during which an engine may compile. no_progress_s: after this time without progress the
-    engine is asked for a token. token_timeout_s: a token that takes longer counts as a failed
-    probe, but still as a sign of life when it arrives.
+    ready_timeout_s, load_timeout_s: limits of the readiness and load requests.
+    first_token_timeout_s: limit of the first token request, during which an engine may compile.
+    no_progress_s: after this time without progress a token is requested from the engine.
+    token_timeout_s: if a token takes longer, the probe fails, but the token is still a sign of life
+    when it arrives.
     """
 
     ready_timeout_s: float = 2.0
@@ -61,7 +62,8 @@ class EngineProbe:
         self._token_task: asyncio.Task[bool] | None = None
 
     async def check_ready(self) -> ProbeResult:
-        """Probe an engine that starts or has changed its role: healthy if it generates a token."""
+        """Probe an engine that starts or has changed its role. The engine is healthy if it
+        generates a token."""
         if not await _within(self._timeouts.ready_timeout_s, self._kind.ready(self._engine)):
             return ProbeResult(None)
         if not await _within(self._timeouts.first_token_timeout_s, self._kind.alive(self._engine)):
@@ -70,7 +72,7 @@ class EngineProbe:
         return ProbeResult(True)
 
     async def check_live(self) -> ProbeResult:
-        """Probe a serving engine: its load, and whether it makes progress."""
+        """Probe a serving engine for its load and its progress."""
         load = await self.load()
         now_s = self._loop.time()
         if self._token_task is not None and self._token_task.done():
@@ -87,18 +89,18 @@ class EngineProbe:
         return ProbeResult(False if hangs else None, load)
 
     async def put_to_sleep(self) -> ProbeResult:
-        """Put the engine to sleep; the result says whether it sleeps."""
+        """Put the engine to sleep; the result states whether the engine sleeps."""
         done = await _within(self._timeouts.first_token_timeout_s, self._kind.sleep(self._engine))
         return ProbeResult(None, None if done else await self.load(), bool(done))
 
     async def wake_up(self) -> ProbeResult:
-        """Wake the engine; healthy if it generates a token again."""
+        """Wake the engine. The engine is healthy if it then generates a token."""
         if not await _within(self._timeouts.first_token_timeout_s, self._kind.wake(self._engine)):
             return ProbeResult(None)
         return await self.check_ready()
 
     async def load(self) -> Load | None:
-        """The engine's load. Progress in its token counters counts as a sign of life."""
+        """The engine's load. Progress in the engine's token counters counts as a sign of life."""
         found = await _within(self._timeouts.load_timeout_s, self._kind.load(self._engine))
         if found is not None and found.tokens != self._tokens:
             self._tokens, self._alive_s = found.tokens, self._loop.time()

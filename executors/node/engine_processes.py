@@ -1,7 +1,7 @@
 """The engine processes of one node: launch, adoption, observation, signals.
 
-Connects the reconciler's commands to the operating system. It makes no decisions: the reconciler
-commands launches and stops, and this module reports `ProcessObservation`s.
+Connects the reconciler's commands to the operating system. This module makes no decisions: the
+reconciler commands launches and stops, and the module reports `ProcessObservation`s.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EngineProcesses:
         self._longest_stop_s: dict[str, float] = {}
         self._cut_logs_s = 0.0
         self._provisioned_ms: int | None = (
-            None  # when the simulated machine is up; None: no engine yet
+            None  # when the simulated machine is provisioned; None: no engine yet
         )
 
     def adopt(self, state: NodeState, recorded: Mapping[str, RecordedProcess]) -> NodeState:
@@ -82,12 +82,12 @@ class EngineProcesses:
         return {item.instance: self._observe_one(item) for item in records if item.has_process}
 
     def node_released(self) -> None:
-        """The node has no instances left. A simulated node is provisioned again for its next
-        launch."""
+        """Note that the node has no instances left. A simulated node is provisioned again for its
+        next launch."""
         self._provisioned_ms = None
 
     def blocked_gpus(self) -> set[int]:
-        """GPUs that stray processes still hold; all GPUs of the node if a stray's GPUs are
+        """GPUs that stray processes still hold; all GPUs of the node if the GPUs of a stray are
         unknown."""
         gpus: set[int] = set()
         for stray in self._strays:
@@ -131,9 +131,9 @@ class EngineProcesses:
             self._longest_stop_s[engine] = max(took_s, self._longest_stop_s.get(engine, 0.0))
 
     def stop_ms(self, rules: Rules) -> dict[str, int]:
-        """Longest stop time per engine kind, in domain ms: its shutdown time-out for requests in
-        flight, plus the declared `stop_s` or twice the longest stop measured here, whichever is
-        longer."""
+        """Longest stop time per engine kind, in domain ms. It is the kind's shutdown time-out for
+        requests in flight, plus the declared `stop_s` or twice the longest stop measured here,
+        whichever is longer."""
         speed = self._config.time_base.speed
         found = {}
         for name, kind in self._config.engines.items():
@@ -147,8 +147,8 @@ class EngineProcesses:
     ) -> tuple[str, tuple[int, ...]] | None:
         """Start an engine. Returns its endpoint and its ports.
 
-        The endpoint is "" for a rank that serves no HTTP. None: the start failed; the next
-        `observe` reports the reason.
+        The endpoint is "" for a rank that serves no HTTP. Returns None if the start failed; the
+        next `observe` reports the reason.
         """
         desired = command.desired
         reason = self._config_fault(command)
@@ -224,8 +224,8 @@ class EngineProcesses:
         return ""
 
     def rename_sleeper(self, command: Wake) -> None:
-        """Assign the process of a sleeping instance to the instance that replaces it. The wake
-        request follows with that instance's next probe."""
+        """Assign the process of a sleeping instance to the instance that replaces it. The next
+        probe of the new instance sends the request to wake."""
         process = self.processes.pop(command.sleeper, None)
         self._probes.forget(command.sleeper)
         if process is not None:
@@ -273,7 +273,7 @@ class EngineProcesses:
             process.kill()
 
     def count_alive(self) -> int:
-        """The number of engines of the node that still run. Reaps the others."""
+        """The number of engines of the node that still run. Reaps the engines that have ended."""
         return sum(process.poll() is None for process in self._all_processes())
 
     def _all_processes(self) -> list[EngineProcess]:

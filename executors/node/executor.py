@@ -78,7 +78,7 @@ class Executor:
         if isinstance(record, Status):
             worker = self.workers.get(record.node)
             if worker is not None:
-                if record.boot == worker.node_lock.boot:  # appended between sending and now
+                if record.boot == worker.node_lock.boot:  # its own status: a clock sample
                     sent_ns = self._config.time_base.mono_ns_at(record.at_ms)
                     self._broker_clock.add_sample(append_ms, sent_ns)
                 live = self._kafka.caught_up
@@ -99,8 +99,9 @@ class Executor:
     def _drop_one(self, pending: dict[int, _PendingAssignment]) -> None:
         """Drop one pending assignment if too many leaders have one.
 
-        An assignment that a later claimed token supersedes goes first, else the one with the
-        highest unclaimed token. The topic may hold assignments of many past leaders.
+        If several pending assignments have claimed tokens, the lowest token is dropped, because a
+        higher one supersedes it. Otherwise the highest token is dropped. The topic may hold
+        assignments of many past leaders.
         """
         bound = self._kafka.highest_token
         claimed = [token for token in pending if bound is not None and token <= bound]
@@ -108,7 +109,8 @@ class Executor:
 
     def on_tombstone(self, topic: str, key: str) -> None:
         """Handle a tombstone. A deleted assignment means that no controller plans for the node any
-        more. As with an expired one, no instance stops: only an assignment can request that."""
+        more. The deletion stops no instance, like the expiry of an assignment: only an assignment
+        can request a stop."""
         if topic == ASSIGNMENTS.name and key in self.workers:
             log.warning("%s: assignment deleted; existing instances keep running", key)
 
@@ -183,8 +185,8 @@ class Executor:
         """Give each worker its pending assignments whose leaders have a claim, the highest token
         last.
 
-        They wait while old records are still being read, while no claim is known, and while another
-        executor may hold the node.
+        Assignments wait while old records are still being read, while no claim is known, and while
+        another executor may hold the node.
         """
         bound = self._kafka.highest_token
         if not self._kafka.caught_up or bound is None:
@@ -196,7 +198,7 @@ class Executor:
                 continue
             for token in sorted(pending):
                 record, since_s, append_ms = pending[token]
-                # The claim may still arrive: the two topics are read independently.
+                # The claim may still arrive: assignments and claims are read independently.
                 if token > bound and now_s - since_s <= _CLAIM_WAIT_S:
                     continue
                 del pending[token]
@@ -208,8 +210,8 @@ class Executor:
                 del self._pending[node]
 
     def _expiry_ms(self, record: Assignment, append_ms: int) -> int:
-        """When `record` expires, by this executor's clock. Its age is measured by the broker's
-        clock alone: the clocks of leader and executor may differ by hours."""
+        """When `record` expires, by this executor's clock. The broker's clock alone measures the
+        age of the record: the clocks of leader and executor may differ by hours."""
         age_ms = max(0, self._broker_clock.now_ms() - append_ms)
         age_ms = int(age_ms * self._config.time_base.speed)
         return expires_at_ms(record, self._now_ms(), age_ms)

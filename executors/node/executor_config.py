@@ -1,4 +1,4 @@
-"""The configuration of one executor process: its nodes, and the models and engines they may run."""
+"""The configuration of one executor process: its nodes, and the permitted models and engines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model by its name in the catalogue. max_len: tokens of one request.
+    """A model by its name in the catalogue. max_len: most tokens of one request.
 
     weights: path or repository that engines load, "" = source.
     """
@@ -51,11 +51,11 @@ class ModelConfig:
 class ExecutorConfig:
     """The configuration of one executor process.
 
-    bind: address that engines listen on; advertise: the one under which gateways reach them.
-    metrics_port: of this executor's own /metrics on loopback, 0 = any free one. engine_env: names
-    of further variables that engines inherit. drain_timeout_s, start_timeout_s: domain s, if the
-    assignment sets none. reclaim_command: see `reclaim_hook`; it serves one node. containers: the
-    runtime that starts engines with an image, "" = the executor itself runs inside the image.
+    bind: address on which engines listen; advertise: address at which gateways reach them.
+    metrics_port: of this executor's own /metrics on loopback, 0 = any free port. engine_env: names
+    of further variables that engines inherit. drain_timeout_s, start_timeout_s: domain s, used if
+    the assignment sets none. reclaim_command: see `reclaim_hook`; it serves one node. containers:
+    the runtime that starts engines with an image, "" = the executor itself runs inside the image.
     """
 
     executor: str

@@ -76,8 +76,8 @@ class Metrics:
 
 
 async def serve(metrics: Metrics, port: int) -> web.AppRunner:
-    """Serve /metrics on loopback. OSError if the port is taken. `runner.addresses` has the
-    address."""
+    """Serve /metrics on loopback. OSError if the port is taken. The address is in
+    `runner.addresses` of the result."""
 
     async def show(_: web.Request) -> web.Response:
         body = generate_latest(metrics.registry)

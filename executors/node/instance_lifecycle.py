@@ -48,7 +48,7 @@ def apply_observation(
         if item.unhealthy_since_ms:
             item = replace(item, unhealthy_since_ms=0)
         if item.state is InstanceState.STARTING and not item.killed_ms:
-            # Restarted in the role before the failed switch: keep the reason of the failure.
+            # After a failed switch the instance restarts in its earlier role: keep the reason.
             why = f"switch to {item.refused_phase} failed" if item.refused_phase else ""
             item = apply_event(item, LifecycleEvent.ANSWERED, now_ms, why)
             item = replace(item, was_ready=True, sleep_ms=0)
@@ -64,7 +64,7 @@ def apply_observation(
 def apply_desired(
     item: InstanceRecord, wanted: DesiredInstance | None, now_ms: int
 ) -> InstanceRecord:
-    """`item` after a comparison with its entry in the assignment; wanted: None = no entry."""
+    """`item` after a comparison with `wanted`, its entry in the assignment; None = no entry."""
     if item.state is InstanceState.ASLEEP:
         if wanted is None or wanted.drain or not can_reuse_process(item.desired, wanted):
             return item
@@ -77,7 +77,7 @@ def apply_desired(
         if not going and not refused:
             item, going = _change_phase(item, wanted, now_ms)
     else:
-        # No entry, or one that needs another process: this process has to stop first.
+        # There is no entry, or the entry needs another process: this process must stop first.
         going = True
     if item.state is InstanceState.STOPPED:
         if wanted is None or wanted.drain:
@@ -98,7 +98,7 @@ def apply_desired(
     if going and item.state is InstanceState.FAILED:
         return apply_event(item, LifecycleEvent.DRAIN_ASKED, now_ms, item.reason)
     if not going and item.state is InstanceState.DRAINING and not item.killed_ms:
-        # Missed probes from before the drain say nothing about its present health.
+        # Probes that failed before the drain do not show the engine's present health.
         return replace(
             apply_event(item, LifecycleEvent.DRAIN_REVOKED, now_ms),
             drain_ms=0,
@@ -108,8 +108,8 @@ def apply_desired(
 
 
 def begin_wake(item: InstanceRecord, wanted: DesiredInstance, now_ms: int) -> InstanceRecord:
-    """The sleeping `item` with the identity and role of `wanted`, ready once it generates a
-    token."""
+    """The sleeping `item` with the identity and role of `wanted`. It becomes ready once its engine
+    generates a token."""
     item = apply_event(item, LifecycleEvent.WOKEN, now_ms)
     return replace(
         item, desired=wanted, sleep_ms=now_ms, launched_ms=now_ms, was_ready=False,
@@ -129,7 +129,8 @@ def stop_if_due(
     commands: list[Command],
     stays: bool = False,
 ) -> InstanceRecord:
-    """Terminate a drained instance; kill one that misses a start, stop or health deadline.
+    """Terminate a drained instance; kill an instance that misses its deadline to start, stop or
+    become healthy.
 
     stays: the node stays, so a drained instance may sleep instead of being stopped.
     """
@@ -137,7 +138,7 @@ def stop_if_due(
         return item
     gang = item.desired.gang
     if gang is not None and gang.broken and not item.killed_ms:
-        # A pipeline that lost a stage cannot finish any request.
+        # A pipeline without one of its stages cannot finish any request.
         commands.append(Kill(item.instance))
         return replace(item, killed_ms=now_ms)
     if item.killed_ms or item.terminated_ms:
@@ -186,7 +187,8 @@ def stop_if_due(
 def _change_phase(
     item: InstanceRecord, wanted: DesiredInstance, now_ms: int
 ) -> tuple[InstanceRecord, bool]:
-    """`item` after a comparison of its phase with `wanted`, and whether its process must stop."""
+    """`item` after a comparison of its phase with the phase in `wanted`, and whether its process
+    must stop."""
     if wanted.phase == item.phase:
         unmoved = (
             item.state is InstanceState.SWITCHING
@@ -203,20 +205,20 @@ def _change_phase(
     if item.state is InstanceState.STARTING and not item.has_process:
         return replace(item, phase=wanted.phase), False
     if item.state is InstanceState.SWITCHING:
-        return item, False  # compared again after the switch
+        return item, False  # the comparison is repeated after the switch
     return item, True
 
 
 def _started_before_switch(item: InstanceRecord) -> bool:
-    """Whether the process of a switching instance is the one from before the switch."""
+    """Whether the process of an instance that switches its role was started before the switch."""
     return item.launched_ms <= item.switch_ms
 
 
 def _switch_confirmed(item: InstanceRecord, seen: ProcessObservation, rules: Rules) -> bool:
     """Whether a healthy probe confirms the role switch.
 
-    By routing the process stays the same, so the probe must have started after the switch. By
-    relaunch the process must be the one started for the new phase.
+    A switch by routing keeps the process, so the probe must have started after the switch. A switch
+    by relaunch needs a probe of the process that was started for the new phase.
     """
     if item.killed_ms or item.terminated_ms:
         return False
@@ -234,7 +236,7 @@ def _finish_switch(item: InstanceRecord, now_ms: int) -> InstanceRecord:
 
 
 def _roll_back(item: InstanceRecord, now_ms: int, why: str) -> InstanceRecord:
-    """`item` back in the phase from before the switch; `why` becomes its reason."""
+    """`item` in the phase from before the switch; `why` becomes its reason."""
     refused = item.refused_phase or item.desired.phase
     item = apply_event(item, LifecycleEvent.ROLLED_BACK, now_ms, why)
     return replace(
@@ -258,7 +260,7 @@ def _process_ended(item: InstanceRecord, note: str, now_ms: int, rules: Rules) -
     if item.state in (InstanceState.DRAINING, InstanceState.ASLEEP, InstanceState.STOPPING):
         reason = item.reason if item.state is InstanceState.STOPPING else ""
         return replace(apply_event(gone, LifecycleEvent.ENDED, now_ms, reason), drain_ms=0)
-    # If the executor killed it, the reason for that says more than the exit code.
+    # If the executor killed the process, its reason is more useful than the exit code.
     why = item.reason if item.killed_ms and item.reason else note or "the process ended"
     if item.state is InstanceState.SWITCHING:
         return _ended_while_switching(item, gone, why, now_ms, rules)
@@ -269,7 +271,7 @@ def _process_ended(item: InstanceRecord, note: str, now_ms: int, rules: Rules) -
     failures = 1 if lasted else item.failures + 1
     gang = item.desired.gang
     if gang is not None or failures >= rules.max_attempts:
-        # The other ranks of a gang cannot continue with a new one: the gang is replaced whole.
+        # The other ranks of a gang cannot continue with a new rank: the whole gang is replaced.
         text = f"{gang.place}: " if gang else f"given up after {failures} attempts: "
         text += why
         return replace(apply_event(gone, LifecycleEvent.GAVE_UP, now_ms, text), failures=failures)
@@ -282,7 +284,8 @@ def _process_ended(item: InstanceRecord, note: str, now_ms: int, rules: Rules) -
 def _ended_while_switching(
     item: InstanceRecord, gone: InstanceRecord, why: str, now_ms: int, rules: Rules
 ) -> InstanceRecord:
-    """The old process ended as intended, or a new one failed to start."""
+    """`item` after its process ended during a switch: the old process ended as intended, or a new
+    process failed to start."""
     gone = apply_event(gone, LifecycleEvent.DIED, now_ms, item.reason)
     if _started_before_switch(item):
         # The next process has the new phase, whether the old one was terminated or crashed.
@@ -312,8 +315,8 @@ def _backoff_ms(failures: int, rules: Rules) -> int:
 
 
 def can_reuse_process(desired: DesiredInstance, wanted: DesiredInstance) -> bool:
-    """Whether a process launched for `desired` can serve `wanted`: nothing differs that only a
-    launch sets. The group is only a label of the routes."""
+    """Whether a process launched for `desired` can serve `wanted`: all settings that only a launch
+    sets are equal. The group is only a label of the routes."""
     same = (desired.model, desired.gpus, desired.engine)
     if desired.gang is None or wanted.gang is None:
         return same == (wanted.model, wanted.gpus, wanted.engine) and desired.gang is wanted.gang
@@ -322,7 +325,7 @@ def can_reuse_process(desired: DesiredInstance, wanted: DesiredInstance) -> bool
 
 
 def _may_sleep(item: InstanceRecord, now_ms: int, rules: Rules) -> bool:
-    """Whether a drained instance may sleep. One that did not fall asleep in time is stopped
+    """Whether a drained instance may sleep. An instance that did not fall asleep in time is stopped
     instead."""
     tried = item.sleep_ms and now_ms - item.sleep_ms >= rules.unhealthy_after_ms
     asked = item.was_ready and item.desired.engine in rules.standby_engines
@@ -330,7 +333,7 @@ def _may_sleep(item: InstanceRecord, now_ms: int, rules: Rules) -> bool:
 
 
 def _kill_reason(item: InstanceRecord, now_ms: int, rules: Rules) -> str:
-    # An instance whose drain was revoked is starting again, though its launch is long past.
+    # An instance whose drain was revoked is starting again; its launch was long ago.
     starting_ms = now_ms - max(item.launched_ms, item.since_ms)
     if item.state is InstanceState.SWITCHING:
         starting_ms = now_ms - item.launched_ms

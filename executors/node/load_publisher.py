@@ -1,7 +1,7 @@
 """Publishes the load of this executor's engines to gateways while any gateway subscribes.
 
-Engines are read four times a second, or less often if reading would take over a twentieth of the
-time. A failed read is left out; gateways then balance by weights.
+The loads are read four times a second, or less often if reading would take over a twentieth of the
+time. A load that cannot be read is left out; gateways then balance by weights.
 """
 
 from __future__ import annotations

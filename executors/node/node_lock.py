@@ -1,10 +1,10 @@
 """Mutual exclusion of executors on a node: two executors must not both start engines. Pure.
 
-On one host the lock file in the state folder decides. Across hosts the status topic does. An
+On one host the lock file in the state folder decides. Across hosts the status topic decides. An
 executor that reads statuses of another live executor publishes nothing and starts nothing.
-Otherwise it publishes its status, and starts nothing from an assignment until it has read that
-status back. The topic is ordered, so of two executors that start at the same time only one reads
-its own status first.
+Otherwise it publishes its status, and starts nothing from an assignment until it has read this
+status back. The topic is ordered. Of two executors that start at the same time, only one therefore
+reads its own status first.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class NodeLock:
     """The lock on one node, as seen by the executor with this `boot` and `place`.
 
     speed: of the time base. claimed: this executor holds the node. other: the last status of
-    another executor; it counts until other_until_ms (domain ms); other_append_ms: its append time
-    (broker's clock).
+    another executor; other_until_ms: until when this status counts (domain ms); other_append_ms:
+    its append time (broker's clock).
     """
 
     node: str
@@ -44,7 +44,7 @@ class NodeLock:
     def on_status(self, status: Status, append_ms: int, now_ms: int, live: bool) -> None:
         """Read a status of this node. live: it was appended after this executor had caught up."""
         if status.boot == self.boot:
-            # Append times measure the other's silence, because the clocks of hosts differ.
+            # The clocks of hosts differ, so append times measure the other executor's silence.
             silence_ms = abs(append_ms - self.other_append_ms) * self.speed
             if not self.claimed and silence_ms < self.silence_limit_ms:
                 self.other_until_ms = max(self.other_until_ms, now_ms + self.silence_limit_ms)
@@ -58,8 +58,8 @@ class NodeLock:
             self.other_until_ms = now_ms + self.silence_limit_ms
 
     def drop_claim(self) -> None:
-        """Give up the claim: this executor published nothing for a while, so another may hold the
-        node."""
+        """Give up the claim: this executor published nothing for a while, so another executor may
+        hold the node."""
         self.claimed = False
 
     def contested(self, now_ms: int) -> bool:

@@ -1,4 +1,4 @@
-"""State of one node, the observations that change it, and the commands that result. Values only.
+"""State of one node, observations that change the state, and the resulting commands. Values only.
 
 All times are domain ms.
 """
@@ -15,20 +15,20 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 class InstanceRecord:
     """One instance of the node.
 
-    desired: its entry in the assignment in force. since_ms: when it entered `state`. phase: the one
-    that its process serves, or will serve once launched. has_process: a process is believed to
-    live. was_ready: it was ready once since that launch. endpoint: "host:port" of the process;
-    ports: that it listens on.
+    desired: the instance's entry in the assignment in force. since_ms: when the instance entered
+    `state`. phase: the phase that its process serves, or will serve once launched. has_process: its
+    process is believed to be alive. was_ready: the instance was ready at least once since that
+    launch. endpoint: "host:port" of the process; ports: on which the process listens.
 
     failures: consecutive starts that failed or did not last; retry_ms: earliest next launch.
     restarts: launches after the first. drain_ms, terminated_ms, killed_ms: when draining, SIGTERM
-    and SIGKILL began, 0 = not. unhealthy_since_ms: since when a ready engine fails its probes, 0 =
-    healthy.
+    and SIGKILL began, 0 = not. unhealthy_since_ms: since when a ready engine has failed its probes,
+    0 = healthy.
 
-    switch_ms: when a role switch began, 0 = none in progress; from_phase: the phase to return to if
-    it fails; refused_phase: a switch to it failed and is not retried until another phase is wanted.
-    sleep_ms: when it was asked to sleep or, if it is starting, to wake; 0 = neither. in_flight,
-    held_kv: as last observed.
+    switch_ms: when a role switch began, 0 = no switch in progress; from_phase: the phase to return
+    to if the switch fails; refused_phase: a switch to this phase failed and is not retried until
+    the assignment requests another phase. sleep_ms: when the engine was asked to sleep or, in a
+    starting instance, to wake; 0 = neither. in_flight, held_kv: as last observed.
     """
 
     desired: DesiredInstance
@@ -81,9 +81,9 @@ class NodeState:
 class ProcessObservation:
     """An instance's process as observed since the last step.
 
-    alive: it runs. healthy: whether a probe showed that it can serve; None = not probed. in_flight:
-    None = unknown. probed_ms: when the probe began. end_reason: why the process ended, if known.
-    asleep: the engine confirmed that it sleeps.
+    alive: the process runs. healthy: whether a probe showed that the engine can serve; None = not
+    probed. in_flight: None = unknown. probed_ms: when the probe began. end_reason: why the process
+    ended, if known. asleep: the engine confirmed that it sleeps.
     """
 
     alive: bool
@@ -99,13 +99,13 @@ class ProcessObservation:
 class Rules:
     """Deadlines and limits, in domain ms (`rules_for` extends them for real processes).
 
-    drain_timeout_ms: if the assignment sets none. stop_ms: from SIGTERM to SIGKILL, by engine;
-    kill_after_ms: the same for other engines, and between two SIGKILLs. max_attempts: consecutive
-    failed launches before the instance is given up; switch_attempts: before a switch is rolled
-    back. stable_ms: an instance that was ready this long starts with no failures again.
-    live_switch_engines: engines that switch roles without a restart. standby_engines: engines that
-    sleep instead of being stopped if the node stays. drain_by_ms: deadline of all drains because
-    the node is reclaimed, 0 = none.
+    drain_timeout_ms: used if the assignment sets no timeout. stop_ms: time from SIGTERM to SIGKILL,
+    by engine; kill_after_ms: this time for other engines, and the time between two SIGKILLs.
+    max_attempts: consecutive failed launches before the instance is given up; switch_attempts:
+    failed launches before a switch is rolled back. stable_ms: after an instance was ready this
+    long, earlier failures no longer count. live_switch_engines: engines that switch roles without a
+    restart. standby_engines: engines that sleep instead of being stopped if the node stays.
+    drain_by_ms: deadline of all drains because the node is reclaimed, 0 = none.
     """
 
     start_timeout_ms: int = 600_000

@@ -1,6 +1,7 @@
 """One node of an executor: executes the reconciler's commands and publishes the node's status.
 
-Holds the node's state between steps. Kafka is behind a publish function and method calls.
+Holds the node's state between steps. The module reaches Kafka only through a publish function and
+method calls.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _SAVE_RETRY_S = 5.0  # real s between a failed write and its retry
 _MIN_CHANGE_S = 0.2  # real s between two statuses of a node that changes
 _PUBLISH_RETRY_S = 1.0  # real s between a failed publication and its retry
 _HEARTBEAT_S, _IDLE_HEARTBEAT_S = 2.0, 10.0
-# Lower bounds in real time: at high speed a controller tolerates a silence of 5 real s, three
-# times that for an idle node.
+# Lower bounds in real s. At high speed a controller tolerates 5 real s of silence, and 15 real s
+# for an idle node.
 _MIN_HEARTBEAT_S, _MIN_IDLE_HEARTBEAT_S = 0.6, 2.0
 _EXPIRY_STEP_MS = 60_000
 _WAKE_OUTCOMES = {InstanceState.READY: "woken", InstanceState.STARTING: "restarted"}
@@ -124,7 +125,7 @@ class NodeWorker:
                 self._report_refusal(assignment, why)
 
     def refuse(self, assignment: Assignment, why: str) -> None:
-        """Refuse an assignment without comparing it with the one in force."""
+        """Refuse an assignment without a comparison with the assignment in force."""
         self._state = reconcile.count_refusal(self._state, why)
         self._report_refusal(assignment, why)
 
@@ -135,7 +136,7 @@ class NodeWorker:
             return
         base = self._config.time_base
         at_ms = base.now_ms(time.monotonic_ns()) + int(left_s * base.speed * 1000)
-        # A repeated notice differs by the hook's response time.
+        # A repeated notice gives a slightly different time: the hook's response time varies.
         if (
             not self._reclaim_ms
             or abs(at_ms - self._reclaim_ms) > _SAME_NOTICE_S * base.speed * 1e3
@@ -144,8 +145,8 @@ class NodeWorker:
             self._reclaim_ms = at_ms
 
     def step(self, now_ms: int, now_s: float, used_ports: set[int]) -> None:
-        """Observe, reconcile, execute, publish. now_s: the loop's clock; used_ports: of all
-        nodes."""
+        """Observe, reconcile, execute, publish. now_s: the event loop's clock; used_ports: ports in
+        use by all nodes of this executor."""
         before = self._state
         if not before.instances:
             self.engines.node_released()
@@ -242,7 +243,7 @@ class NodeWorker:
             if now_s - self._published_s < _MIN_CHANGE_S:
                 return
         else:
-            # All nodes of this process publish at the same time, so Kafka batches their statuses.
+            # All nodes of this process publish together, so that Kafka can batch the statuses.
             every_s = heartbeat_s(not self._state.instances, self._config.time_base.speed)
             again = self._publish_failed and now_s - self._published_s >= _PUBLISH_RETRY_S
             if not again and now_s // every_s == self._published_s // every_s:
@@ -273,8 +274,8 @@ class NodeWorker:
         )
 
     def _at_advertised_address(self, seen: ObservedInstance) -> ObservedInstance:
-        """`seen` under the address that is advertised now: an adopted engine may have been started
-        under another name of this host."""
+        """`seen` with the currently advertised address, because an adopted engine may have been
+        started under another name of this host."""
         home = self._config.advertise
         if seen.endpoint:
             seen = replace(seen, endpoint=f"{home}:{seen.endpoint.rpartition(':')[2]}")
@@ -315,6 +316,7 @@ def _persistent_part(state: NodeState) -> object:
 
 
 def _urgent_part(status: Status) -> object:
-    """The part of a status whose change is published at once; load waits for the next heartbeat."""
+    """The part of a status whose change is published at once. A change of load waits for the next
+    heartbeat."""
     instances = tuple(replace(i, in_flight=0, held_kv=0) for i in status.instances)
     return status.observed_generation, instances, status.reclaim_ms, status.faults

@@ -1,6 +1,6 @@
 """Engine processes: start, poll, signal, reap, and find after a restart of the executor.
 
-The operating system's side of an instance, without any knowledge of engines. Every engine leads its
+This module handles an instance's processes and knows nothing about engines. Every engine leads its
 own session, so it outlives its executor. When its leader exits, its workers are killed before
 another engine may use their GPUs.
 """
@@ -30,9 +30,9 @@ _TAIL_BYTES = 2000
 class EngineProcess:
     """One engine, launched or adopted: the process `pid` and all its descendants.
 
-    started: start time of the leader in kernel ticks, 0 if it is gone. launch, state_dir: from its
-    launch tag. log: its log file. child: set if this executor process started it. container: set if
-    it runs in one.
+    started: start time of the leader in kernel ticks, 0 if the leader is gone. launch, state_dir:
+    from the engine's launch tag. log: its log file. child: set if this executor process started the
+    engine. container: set if the engine runs in a container.
     """
 
     pid: int
@@ -45,7 +45,8 @@ class EngineProcess:
     container: Container | None = None
 
     def poll(self) -> str | None:
-        """None while any part of it lives; else why it ended, as far as known.
+        """None while any process of the engine lives; otherwise why the engine ended, as far as
+        known.
 
         Workers without a leader are killed: no client can reach them, and they hold GPUs.
         """
@@ -85,11 +86,11 @@ class EngineProcess:
         return False
 
     def _members(self) -> list[int]:
-        """Its living processes: the group that it leads, and processes outside the group with its
-        tag.
+        """The engine's living processes: the group that it leads, and processes outside the group
+        with its tag.
 
-        The group id cannot be reused while the group has a member, and polling several times a
-        second notices the end of the group in time.
+        The group id cannot be reused while the group has a member. Polling several times a second
+        detects the end of the group in time.
         """
         found = []
         for process in procfs.all_processes():
@@ -102,8 +103,8 @@ class EngineProcess:
         return found
 
     def _reap(self) -> None:
-        """Reap workers that became children of this process (as the first process of a
-        container)."""
+        """Reap the engine's workers if they became children of this process (as the first process
+        of a container)."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
                 pass
@@ -121,7 +122,7 @@ class EngineProcess:
 def start_engine(
     line: LaunchLine, tag: LaunchTag, environment: Mapping[str, str], state_dir: str, log: Path
 ) -> EngineProcess:
-    """Start an engine in its own session. OSError if that fails."""
+    """Start an engine in its own session. OSError if the start fails."""
     output: IO[bytes] | int
     try:
         # Append mode, so that the file can be truncated while the engine writes.
@@ -150,7 +151,7 @@ def start_engine(
 def tagged_processes(state_dir: str) -> dict[str, list[tuple[procfs.Process, LaunchTag | None]]]:
     """Living engine processes that executors of this state folder started, by node.
 
-    The tag is None if only its node is readable.
+    The tag is None if only the process's node is readable.
     """
     found: dict[str, list[tuple[procfs.Process, LaunchTag | None]]] = {}
     for process in procfs.all_processes():

@@ -50,10 +50,10 @@ class ProbeSchedule:
         self._next_s: dict[str, float] = {}
 
     def take_result(self, instance: str, process: EngineProcess) -> tuple[ProbeResult, int] | None:
-        """The latest result for `process` since the last call, and when its probe began (domain
+        """The latest result for `process` since the last call, and when the probe began (domain
         ms).
 
-        A result of an earlier process of the instance is discarded.
+        Results of earlier processes of the instance are discarded.
         """
         probed, result, at_ms = self._results.pop(instance, (None, ProbeResult(None), 0))
         return (result, at_ms) if probed is process else None
@@ -61,7 +61,7 @@ class ProbeSchedule:
     def start_probe(
         self, item: InstanceRecord, process: EngineProcess, now_ms: int, now_s: float
     ) -> None:
-        """Start the probe that the state of `item` calls for, if it is due and none is running."""
+        """Start the probe that matches the state of `item`, if it is due and none is running."""
         every_s = _PROBE_INTERVAL_S.get(item.state)
         kind = self._kinds.get(item.desired.engine)
         # An adopted engine that is no longer configured is not probed.
@@ -71,7 +71,8 @@ class ProbeSchedule:
             return
         self._next_s[item.instance] = now_s + every_s
         if item.desired.gang is not None and not item.desired.gang.leads:
-            # Only rank 0 serves HTTP. A living process suffices: rank 0's tokens prove all ranks.
+            # Only rank 0 serves HTTP. For other ranks a living process suffices: tokens from rank 0
+            # prove that all ranks work.
             self._results[item.instance] = process, ProbeResult(True, Load(0, 0)), now_ms
             return
         task = asyncio.create_task(self._probe(item, process, kind, now_ms))
@@ -105,10 +106,10 @@ class ProbeSchedule:
     ) -> None:
         probed, probe = self._probes.get(item.instance, (None, None))
         if probe is None or probed is not process:
-            # Read the key from the process: an adopted engine may have been started with another.
+            # Read the key from the process: an adopted engine may have another key.
             given = procfs.environment_or_none(process.pid)
             if given is not None and not given:
-                return  # a wrapper is in exec, becoming the engine with the same variables
+                return  # exec in progress: the variables are readable afterwards
             key = (given or {}).get(API_KEY, "")
             endpoint = f"{self._host}:{item.ports[0]}"
             contact = Contact(self._client, endpoint, item.desired.model, key)

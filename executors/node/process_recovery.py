@@ -1,7 +1,7 @@
 """Adoption of the engines that an earlier executor process left on a node.
 
-Decides which processes are adopted and which are killed. No engine may start on the node before
-this, because an unknown engine holds its GPUs.
+This module decides which processes are adopted and which are killed. No engine may start on the
+node before this decision, because an unknown engine may hold the GPUs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class StrayProcess:
 class AdoptionResult:
     """The node after adoption.
 
-    unrecorded: number of `processes` without a record. strays: killed processes, whose GPUs stay
-    blocked until they are gone.
+    unrecorded: how many of `processes` have no record in the state file. strays: killed processes,
+    whose GPUs stay blocked until the processes are gone.
     """
 
     state: NodeState
@@ -60,7 +60,8 @@ def adopt_engines(
     there = tagged_processes(state_dir).get(state.node, [])
     for process, tag in sorted(there, key=lambda pair: pair[0].started):
         leads = process.pid == process.group
-        # In a container the engine leads a group too; the runtime's client started earlier.
+        # With a container there are two leaders: the runtime's client, which started first and
+        # counts, and the engine inside the container.
         if tag and leads and leading.setdefault(tag.launch, process.pid) == process.pid:
             whole.append((process, tag))
         else:
@@ -88,13 +89,13 @@ def adopt_engines(
     unknown = []
     named = {row: instance for instance, row in recorded.items()}
     for process, tag in whole:
-        # A woken standby has another instance id than the one it was launched with.
+        # The id in a woken standby's launch tag is not its current instance id.
         name = named.get(RecordedProcess(process.pid, process.started, tag.launch))
         if name is not None:
             found.processes[name] = engine(process, tag)
         else:
             unknown.append((process, tag))
-    # The oldest engine on a GPU is adopted; later ones are duplicates.
+    # The oldest engine on a GPU is adopted; engines that started later are duplicates.
     for process, tag in sorted(unknown, key=lambda pair: pair[0].started):
         if _is_free(tag, found):
             found.processes[tag.desired.instance] = engine(process, tag)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_GROUP, _START = 2, 19  # fields 5 and 22 of stat, counted behind the name
+_GROUP, _START = 2, 19  # fields 5 and 22 of stat, as indices after the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,13 @@ def all_processes() -> Iterator[Process]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The variables that `pid` was started with; empty if they are unreadable."""
+    """The variables that `pid` was started with; empty if /proc does not allow reading them."""
     return environment_or_none(pid) or {}
 
 
 def environment_or_none(pid: int) -> dict[str, str] | None:
-    """The variables that `pid` was started with; None if unreadable, empty during an exec."""
+    """The variables that `pid` was started with; None if /proc does not allow reading them, empty
+    during an exec."""
     try:
         raw = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:

@@ -25,15 +25,16 @@ from topics.instance_ranks import GangRank
 
 def expires_at_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:
     """When an assignment expires, by the clock of `now_ms`; 0 = never. age_ms: time since the
-    broker appended it. Only its validity period counts, not the leader's clock."""
+    broker appended the assignment. Only the validity period of the assignment counts, not the
+    leader's clock."""
     return now_ms - age_ms + assignment.valid_ms if assignment.valid_ms else 0
 
 
 def accept(state: NodeState, assignment: Assignment, expires_ms: int = 0) -> NodeState:
     """Put an assignment in force, unless it is older than the current one (refused, counted).
 
-    The order is (leader_token, generation). A repeated publication of the current one only extends
-    its expiry. expires_ms: see `expires_at_ms`.
+    The order is (leader_token, generation). If the current assignment is published again, only its
+    expiry is extended. expires_ms: see `expires_at_ms`.
     """
     if assignment.node != state.node:
         return count_refusal(state, "node")
@@ -70,8 +71,8 @@ def reconcile(
 ) -> tuple[NodeState, tuple[Command, ...]]:
     """One step: apply observations, then the assignment, then derive commands.
 
-    seen: observations by instance; a missing instance was not observed. blocked_gpus: held
-    by processes that belong to no instance in `state`.
+    seen: observations by instance; an instance without an entry was not observed. blocked_gpus:
+    GPUs held by processes that belong to no instance in `state`.
     """
     commands: list[Command] = []
     assignment = state.assignment
@@ -101,7 +102,7 @@ def reconcile(
 def record_launch(
     state: NodeState, instance: str, endpoint: str, ports: tuple[int, ...]
 ) -> NodeState:
-    """`state` after the process of `instance` was started with this endpoint and these ports."""
+    """`state` after a process of `instance` was started with `endpoint` and `ports`."""
     return replace(
         state,
         instances=tuple(
@@ -135,7 +136,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
 
 
 def _published_gang(item: InstanceRecord) -> GangRank | None:
-    """The gang rank of `item`; rank 0's includes its rendezvous address."""
+    """The gang rank of `item`; for rank 0 with its rendezvous address."""
     gang = item.desired.gang
     if gang is None or not (gang.leads and item.has_process and item.ports):
         return gang
@@ -170,8 +171,9 @@ def _apply_assignment(
 
 
 def _was_started_here(wanted: DesiredInstance) -> bool:
-    """Whether `wanted` is a gang's rank 0 with a rendezvous, which only a launch on this node sets.
-    If this node has no record of it, its process is gone, and it is not restarted alone."""
+    """Whether `wanted` is rank 0 of a gang and has a rendezvous, which only a launch on this node
+    sets. If such an entry has no record on this node, its process is gone, and rank 0 is not
+    restarted alone."""
     gang = wanted.gang
     return gang is not None and gang.leads and bool(gang.rendezvous) and not wanted.drain
 
@@ -185,7 +187,7 @@ def _launch(
     commands: list[Command],
 ) -> list[InstanceRecord]:
     """Launch instances whose GPUs are free; a GPU belongs to one process at a time. If a matching
-    standby sleeps on them, wake it instead.
+    standby sleeps on the GPUs, wake the standby instead.
 
     late: the assignment has expired; only instances that were launched before are restarted.
     """

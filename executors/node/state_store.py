@@ -1,8 +1,8 @@
 """Persistent state of an executor's nodes, which survives its restarts.
 
 The state folder has a lock and one file per node, written whole and renamed into place. The folder
-must be usable when an executor starts. If it fills up or turns read-only later, serving continues,
-the status reports a fault, and the write is retried.
+must be usable when an executor starts. If the folder fills up or turns read-only later, serving
+continues, the status reports a fault, and the write is retried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class StateFolderUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordedProcess:
-    """The identity of a process in the state file. It is adopted only if all three match."""
+    """The identity of a process in the state file. A process is adopted only if all three fields
+    match."""
 
     pid: int
     started: int
@@ -64,7 +65,8 @@ class StateStore:
         self.logs = EngineLogs(self.folder / "logs")
 
     def open(self) -> None:
-        """Lock the folder for this process. StateFolderUnusable if that fails.
+        """Lock the folder for this process. StateFolderUnusable if the folder cannot be locked or
+        written.
 
         A folder from an earlier run that is now full or read-only is accepted, because the engines
         recorded in it need an executor.
@@ -175,7 +177,7 @@ def _restored(
         if assignment.node != state.node:
             raise ValueError(f"it is of node {assignment.node}")
     refused = {str(why): int(count) for why, count in raw["refused"].items()}
-    # Files of an earlier version have none: nothing new starts until the leader republishes.
+    # Files of earlier versions have no expiry: nothing new starts until the leader republishes.
     expires_ms = int(raw.get("expires_ms", 1))
     found = replace(
         state, assignment=assignment, expires_ms=expires_ms, instances=records, refused=refused

@@ -1,8 +1,8 @@
 """Warm standby: a drained instance sleeps instead of being stopped and is woken for a later launch.
 
 Decides which instances may sleep, which are woken and which are evicted. Pure. A sleeper must cost
-nothing extra: it sleeps only if its node stays, the controller counts it as gone, and it is evicted
-when its GPUs are needed for anything else.
+nothing extra. It sleeps only if its node stays, the controller counts it as gone, and it is evicted
+if another instance needs its GPUs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def evict_sleepers(
     rules: Rules,
     commands: list[Command],
 ) -> list[InstanceRecord]:
-    """`records` after SIGTERM to the sleepers whose GPUs or names are needed, or whose node may be
-    released."""
+    """`records`, in which sleepers are terminated if their GPUs or names are needed, or if their
+    node may be released. Adds the SIGTERMs to `commands`."""
     stays = node_stays(records, assignment.pool, rules)
     named = {wish.instance for wish in assignment.instances if not wish.drain}
     waiting = [item for item in records if item.state in _PENDING_STATES and not item.has_process]
@@ -62,8 +62,8 @@ def wake_sleeper(
     rules: Rules,
     commands: list[Command],
 ) -> tuple[InstanceRecord, str]:
-    """`item` with the process of a matching sleeper, and that sleeper's id; ("" if none
-    matches)."""
+    """`item` with the process of a matching sleeper, and the id of that sleeper. If no sleeper
+    matches: `item` and ""."""
     for sleeper in records:
         if (
             sleeper.state is InstanceState.ASLEEP

@@ -69,7 +69,7 @@ def parse_measurements(text: str) -> tuple[Measurement, ...]:
 
 
 def parse_gang(text: str) -> GangRank | None:
-    """The place in a gang in the JSON `text`, as `SimulatedKind` wrote it; "" for none."""
+    """The rank in a gang from the JSON `text`, as `SimulatedKind` wrote it; "" for no gang."""
     found: GangRank | None = read_value(GangRank, orjson.loads(text)) if text else None
     return found
 
@@ -128,7 +128,7 @@ async def _ended(
     unless: asyncio.Event | None = None,
     within_s: float | None = None,
 ) -> bool:
-    """Wait for `stop` or `gone`, at most `within_s` or until `unless`; returns whether one is
+    """Wait for `stop`, `gone` or `unless`, at most `within_s`; returns whether `stop` or `gone` is
     set."""
     try:
         events = (stop, gone) if unless is None else (stop, gone, unless)

@@ -1,7 +1,7 @@
 """The bytes of an answer, streamed or whole, in the format of vLLM 0.32.
 
-Every generated token is the word "a". As in vLLM under load, tokens that are written together share
-one event.
+Every generated token is the word "a". If several tokens are written together, they share one event,
+as in vLLM under load.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Answer:
             self._end(kv)
 
     def fail(self, error: ApiError) -> None:
-        """Break off: an error response, or an error event if the stream has begun."""
+        """End the answer with an error: an error response, or an error event if the stream has
+        begun."""
         if self._started:
             self.responder.write(b"data: " + error.body() + b"\n\n" + _DONE)
             self.responder.end()
@@ -91,7 +92,7 @@ class Answer:
         return "chat.completion.chunk" if chunk else "chat.completion"
 
     def _chunk(self, choice: int, text: str | None, finish: str | None) -> bytes:
-        """One event. text None: the first chunk of a chat, which names the role."""
+        """One event. text: None for the first chunk of a chat, which names the role."""
         item: dict[str, Any] = {"index": choice}
         if self.job.chat:
             first = {"role": "assistant", "content": ""}

@@ -1,4 +1,5 @@
-"""The clock of the batching machine: domain time minus the time in which the machine is stopped.
+"""The clock of the batching machine: domain time minus the time during which the machine is
+stopped.
 
 A paused, sleeping or wedged engine makes no progress, so its machine's clock stops while domain
 time continues.
@@ -12,7 +13,8 @@ from topics.time_base import TimeBase
 
 
 class MachineClock:
-    """now_s: a monotonic clock in real seconds. Results are domain ms since the origin."""
+    """The machine's clock. now_s: a monotonic clock in real seconds. Results are domain ms since
+    the origin."""
 
     def __init__(self, time_base: TimeBase, now_s: Callable[[], float]) -> None:
         self._speed = time_base.speed
@@ -36,11 +38,11 @@ class MachineClock:
         return now_ms - self._stopped_ms
 
     def domain_ms(self, machine_ms: float) -> float:
-        """The domain time of `machine_ms`, which must be later than the last stop."""
+        """The domain time at machine time `machine_ms`, which must be later than the last stop."""
         return machine_ms + self._stopped_ms
 
     def real_s(self, machine_ms: float) -> float:
-        """The same on the monotonic clock."""
+        """The monotonic clock's time, in real seconds, at machine time `machine_ms`."""
         return self._origin_s + self.domain_ms(machine_ms) / 1e3 / self._speed
 
     def stop(self) -> None:

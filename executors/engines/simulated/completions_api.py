@@ -39,8 +39,9 @@ class RemoteKv:
 class Job:
     """One parsed request.
 
-    prompts: tokens of each; each is answered `n` times, so there are `samples` choices. hold_kv: it
-    is a prefill for another instance. running_usage: every chunk includes the usage so far.
+    prompts: tokens of each prompt. Each prompt is answered `n` times, so there are `samples`
+    choices. hold_kv: the request is a prefill for another instance. running_usage: every chunk
+    includes the usage so far.
     """
 
     chat: bool
@@ -56,7 +57,7 @@ class Job:
 
     @property
     def samples(self) -> int:
-        """The number of choices of its answer."""
+        """The number of choices of the answer."""
         return len(self.prompts) * self.n
 
 
@@ -64,7 +65,7 @@ def parse(body: bytes, chat: bool, model: str, max_len: int) -> Job:
     """The request in `body`.
 
     ApiError 404 for another model, 400 for a request that vLLM or this engine refuses; FatalRequest
-    for one that crashes both.
+    for a request that crashes both.
     """
     try:
         raw = orjson.loads(body)
@@ -170,8 +171,8 @@ def _chat_tokens(raw: Mapping[str, Any]) -> int:
 
 
 def _kv_params(raw: Mapping[str, Any]) -> tuple[bool, RemoteKv | None]:
-    """(Whether a prefill keeps its KV, the KV that a decode fetches). As in vLLM, extra arguments
-    take precedence."""
+    """(Whether a prefill keeps its KV, the KV that a decode fetches). As in vLLM,
+    `kv_transfer_params` inside `vllm_xargs` take precedence."""
     smuggled = raw.get("vllm_xargs") or {}
     params = smuggled.get("kv_transfer_params", raw.get("kv_transfer_params")) or {}
     if not isinstance(params, dict) or ("kv_transfer_params" in smuggled and not params):

@@ -1,10 +1,11 @@
 """HTTP paths and process life of a simulated engine: start-up, serving, shutdown.
 
 As with vLLM 0.32, connections are refused until the engine is ready. SIGTERM with a shutdown
-time-out of 0 ends requests in flight with the finish reason "abort". With N they may finish for N
-domain seconds while new requests get 500; the remaining ones then hang until their clients leave. A
-request that crashes the core ends the engine. The exit code is 0 each time. SIGUSR1 wedges the
-engine (healthy, but without progress, as with a stopped core); SIGUSR2 resumes it.
+time-out of 0 ends requests in flight with the finish reason "abort". With a time-out of N, requests
+in flight may finish for N domain seconds while new requests get 500; the remaining requests then
+hang until their clients leave. A request that crashes the core ends the engine. The exit code is 0
+in all these cases. SIGUSR1 wedges the engine (healthy, but without progress, as with a stopped
+core); SIGUSR2 resumes it.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from topics.time_base import TimeBase
 
 _KV_PATH = "/simulated/kv/"
 _FETCH_TIMEOUT_S = 5.0
-_DEATH_S = 0.5  # real s from the core's crash to the process's end
+_DEATH_S = 0.5  # real s from the core's crash to the end of the process
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _VERSION = orjson.dumps({"version": "simulated"})
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Settings of the server. max_len: tokens of one request. Times in domain s.
+    """Settings of the server. max_len: most tokens of one request. Times in domain s.
 
-    dev_mode: enables pause and sleep. api_key: required by /v1, "" for none.
+    dev_mode: enables pause and sleep. api_key: required by /v1, "" for no key.
     """
 
     identity: Identity
@@ -130,7 +131,8 @@ class Server:
             self._dev.handle(request, responder)
 
     def _authorized(self, request: Request) -> bool:
-        """Whether the request is authorized. As vLLM's --api-key, it guards /v1 only."""
+        """Whether the request is authorized. The API key protects only /v1, as vLLM's --api-key
+        does."""
         key = self._serving.api_key
         return not key or request.headers.get("authorization", "") == f"Bearer {key}"
 

@@ -19,17 +19,17 @@ class SimulatedProcess(HttpApi):
 
     @property
     def ports(self) -> int:
-        """One: HTTP, which also carries KV."""
+        """One port, for HTTP, which also carries KV."""
         return 1
 
     @property
     def role_switch(self) -> RoleSwitch:
-        """The phase is fixed at launch, so a switch needs a relaunch."""
+        """By relaunch, because the phase is fixed at launch."""
         return RoleSwitch.RELAUNCH
 
     @property
     def stop_s(self) -> float:
-        """It exits as soon as no request is in flight."""
+        """The short time that a process needs to exit once no request is in flight."""
         return 2.0
 
 

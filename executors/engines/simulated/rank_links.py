@@ -1,8 +1,8 @@
 """Connections between the ranks of a simulated instance over several nodes.
 
-Rank 0 listens at the rendezvous, and the others connect. As with vLLM 0.32, rank 0 is ready once
-all have connected. When one is lost, requests hang while /health returns 200. The other ranks serve
-no requests, and keep running without rank 0 until they are stopped.
+Rank 0 listens at the rendezvous, and the other ranks connect. As with vLLM 0.32, rank 0 is ready
+once all ranks have connected. When a rank is lost, requests hang while /health returns 200. The
+other ranks serve no requests, and keep running without rank 0 until they are stopped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def follow(gang: GangRank, stop: asyncio.Event, gone: asyncio.Event) -> in
             try:
                 reader, writer = await asyncio.open_connection(host, int(port))
                 break
-            except OSError:  # it does not listen yet
+            except OSError:  # rank 0 does not listen yet
                 await asyncio.sleep(_RETRY_S)
         writer.write(f"{gang.gang} {gang.rank}\n".encode())
         with contextlib.suppress(OSError):

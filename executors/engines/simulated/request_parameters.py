@@ -1,7 +1,8 @@
 """Parameters of a request, refused as vLLM 0.32 refuses them.
 
 A table of names, types and ranges. Values are read as leniently as in vLLM: "yes" is true, "5" is
-5. A wrong type is a "Bad Request" about `body.NAME`, a value out of range a "BadRequestError".
+5. A value of a wrong type gives a "Bad Request" about `body.NAME`, a value out of range a
+"BadRequestError".
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def malformed(name: str, wanted: str) -> ApiError:
 
 
 def flag(raw: Mapping[str, Any], name: str) -> bool:
-    """A boolean; absent is false."""
+    """A boolean; False if the request lacks the parameter."""
     value = raw.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -56,7 +57,7 @@ def flag(raw: Mapping[str, Any], name: str) -> bool:
 
 
 def integer(raw: Mapping[str, Any], name: str) -> int | None:
-    """A whole number; None when absent."""
+    """A whole number; None if the request lacks the parameter."""
     value = raw.get(name)
     if value is None:
         return None

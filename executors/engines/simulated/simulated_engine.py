@@ -40,8 +40,9 @@ FetchKv = Callable[[RemoteKv, float], Awaitable[bool]]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request of a client with all its choices. entering: it is being read and tokenised;
-    fetching: its KV is being fetched. In both cases it is not in the machine yet."""
+    """One request of a client with all its choices. entering: the request is being read and
+    tokenised; fetching: its KV is being fetched. In both cases the request is not in the machine
+    yet."""
 
     answer: Answer
     arrived_ms: float
@@ -52,7 +53,7 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """One choice in the machine. pending: tokens not written yet."""
+    """One choice in the machine. pending: generated tokens that are not written yet."""
 
     call: _Call
     choice: int
@@ -78,12 +79,13 @@ class Identity:
 
 
 class Engine:
-    """Requests in, tokens out.
+    """Accepts requests and produces their tokens.
 
     first_token_ms: domain ms that a request spends outside of iterations before its first token, as
-    in `StepTimes`; here all of it precedes the machine, and for a prefill/decode pair the prefill.
-    flush_s: real seconds between writes of running streams. recompute: compute a prompt whose KV is
-    unavailable here instead of failing its request.
+    in `StepTimes`. Here all of this time passes before the request enters the machine; with a
+    prefill/decode pair, before the prefill. flush_s: real seconds between writes of running
+    streams. recompute: compute a prompt whose KV is unavailable here instead of failing its
+    request.
     """
 
     def __init__(
@@ -145,10 +147,11 @@ class Engine:
 
     def give_kv(self, request: int, transfer_ms: float) -> bool:
         """Keep the KV of prefill `request` for `transfer_ms` while a decode instance fetches it,
-        then drop it.
+        then drop the KV.
 
-        False if it is no longer held. vLLM's decode instance reads the blocks anyway, whatever they
-        contain by then, so the request succeeds and only a metric counts it.
+        Returns False if the KV is no longer held. vLLM's decode instance then reads the blocks
+        although they may hold other data, so the request succeeds and only a metric counts the
+        fault.
         """
         self._step()
         held = self._batcher.extend(request, self._clock.machine_ms() + transfer_ms)
@@ -160,7 +163,7 @@ class Engine:
         return held
 
     def pause(self, stop_machine: bool = True) -> None:
-        """Park new requests; with `stop_machine` running ones make no progress either."""
+        """Park new requests. stop_machine: running requests make no progress either."""
         self._paused = True
         if stop_machine:
             self._step()
@@ -178,7 +181,7 @@ class Engine:
         self._step()
 
     async def drained(self) -> None:
-        """Wait until the machine has no requests (parked ones do not count)."""
+        """Wait until the machine has no requests (parked requests do not count)."""
         while any(call.flights or call.entering or call.fetching for call in self._calls):
             await asyncio.sleep(0.01)
 
@@ -242,13 +245,13 @@ class Engine:
     async def _fetch(self, call: _Call, job: Job, remote: RemoteKv) -> None:
         began_ms, transfer_ms = self.now_ms(), self._transfer_ms(remote.tokens)
         who = self._identity
-        to_itself = (remote.host, remote.port) == (who.host, who.port)  # vLLM refuses that
+        to_itself = (remote.host, remote.port) == (who.host, who.port)  # vLLM refuses this
         there = not to_itself and await self._fetch_kv(remote, transfer_ms)
         call.fetching = None
         if there:
             self.metrics.transferred_tokens += sum(job.prompts) * job.n
-            # The request took real time, which is much domain time at a high speed. The transfer
-            # ran in that time.
+            # The fetch took real time, which is much domain time at a high speed. The transfer
+            # went on during the fetch, so wait only for its rest.
             rest_ms = max(0.0, transfer_ms - (self.now_ms() - began_ms))
             self._enter(call, job, Part.DECODE, rest_ms)
             return
@@ -263,7 +266,7 @@ class Engine:
         self._step()
 
     def _disconnected(self, call: _Call) -> None:
-        """Handle a client that left. vLLM frees its slots and counts no abort."""
+        """Drop the request of a client that left. vLLM frees its slots and counts no abort."""
         self._drop(call)
         self._step()  # later requests may be served before the timer is due
         self._maybe_idle()

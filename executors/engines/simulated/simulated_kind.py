@@ -18,9 +18,9 @@ from topics.codec import write_value
 class SimulatedKind(SimulatedProcess):
     """A simulated vLLM.
 
-    None = the engine's default; fixed_startup_s None = as predicted. measurements: of the user,
-    which determine the engine's speed for the same model and GPU. args: of vLLM; those about memory
-    apply.
+    quantization, max_num_seqs: None = the engine's default. fixed_startup_s: None = as predicted.
+    measurements: the user's measurements, which determine the engine's speed for their model and
+    GPU. args: arguments of vLLM; only arguments about memory have an effect.
     """
 
     quantization: str | None = None
@@ -59,7 +59,7 @@ class SimulatedKind(SimulatedProcess):
         return launch_line(module, spec, self.startup_s(spec), options, (*env.items(),))
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As configured, else predicted by the planner's formula."""
+        """The configured start time, else the time that the planner's formula predicts."""
         if self.fixed_startup_s is not None:
             return spec.node_s + self.fixed_startup_s
         model = architecture(spec.source)

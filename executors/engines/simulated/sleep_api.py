@@ -1,7 +1,7 @@
 """Pause and sleep, as in vLLM with VLLM_SERVER_DEV_MODE=1.
 
-Requests that arrive meanwhile hang and do not count as waiting; `/resume` or `/wake_up` continues
-them.
+Requests that arrive during a pause or sleep hang and do not count as waiting; after `/resume` or
+`/wake_up` they continue.
 """
 
 from __future__ import annotations

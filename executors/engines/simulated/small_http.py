@@ -1,8 +1,9 @@
-"""A small HTTP/1.1 server on asyncio.Protocol and httptools, the parser of vLLM's server too.
+"""A small HTTP/1.1 server on asyncio.Protocol and httptools, the parser that vLLM's server also
+uses.
 
-Requests in, responses and chunked streams out, with keep-alive and disconnects. A simulated fleet
-is dozens of these processes on a small machine, and a web framework would cost each of them much
-more memory and start-up time.
+Requests are input, responses and chunked streams are output, with keep-alive and disconnects. A
+simulated fleet is dozens of these processes on a small machine, and a web framework would cost each
+of them much more memory and start-up time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Request:
 
 
 class Responder:
-    """Responds to one request: `respond` once, or `start`, `write` ..., `end`."""
+    """Responds to one request: call `respond` once, or `start`, then `write` repeatedly, then
+    `end`."""
 
     def __init__(self, connection: Connection, close: bool) -> None:
         self._connection = connection
@@ -77,7 +79,7 @@ class Responder:
             self._finish()
 
     def disconnected(self) -> None:
-        """The connection reports that the client disconnected."""
+        """Called by the connection when the client disconnected."""
         if not self._done:
             self._done = True
             if self.on_disconnect is not None:
@@ -103,7 +105,7 @@ Handler = Callable[[Request, Responder], None]
 
 
 class Connection(asyncio.Protocol):
-    """One connection. It handles one request at a time; pipelined ones wait."""
+    """One connection. It handles one request at a time; pipelined requests wait."""
 
     def __init__(self, handler: Handler, connections: set[Connection]) -> None:
         self._handler = handler
@@ -112,8 +114,8 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._target, self._body = b"", bytearray()
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0  # received, of an incomplete head
-        self._parsed_bytes = 0  # parsed, of the current head
+        self._head_bytes = 0  # received bytes of an incomplete head
+        self._parsed_bytes = 0  # parsed bytes of the current head
         self._waiting: deque[Request] = deque()
         self._refusal: tuple[int, str] | None = None  # if set, no more input is read
         self._responder: Responder | None = None
@@ -148,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _feed(self, data: bytes) -> None:
-        """Parse input. An offered upgrade is ignored: its head is parsed again without the
+        """Parse input. If a request offers an upgrade, its head is parsed again without the
         offer."""
         while data and self._refusal is None:
             try:
@@ -167,7 +169,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def finished(self, close: bool) -> None:
-        """The current response is complete."""
+        """Note that the current response is complete."""
         self._responder = None
         if close:
             self.close()

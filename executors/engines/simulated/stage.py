@@ -1,9 +1,10 @@
 """`python -m executors.engines.simulated.stage`: one simulated stage of a model of components.
 
-It simulates any components with declared times: an encoder, an LLM, a talker, or several. Requests
-are served one after another, each for its declared time, so the stage has exactly the declared
-capacity. The last stage of a path answers the client in OpenAI's format; the others answer with
-`stage_outputs`, a note without data. A request is dropped as soon as its client disconnects.
+A stage simulates any components with declared times: an encoder, an LLM, a talker, or several. It
+serves requests one after another, each for its declared time, so its capacity is exactly the
+declared one. The last stage of a path answers the client in OpenAI's format; the other stages
+answer with `stage_outputs`, a note without data. A request is dropped as soon as its client
+disconnects.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class _Job:
 
 
 class Stage:
-    """One instance. seconds: domain s of a request by the components that it runs here, their names
-    sorted and joined by commas."""
+    """One instance. seconds: domain s of a request, by the components that the request runs here,
+    with names sorted and joined by commas."""
 
     def __init__(self, model: str, max_len: int, seconds: Mapping[str, float], base: TimeBase):
         self._model = model
@@ -100,7 +101,7 @@ class Stage:
         self._count += 1
         tokens = job.output_tokens * job.samples
         runs, last = stage or ((), True)
-        seconds = _LIVENESS_S  # without a stage it is the executor's liveness probe
+        seconds = _LIVENESS_S  # a request without `stage` is a liveness probe
         if stage is not None:
             seconds = self._seconds.get(",".join(runs), -1.0)
             if seconds < 0.0:
@@ -127,7 +128,7 @@ class Stage:
             return
         loop = asyncio.get_running_loop()
         self._running = self._queue.popleft()
-        # Starts at the scheduled end of the previous one, so that a late timer costs no capacity.
+        # Starts at the scheduled end of the previous job, so that a late timer costs no capacity.
         start_s = max(self._free_s, loop.time() - 0.05)
         self._free_s = start_s + self._running.real_s
         self._timer = loop.call_at(self._free_s, self._complete)

@@ -18,7 +18,8 @@ from topics.checks import InvalidRecord, number, object_fields
 
 @dataclass(frozen=True, slots=True)
 class StageKind(SimulatedProcess):
-    """seconds: GPU type -> components (joined by commas) -> domain s of a request."""
+    """A simulated stage. seconds: GPU type -> components (joined by commas) -> domain s of a
+    request."""
 
     seconds: Mapping[str, Mapping[str, float]]
     fixed_startup_s: float
@@ -26,7 +27,7 @@ class StageKind(SimulatedProcess):
 
     @property
     def sleeps(self) -> bool:
-        """It does not support sleep."""
+        """False: stages do not support sleep."""
         return False
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
@@ -39,7 +40,7 @@ class StageKind(SimulatedProcess):
         return launch_line(module, spec, self.startup_s(spec), options)
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As declared, after its node is provisioned."""
+        """The declared start time, after the node is provisioned."""
         return spec.node_s + self.fixed_startup_s
 
 

@@ -34,7 +34,7 @@ class Histogram:
         self._sum += value * times
 
     def lines(self, name: str, labels: str) -> Iterable[str]:
-        """The text form."""
+        """The histogram in Prometheus' text format."""
         seen = 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             seen += count
@@ -44,7 +44,7 @@ class Histogram:
 
 
 class Lateness:
-    """Delay between the simulated time of events and their write, in real ms: the overhead of the
+    """Real ms from the simulated time of an event until its bytes are written: the overhead of the
     simulation."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Lateness:
         self._sketch: dict[int, int] = {}
 
     def observe(self, late_ms: float) -> None:
-        """Add a first token or end that was written `late_ms` after its simulated time."""
+        """Add a first token or an end that was written `late_ms` after its simulated time."""
         late_ms = max(0.0, late_ms)
         self.count += 1
         self.sum_ms += late_ms
@@ -61,7 +61,7 @@ class Lateness:
         self._sketch[bucket] = self._sketch.get(bucket, 0) + 1
 
     def lines(self, labels: str) -> Iterable[str]:
-        """The text form: a summary with p50 and p99 (within 2%)."""
+        """A summary with p50 and p99 (within 2%) in Prometheus' text format."""
         for q in (0.5, 0.99):
             value = quantile_ms(self._sketch, q)
             if value is not None:

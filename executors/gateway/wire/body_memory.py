@@ -16,8 +16,8 @@ class BodyMemory:
         self.used_bytes = 0
 
     def reserve(self, size: int) -> bool:
-        """Count `size` more bytes and return whether they fit. They count even if they do not fit,
-        so the caller must `release` them in both cases."""
+        """Count `size` more bytes and return whether they fit. The bytes count even if they do not
+        fit, so the caller must `release` them in both cases."""
         self.used_bytes += size
         return self.used_bytes <= self.limit_bytes
 

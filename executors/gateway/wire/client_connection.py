@@ -1,6 +1,6 @@
 """Serve the requests of one client connection in order, within the time limits of its server.
 
-A request that breaks a limit is refused, then the connection closes. `wire.request_reader` reads
+If a request exceeds a limit, it is refused, and the connection closes. `wire.request_reader` reads
 the requests.
 """
 
@@ -48,7 +48,8 @@ class ConnectionServer(Protocol):
     requests_over_limit: int
 
     def free_body_memory(self) -> bool:
-        """Whether the bodies fit into memory, after the largest incomplete ones were refused."""
+        """Refuse the largest incomplete bodies until all bodies fit into memory; returns whether
+        they fit."""
         ...
 
 
@@ -78,7 +79,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._exchange: Exchange | None = None  # the request that is being answered
-        self._pipelined: deque[Exchange] = deque()  # complete requests that wait for it
+        self._pipelined: deque[Exchange] = deque()  # complete requests that wait for their turn
         self._last_succeeded = False  # the last request was not refused
         self._discarding_input = self._aborted_by_server = False
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +128,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.refuse_and_close(*self._reader.refusal)
 
     def eof_received(self) -> bool:
-        return False  # close: a client that ends its side does not wait for a response
+        return False  # close: the client ended its side and waits for no response
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -182,15 +183,15 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- answering ----------------------------------------------------------------------------
 
     def _begin_queued(self, size: int) -> None:
-        """Answer a request that the scheduler held back. The handler counts its body from here
-        on."""
+        """Answer a request that the scheduler delayed. From now on the handler counts the memory of
+        its body."""
         self._server.body_memory.release(size)
         self._begin()
 
     def _begin(self) -> None:
         exchange, transport = self._exchange, self._transport
         if exchange is None or transport is None or transport.is_closing():
-            return  # the client left while the scheduler held the request back
+            return  # the client left while the scheduler delayed the request
         self.deadline = self._next_deadline()
         if self._server.closing:
             exchange.keep_alive = False
@@ -236,7 +237,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is being answered or waits for that."""
+        """Whether a request is being answered or waits to be answered."""
         return self._exchange is not None or bool(self._pipelined)
 
     def close_if_idle(self) -> None:
@@ -255,7 +256,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.abort()
 
     def refuse_and_close(self, status: int, why: str) -> None:
-        """Refuse the request that is being read, then close after the client could read why."""
+        """Refuse the request that is being read, then close once the client could read the
+        response."""
         self._discarding_input = True
         incoming = self._reader.discard()
         self._server.receiving_bodies.discard(self)
@@ -284,8 +286,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.close()
 
     def _close(self) -> None:
-        """Close after the last response. A client that is still sending gets `LINGER_S` to read it,
-        because a reset would discard the response."""
+        """Close after the last response. A client that is still sending gets `LINGER_S` to read the
+        response, because a reset would discard it."""
         transport = self._transport
         if transport is None:
             return

@@ -16,7 +16,7 @@ _JSON_TYPE = b"application/json"
 
 
 class ResponseWriter(Protocol):
-    """The connection that an exchange writes its response to."""
+    """The connection to which an exchange writes its response."""
 
     def send(self, data: bytes) -> None:
         """Write bytes to the client's socket without waiting."""
@@ -31,8 +31,9 @@ class Exchange:
     """A complete request and the state of its response.
 
     headers: the last value of each header, by lower-case name. client_gone: the client has closed
-    the connection. blocked: the client reads slower than the response is written; `on_unblocked` is
-    called when it has caught up. succeeded: the status of the response is below 400.
+    the connection. blocked: the client reads more slowly than the response is written;
+    `on_unblocked` is called when the client has caught up. succeeded: the status of the response is
+    below 400.
     """
 
     __slots__ = (
@@ -76,7 +77,8 @@ class Exchange:
         return self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes) -> str:
-        """The value of the header `name` (lower case), "" if it is absent."""
+        """The value of the header `name` (lower case), "" if the request does not have the
+        header."""
         return self.headers.get(name, b"").decode("latin-1")
 
     def add_header(self, name: bytes, value: bytes) -> None:

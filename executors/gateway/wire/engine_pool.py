@@ -22,8 +22,8 @@ Sink = Callable[[bytes], None]
 
 class TransportError(Exception):
     """The exchange failed. sent: the engine may have received the request. stale: a reused
-    connection ended before the first byte of a response, which happens when a server closes an idle
-    one."""
+    connection ended before the first byte of a response, which happens if a server closes an idle
+    connection."""
 
     def __init__(self, why: str, sent: bool, stale: bool = False) -> None:
         super().__init__(why)
@@ -78,10 +78,11 @@ class EngineResponse:
         return b"".join(self._parts)
 
     def pipe(self, sink: Sink) -> asyncio.Future[None]:
-        """Give each part of the body to `sink` as it arrives. The future ends with the body or with
-        TransportError.
+        """Give each part of the body to `sink` as it arrives. The future completes at the end of
+        the body, or with TransportError.
 
-        An exception in `sink` aborts the exchange. It is raised here or set on the future.
+        An exception in `sink` aborts the exchange. The exception is raised here or set on the
+        future.
         """
         self._sink = sink
         parts, self._parts = self._parts, []
@@ -91,7 +92,7 @@ class EngineResponse:
 
     def pause(self) -> None:
         """Stop reading until `resume`."""
-        if not self.complete:  # after that the connection may serve another exchange
+        if not self.complete:  # afterwards the connection may serve another exchange
             self._connection.pause()
 
     def resume(self) -> None:
@@ -184,8 +185,9 @@ class _EngineConnection(asyncio.Protocol):
         return answer
 
     def _schedule_write(self) -> None:
-        """Write one block in each iteration of the event loop. Otherwise an engine that reads as
-        fast as the gateway writes holds up all other requests while a large body is sent."""
+        """Write one block in each iteration of the event loop. If an engine reads as fast as the
+        gateway writes, a loop without pauses would delay all other requests until a large body is
+        sent."""
         if self._unsent and not self._write_scheduled:
             self._write_scheduled = True
             self._pool.write_scheduler.queue(self._write_next_block)
@@ -209,9 +211,9 @@ class _EngineConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection is open with nothing to read. On an idle connection readable data
-        means that the engine has closed it. A request sent then would be lost, and its loss would
-        look as if the engine had crashed because of it."""
+        """Whether the connection is open with nothing to read. Readable data on an idle connection
+        means that the engine has closed it. A request sent on such a connection would be lost, as
+        if it had crashed the engine."""
         if not self.open or self._transport is None:
             return False
         poll = select.poll()
@@ -303,7 +305,7 @@ class _EngineConnection(asyncio.Protocol):
 
 
 class EnginePool:
-    """Idle connections by address. idle_s: real seconds that an idle connection is kept."""
+    """Idle connections by address. idle_s: how long an idle connection is kept, in real seconds."""
 
     def __init__(self, connect_s: float, idle_s: float, answer_bytes: int) -> None:
         self._connect_s = connect_s

@@ -1,6 +1,7 @@
-"""Run steps that may take long one per iteration of the event loop, in the order of arrival.
+"""Run long steps in the order of arrival, one per iteration of the event loop.
 
-Short work does not go through a scheduler, so it waits for at most one step of each.
+Short work does not go through a scheduler. It therefore waits for at most one step of each
+scheduler.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class FairScheduler:
         step()
 
     def queue(self, step: Step) -> None:
-        """Run `step` in the next iteration at the earliest."""
+        """Queue `step`. The step runs in the next iteration at the earliest."""
         self._queued.append(step)
         if not self._scheduled:
             self._schedule()

@@ -1,8 +1,9 @@
 """HTTP/1.1 server for clients that may be slow, broken or hostile: every wait and size has a limit.
 
 All clients share one event loop. Blocks of large bodies and first requests on new connections are
-therefore processed one per iteration. A connection whose last request succeeded skips that queue.
-`wire.client_connection` serves one connection; the handler produces the responses.
+therefore processed one per iteration of the loop. A connection whose last request succeeded skips
+the queue for these steps. `wire.client_connection` serves one connection; the handler produces the
+responses.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class HttpServer:
         self.limits = limits
         self.body_memory = body_memory
         self.connections: set[ClientConnection] = set()
-        self.receiving_bodies: set[ClientConnection] = set()  # with a partial body
+        self.receiving_bodies: set[ClientConnection] = set()  # their bodies are incomplete
         self.closing = False
         self.slow_readers_cut = self.requests_timed_out = self.requests_over_limit = 0
         self.read_scheduler, self.first_request_scheduler = FairScheduler(), FairScheduler()
@@ -73,7 +74,7 @@ class HttpServer:
         while self.connections and loop.time() < until:
             await asyncio.sleep(min(0.02, max(0.0, until - loop.time())))
             if not any(connection.busy for connection in self.connections):
-                # Responses in write buffers still need time to reach their clients.
+                # The rest of a response may still be in the write buffer of its connection.
                 until = min(until, loop.time() + LINGER_S)
         cut = sum(connection.busy for connection in self.connections)
         for connection in list(self.connections):
@@ -83,8 +84,8 @@ class HttpServer:
         return cut
 
     def free_body_memory(self) -> bool:
-        """Whether the bodies fit into memory, after the largest incomplete ones were refused. Slow
-        senders of large bodies give way to senders of small ones."""
+        """Refuse the largest incomplete bodies until all bodies fit into memory; returns whether
+        they fit. Small bodies take precedence over large bodies that arrive slowly."""
         while self.body_memory.used_bytes > self.body_memory.limit_bytes:
             largest = max(
                 self.receiving_bodies, key=lambda client: client.partial_body_bytes, default=None
@@ -102,4 +103,4 @@ class HttpServer:
             now = loop.time()
             for connection in [c for c in self.connections if c.deadline <= now]:
                 connection.expire()
-                await asyncio.sleep(0)  # one per iteration, however many expire together
+                await asyncio.sleep(0)  # one per iteration, if many expire together

@@ -34,7 +34,7 @@ class RequestSink(ResponseWriter, Protocol):
 class RequestReader:
     """The state of reading one connection. exchange: the request that is being read, None between
     two requests. body: the received part of its body. refusal: status and reason once a limit is
-    exceeded; further input is ignored then."""
+    exceeded; later input is ignored."""
 
     __slots__ = (
         "_body_memory",
