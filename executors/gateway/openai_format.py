@@ -254,7 +254,7 @@ def _estimate_tokens(prompt: object) -> int:
 
 
 def _prompt_end(prompt: object) -> str:
-    """The end of the prompt's text, which usually has the question, after instructions and
+    """The end of the prompt's text, because the question usually comes after instructions and
     documents."""
     return "\n".join(_text_parts(prompt))[-_PROMPT_END_CHARS:]
 

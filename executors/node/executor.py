@@ -78,7 +78,7 @@ class Executor:
         if isinstance(record, Status):
             worker = self.workers.get(record.node)
             if worker is not None:
-                if record.boot == worker.node_lock.boot:  # its own status: a clock sample
+                if record.boot == worker.node_lock.boot:  # sent by this process
                     sent_ns = self._config.time_base.mono_ns_at(record.at_ms)
                     self._broker_clock.add_sample(append_ms, sent_ns)
                 live = self._kafka.caught_up

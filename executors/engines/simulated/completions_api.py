@@ -27,7 +27,7 @@ class FatalRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteKv:
-    """The location of a prompt's KV: another engine holds it under `request`."""
+    """The location of a prompt's KV: another engine holds the KV under the id `request`."""
 
     request: str
     host: str
