@@ -83,7 +83,7 @@ def published_text(records: Sequence[Price] | Sequence[Availability], pools: Seq
 
 
 def fetch(source: str) -> bytes:
-    """The bytes of the file or URL. UserError: it cannot be read, or is too large."""
+    """The bytes of the file or URL. UserError: the source cannot be read or is too large."""
     try:
         if source.startswith(("http://", "https://")):
             if without_login(source) != source:

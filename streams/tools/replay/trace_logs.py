@@ -46,7 +46,7 @@ def is_log(text: str) -> bool:
 
 
 def log_rows(path: Path, text: str) -> Iterator[Numbered]:
-    """Requests of the log. UserError: the log does not state their numbers of tokens."""
+    """Requests of the log. UserError: the log does not state the numbers of tokens."""
     came: dict[str, tuple[str, str, int]] = {}
     year, month = _LEAP_YEAR, 0
     found = 0

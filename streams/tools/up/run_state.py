@@ -57,7 +57,7 @@ class ModelRow:
     @property
     def missed(self) -> bool:
         """Whether the recent SLO attainment, for TTFT and TPOT together, is below the declared
-        one."""
+        attainment."""
         return self.attainment is not None and self.attainment < self.percentile
 
 

@@ -227,7 +227,7 @@ class Session:
             self._shown.state = f"waiting for the first fleet{so_far}"
             now = time.monotonic()
             if not unplanned and awaited <= progress.settled | (unmet.keys() & progress.nothing):
-                # A decision arrives over several topics, so check twice.
+                # The records of one decision arrive over several topics, so check twice.
                 settled_at = min(settled_at, now)
                 if now - settled_at >= _SETTLED_S:
                     return True
@@ -319,6 +319,6 @@ def _keys() -> Mapping[str, str]:
 
 
 def _tail_s(for_s: float) -> float:
-    """Real seconds without new requests at the end of a bounded run, so that the last ones can
+    """Real seconds without new requests at the end of a bounded run, so that the last requests can
     end."""
     return min(12.0, max(4.0, 0.08 * for_s))
