@@ -1,9 +1,9 @@
-"""Plans changed problems: the best rejected alternative, and the reliefs of limits.
+"""Plans changed problems: the best rejected alternative, and the benefit of a looser limit.
 
-The changed problems have no transition costs (all K are 0) and no scale-in lock, and other models
-stay as planned. The effect of a change is the difference to the same problem without it, because
-the plan itself may cost more only to keep running instances. Every search has its own time limit;
-if the limit ends it, there is no result.
+The changed problems have no transition costs (all K are 0) and no scale-in lock, and all other
+models stay as planned. The result of a changed problem is compared with the same problem without
+the change, because `plan` may cost more only to keep running instances. Every search has its own
+time limit; if it ends the search, there is no result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def best_alternative(
 ) -> Rejected | None:
     """The cheapest plan of `model` on other pools than those of its largest combo.
 
-    None if the model has no instances, and if the search does not end in time.
+    None if the model has no instances, or if the time limit ends the search.
     """
     chosen = max(plan.targets_of(model), key=lambda t: t.count * t.combo.req_per_s, default=None)
     if chosen is None or not chosen.count:
@@ -77,20 +77,21 @@ def best_alternative(
 
 
 def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | None:
-    """Return the reason against one instance less of the combo that serves most of `model`."""
+    """The reason against one instance less of the combo that serves most of `model`; None if there
+    is no such reason."""
     targets = [target for target in plan.targets_of(model) if target.count]
     if not targets or model in plan.shortfall_req_per_s:
         return None
     most = max(targets, key=lambda t: t.count * t.combo.req_per_s)
     if most.count == 1 and len(targets) == 1:
-        return None  # no instance at all is no alternative
+        return None  # a plan without any instance is no alternative
     left = plan.capacity_req_per_s[model] - most.combo.req_per_s
     name = short_name(most.combo, problem.pools())
     needed = problem.needed_req_per_s(model)
     if left >= needed:
         service = problem.cluster.service(model)
         if sum(target.count for target in targets) > service.min_instances:
-            return None  # it stays for a constraint, or because its node is paid anyway
+            return None  # the instance stays for a constraint, or its node is paid in any case
         why = f"floor of {service.min_instances}"
         return Rejected(f"one less {name}", why)
     return Rejected(f"one less {name}", f"{left:.3g} < {needed:.3g} req/s needed")
@@ -99,11 +100,11 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
 def slo_reliefs(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile, strategy: Strategy
 ) -> tuple[Relief, ...]:
-    """The savings or additional service from a looser TPOT or TTFT, or from more spot, of
-    `model`."""
+    """The benefits for `model` of a looser TPOT limit, a looser TTFT limit, and a larger spot
+    share: a lower cost, or more service."""
     service = problem.cluster.service(model)
     if service.graph is not None:
-        return ()  # its rates were measured, at any accepted latency
+        return ()  # the declared rates of components do not depend on the SLO
     nearest = problem.unattainable_slos.get(model)
     tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
     ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)
@@ -143,8 +144,8 @@ def slo_reliefs(
 
 
 def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
-    """The savings or additional service from further nodes of full pools, with all models
-    replanned."""
+    """The benefits of further nodes of full pools, with all models replanned: a lower cost, or more
+    service."""
     found = []
     models = problem.planned_models()
     pools = [problem.cluster.pool(b.subject) for b in plan.binding if b.code in POOLS]
@@ -167,7 +168,8 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
 
 
 def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
-    """The cost of the unserved demand and violated constraints without the binding budget."""
+    """The benefit of planning without the budget, if the budget binds: the additional service and
+    its cost."""
     budget = problem.cluster.policy.budget_usd_per_h
     if not any(binding.code is ReasonCode.BUDGET for binding in plan.binding):
         return ()
@@ -237,18 +239,19 @@ def question_options(problem: PlanningProblem) -> PlanOptions:
 
 
 def is_answer(*plans: Plan) -> bool:
-    """Whether these plans can be compared: none failed and no limit ended one."""
+    """Whether `plans` can be compared: none failed, and no limit ended their searches."""
     return all(plan.status is not PlanStatus.FAILED and not plan.limits_hit for plan in plans)
 
 
 def with_service(cluster: Cluster, service: Service) -> Cluster:
-    """`cluster` with `service` in place of the one of the same model."""
+    """`cluster` with `service` in place of the declared service of the same model."""
     services = tuple(service if s.model == service.model else s for s in cluster.services)
     return replace(cluster, services=services)
 
 
 def with_more(cluster: Cluster, pool: Pool, more: int) -> Cluster:
-    """`cluster` with `more` nodes of `pool`; a ceiling over two markets rises in both."""
+    """`cluster` with `more` nodes of `pool`. A ceiling over both markets of the pool rises by the
+    same number."""
     both = (pool.region, pool.name) if pool.max_of_both else None
     pools = []
     for one in cluster.pools:
@@ -273,8 +276,8 @@ def round_up(number: float) -> float:
 
 
 def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
-    """Return numbers of nodes to try: one node; with unserved demand, first enough to serve all of
-    it."""
+    """The numbers of additional nodes of `pool` to try: one node; if demand is unserved, first
+    enough nodes to serve all of it."""
     most = 0
     for model, missing in plan.shortfall_req_per_s.items():
         per_node = max(
@@ -293,7 +296,8 @@ def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A relief question about `models` of `plan`. now: their new plan without a change."""
+    """The question whether a change helps `models` of `plan`. now: the new plan of these models
+    without the change."""
 
     problem: PlanningProblem
     plan: Plan

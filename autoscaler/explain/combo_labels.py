@@ -1,4 +1,4 @@
-"""Labels of combos for people: with their GPUs, or from their ids alone."""
+"""Labels of combos for people, with GPU names or from the combo id alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
 
 
 def pool_words(pool_id: str, *, market: bool = True) -> str:
-    """ "us-east/l40s (spot)", or without its market."""
+    """Label of a pool: "us-east/l40s (spot)". market: False omits the market."""
     region, name, of = pool_id.split("/")
     return f"{region}/{name} ({of})" if market else f"{region}/{name}"
 
 
 def combo_words(combo_id: str) -> str:
     """Label of a combo id, e.g. "2xl40s us-east spot", "4xh100 us owned prefill + 2 of 4xh100 us
-    owned decode". Stages of a pipeline are joined by ">"; a cell reads "(audio, 4 llm) on a100
-    us-east on-demand". An id of another form is returned as it is."""
+    owned decode". ">" joins the stages of a pipeline; a cell reads "(audio, 4 llm) on a100 us-east
+    on-demand". A string that is no combo id is returned unchanged."""
     try:
         _, instances = parse_instances(combo_id)
     except InvalidValue:
@@ -48,15 +48,15 @@ def change_words(change: Iterable[tuple[str, int]]) -> str:
 
 
 def several(count: int, combo: Combo, pools: Mapping[str, Pool]) -> str:
-    """Label of `count` of `combo`: "3 of 4xL40S us-east spot". pools: by their ids."""
+    """Label of `count` instances of `combo`: "3 of 4xL40S us-east spot". pools: by pool id."""
     return f"{count} of {short_name(combo, pools)}"
 
 
 def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
     """Label of a combo for people: "4xL40S us-east spot", or with matched phases in brackets "(2
-    prefill 1xL4 + 3 decode 4xL40S) us-east spot". The stages of a pipeline are joined by an arrow,
-    "(prefill 1xL40S > 1xL4 + decode 4xH100) us-east on-demand", "(1xL40S > 1xL40S) us-east spot". A
-    cell reads "(audio, 4 llm) on A100 us-east spot". pools: by their ids."""
+    prefill 1xL4 + 3 decode 4xL40S) us-east spot". ">" joins the stages of a pipeline: "(prefill
+    1xL40S > 1xL4 + decode 4xH100) us-east on-demand", "(1xL40S > 1xL40S) us-east spot". A cell
+    reads "(audio, 4 llm) on A100 us-east spot". pools: by pool id."""
     if combo.members[0].deployment:
         return _cell(combo.members, lambda pool: _gpu_words(pools[pool]))
     markets = "/".join(dict.fromkeys(member.pool.split("/")[2] for member in combo.members))
@@ -76,7 +76,8 @@ def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
 
 
 def _cell(members: Iterable[Member | ComboMember], where: Callable[[str], str]) -> str:
-    """The deployments of a cell, pool by pool. where: the label of a pool, by its id."""
+    """The label of the deployments of a cell, pool by pool. where: returns the label of a pool for
+    its id."""
     runs: dict[str, list[str]] = {}
     for member in members:
         times = f"{member.count} " if member.count > 1 else ""

@@ -13,13 +13,14 @@ Text = Callable[[Reason], str]
 
 
 def _by(reason: Reason) -> str:
-    """ " by ada: too dear"; "" where a control names neither an operator nor a reason."""
+    """The operator and the reason of a control: " by ada: too dear"; "" if the control has
+    neither."""
     who = f" by {reason.names[0]}" if reason.names and reason.names[0] else ""
     return who + (f": {reason.quoted}" if reason.quoted else "")
 
 
 def control_text(reason: Reason) -> str:
-    """A pause or a release without its effect: "paused by ada: too dear"."""
+    """The text of a pause or a release, without its effect: "paused by ada: too dear"."""
     return f"{'paused' if reason.code is Code.PAUSED else 'released'}{_by(reason)}"
 
 
@@ -102,7 +103,8 @@ def _rebuilt(reason: Reason, _: Text) -> str:
 
 
 def _limit(seconds: float) -> str:
-    """Duration as in a file: "90s", "16m"; above two minutes rounded to the minute."""
+    """A duration as written in configuration files: "90s", "16m"; rounded to the minute above two
+    minutes."""
     return f"{seconds:g}s" if seconds < 120.0 else f"{seconds / 60.0:.0f}m"
 
 

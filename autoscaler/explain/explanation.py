@@ -1,4 +1,5 @@
-"""The reasons of a plan as values: binding limits, rejected alternatives, reliefs and risks."""
+"""Reasons of a plan as values: binding limits, rejected alternatives, benefits of looser limits,
+and risks."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """A change of a limit and its benefit, found by planning again with it.
+    """The benefit of a looser limit, found by planning again with the changed limit.
 
-    kind: "tpot", "ttft", "slo", "spot", "nodes" or "budget"; subject: the model or pool of the
+    kind: "tpot", "ttft", "slo", "spot", "nodes" or "budget". subject: the model or pool of the
     limit, "*" for the budget. saves_usd_per_h: reduction of the bill. serves_req_per_s: reduction
     of the unserved demand.
     """
@@ -32,9 +33,11 @@ class Relief:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """The benefit of measuring a model on GPUs of type `gpu` if they prove as fast as predicted.
+    """The benefit of measuring a model on GPUs of type `gpu`, if they prove to be as fast as
+    predicted.
 
-    The plan counts on less there. Benefits: a lower cost, and less unserved demand.
+    Without a measurement, plans use only a part of the predicted rate. The benefits are a lower
+    cost and less unserved demand.
     """
 
     gpu: str
@@ -44,7 +47,7 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True)
 class SpotLoss:
-    """The share of demand still served if all spot nodes were lost at once, and the time to
+    """The share of demand that is still served if all spot nodes are lost at once, and the time to
     recover.
 
     recovery_s: predicted start time of the replacement.
@@ -57,11 +60,12 @@ class SpotLoss:
 
 @dataclass(frozen=True, slots=True)
 class ModelReasons:
-    """The reasons for a model's targets.
+    """The reasons for the planned counts of a model.
 
-    demand_req_per_s: arrivals. capacity_req_per_s: raw, before utilization. load: demand /
-    capacity. bound_by: the limits that set the rate of one combo, as text. uncertain: some capacity
-    was estimated, not measured. measuring: GPUs on which a measurement would pay.
+    demand_req_per_s: arrivals. capacity_req_per_s: raw capacity, before utilization. load: demand /
+    capacity. bound_by: the limits that determine the rate of one combo, as text. uncertain: some
+    capacity was estimated, not measured. measuring: GPU types on which a measurement would reduce
+    the cost or the unserved demand.
     """
 
     model: str
@@ -95,9 +99,9 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All reasons of one plan, by model, with the reliefs and risks of the whole.
+    """All reasons of one plan: those of each model, and the reliefs and risks of the whole plan.
 
-    savings: empty if the plan uses no spot, or if no plan without spot serves as much.
+    savings: empty if the plan uses no spot, or if no plan without spot serves as much demand.
     """
 
     models: tuple[ModelReasons, ...]

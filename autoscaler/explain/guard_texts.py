@@ -1,4 +1,4 @@
-"""Sentences for guards that delay a change or a part of it."""
+"""Sentences for guards that delay a change or part of a change."""
 
 from __future__ import annotations
 

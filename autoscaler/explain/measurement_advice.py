@@ -1,6 +1,6 @@
-"""Measurement advice: the benefit of measuring a model on a GPU, if plans are cautious there.
+"""Measurement advice: the benefit of measuring a model on a GPU type that plans use cautiously.
 
-It plans again as if a measurement had confirmed the prediction.
+The benefit is the difference to a second plan, in which a measurement has confirmed the prediction.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _CENT = 0.005
 def measuring(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile, strategy: Strategy
 ) -> tuple[Measuring, ...]:
-    """The benefit for each GPU type that `model` uses, if engines there prove as fast as predicted.
+    """The benefit for each GPU type that `model` uses, if its engines prove to be as fast as
+    predicted.
 
-    Largest first; GPU types without a benefit are omitted. Both plans keep the other models as
-    planned and ignore transition costs.
+    The largest benefit comes first; GPU types without a benefit are omitted. Both compared plans
+    keep the other models as planned and ignore transition costs.
     """
     gpus = {
         gpu

@@ -1,6 +1,6 @@
 """Explains a plan: the reasons of every model in one value.
 
-Each relief needs a plan of its own, so large problems get fewer of them.
+Each relief needs a further plan, so large problems get fewer reliefs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _WORDS = {
 def explain(
     problem: PlanningProblem, plan: Plan, profile: Profile, strategy: Strategy
 ) -> Explanation:
-    """Reasons of `plan`, which `strategy` made of `problem`.
+    """The reasons of `plan`, which `strategy` made for `problem`.
 
-    Alternatives and reliefs need further plans, so they are limited to the eight models that cost
-    most or are underserved.
+    Alternatives and reliefs need further plans, so only eight models get them: those that cost most
+    or are underserved.
     """
     if plan.status is PlanStatus.FAILED:
         return Explanation((), (), spot_losses(problem, plan))
@@ -69,7 +69,7 @@ def explain(
 
 
 def _of_budget(problem: PlanningProblem, plan: Plan, model: str) -> ModelReasons:
-    """Reasons in budget mode: the limits without which the plan could do more.
+    """The reasons of a plan in budget mode: the limits without which the plan could do more work.
 
     Budget mode does not minimise cost, so there are no cheaper alternatives.
     """
@@ -117,8 +117,8 @@ def _of_model(
 def _bound_by(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile
 ) -> tuple[str, ...]:
-    """The limit of the rate of the combos' slower phase, then utilization and limits of the
-    plan."""
+    """The limits that determine the rate of each combo of `model` (those of its slower phase), then
+    the utilization and the limits of the plan."""
     service = problem.cluster.service(model)
     if not any(target.count for target in plan.targets_of(model)) and (
         model in problem.unattainable_slos or not problem.can_be_served(model)
@@ -134,7 +134,7 @@ def _bound_by(
             if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (
                 1 + 1e-9
             ):
-                continue  # the library sizes pipelines, or the other phase is slower
+                continue  # a pipeline (sized by the library), or the other phase is slower
             pool = problem.cluster.pool(member.pool)
             demand, node = problem.demands[model], NodeSlice(pool.gpu, member.gpus)
             arrivals = arrivals_of(demand, service)
@@ -152,7 +152,7 @@ def _bound_by(
 
 
 def _memory(service: Service, node: NodeSlice) -> str:
-    """KV memory with its size: "KV memory (31 GB next to 141 GB of weights on 4xL40S)"."""
+    """The KV memory with its size: "KV memory (31 GB next to 141 GB of weights on 4xL40S)"."""
     spec = service.architecture
     weights_gb = spec.weight_bytes / 1e9
     kv_gb = usable_gb(spec, node.gpu, node.gpus) - weights_gb
@@ -164,7 +164,8 @@ def _memory(service: Service, node: NodeSlice) -> str:
 
 
 def _holds(binding: Reason, problem: PlanningProblem, model: str) -> bool:
-    """Whether `binding`, of the budget or a pool, can be the cause of the shortfall of `model`."""
+    """Whether `binding`, the budget or a full pool, can be the cause of the shortfall of
+    `model`."""
     if binding.code is ReasonCode.BUDGET:
         return True
     pools = {pool for combo in problem.candidates.get(model, ()) for pool in combo.gpus_by_pool()}

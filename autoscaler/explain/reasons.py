@@ -1,4 +1,4 @@
-"""Phrases for the sentences of reasons, with units."""
+"""Formats numbers and short phrases for the sentences of reasons, with units."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ def duration(seconds: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration without the sign for "about": "45 s", "6 min", "2 h"."""
+    """A duration without the sign "~": "45 s", "6 min", "2 h"."""
     return duration(seconds).removeprefix("~")
 
 
 def count(number: int, what: str) -> str:
-    """ "1 node", "2 nodes"."""
+    """A number with its noun: "1 node", "2 nodes"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> str:
-    """Why capacity is added: "15.1 req/s is over 80% of 17.6"."""
+    """The reason why capacity is added: "15.1 req/s is over 80% of 17.6"."""
     return f"{rate(demand_req_per_s)} req/s is over {utilization:.0%} of {rate(raw_req_per_s)}"
 
 
 def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for_s: float) -> str:
-    """Why capacity is removed: "demand at most 3.1 req/s for 10 min; target is 80% of 17.6"."""
+    """The reason why capacity is removed: "demand at most 3.1 req/s for 10 min; target is 80% of
+    17.6"."""
     return (
         f"demand at most {rate(demand_req_per_s)} req/s for {lasting(for_s)}; "
         f"target is {utilization:.0%} of {rate(raw_req_per_s)}"
@@ -49,12 +50,12 @@ def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for
 
 
 def shares(models: Iterable[str], fractions: Iterable[float]) -> str:
-    """ "mini 62.5%, chat 37.5%"."""
+    """The models with their shares of the requests: "mini 62.5%, chat 37.5%"."""
     return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
 
 
 def thresholds(marks: Iterable[float]) -> str:
-    """Thresholds as text: "0.42, 0.61"; "none" and "all" if a model gets no requests or all below
-    one."""
+    """Thresholds as text: "0.42, 0.61". "none" stands for a threshold below all scores, "all" for
+    one above all scores."""
     ends = {-math.inf: "none", math.inf: "all"}
     return ", ".join(ends.get(mark, f"{mark:.4g}") for mark in marks)

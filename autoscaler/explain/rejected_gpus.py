@@ -22,7 +22,8 @@ from autoscaler.templates.engine_filter import VLLM
 def impossible_pools(
     problem: PlanningProblem, service: Service, profile: Profile
 ) -> tuple[Rejected, ...]:
-    """Pools that `service` may use although no slice of one node can serve it, with the reason."""
+    """The pools that `service` may use although no slice of one of their nodes can serve it, each
+    with the reason."""
     found: dict[str, Rejected] = {}
     if service.graph is not None:
         return _without_deployments(service.graph, usable_pools(problem.cluster, service))
@@ -57,7 +58,7 @@ def impossible_pools(
 
 
 def _without_deployments(graph: ComponentGraph, pools: Iterable[Pool]) -> tuple[Rejected, ...]:
-    """Pools whose GPU no deployment has a rate for."""
+    """The pools with a GPU for which no deployment of `graph` declares a rate."""
     rated = {gpu for option in graph.deployments for gpu in option.req_per_s}
     names = {pool.name: pool.gpu.name for pool in pools if pool.gpu.name not in rated}
     return tuple(

@@ -1,4 +1,5 @@
-"""Effects of spot on a plan: its savings, and the capacity that remains after its loss."""
+"""Effects of spot nodes on a plan: the savings, and the capacity that remains if all spot nodes are
+lost."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 
 def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
-    """Per model with combos on spot: the demand that the rest serves at full load until
-    replacement."""
+    """For each model with combos on spot: the share of its demand that the other combos serve at
+    full load until the spot combos are replaced."""
     losses = []
     for model in problem.demands:
         targets = [target for target in plan.targets_of(model) if target.count]
@@ -27,9 +28,11 @@ def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
 
 
 def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Saving, ...]:
-    """The difference to the current cost, split into sizing and spot by planning without spot.
+    """The difference between the current and the planned cost, split into the parts due to sizing
+    and due to spot. A plan without spot gives the split.
 
-    Empty if that is impossible: instances on spot are fixed, or no other capacity serves as much.
+    Empty if no such plan exists: fixed instances use spot, or no other capacity serves as much
+    demand.
     """
     if not _on_spot(plan) or plan.shortfall_req_per_s:
         return ()

@@ -25,7 +25,7 @@ def _wake(_reason: Reason) -> str:
 
 def _surge(reason: Reason) -> str:
     size, *capacity = reason.quantities
-    if not capacity:  # within the planned load
+    if not capacity:  # the increase fits within the planned load
         return f"{rate(size)} req/s"
     utilization, raw, instances = capacity
     if raw > 0.0:
@@ -88,7 +88,8 @@ def _derated(reason: Reason) -> str:
 
 
 def _with_derating(own: Text) -> Callable[[Reason, Text], str]:
-    """The sentence, followed by the reason for lowered capacity, if it was lowered."""
+    """A text function that returns the sentence of `own`, followed by the reasons for a lowered
+    capacity, if there are any."""
     return lambda reason, text: "; ".join([own(reason), *map(text, reason.because)])
 
 

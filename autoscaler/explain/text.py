@@ -13,7 +13,7 @@ from autoscaler.explain.target_texts import TARGET_TEXTS
 from autoscaler.explain.trigger_texts import TRIGGER_TEXTS
 from topics.reason_codes import ReasonCode
 
-_MOST = 2000  # characters of a reason, as a decision record allows
+_MOST = 2000  # characters: the maximal length of a reason in a decision record
 
 Family = Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]]
 
@@ -31,9 +31,10 @@ TEXTS: Family = {code: own for family in FAMILIES.values() for code, own in fami
 
 
 def text(reason: Reason) -> str:
-    """The sentence of `reason`, with units; with its subject only if the sentence needs it.
+    """The sentence of `reason`, with units; it names the subject only if the sentence needs it.
 
-    If ids or figures are missing, it is the meaning of the code, so that no decision fails.
+    If ids or figures are missing, the result is the meaning of the reason's code, so that no
+    decision fails.
     """
     try:
         return TEXTS[reason.code](reason, text)
@@ -42,17 +43,18 @@ def text(reason: Reason) -> str:
 
 
 def text_with_subject(reason: Reason) -> str:
-    """ "chat: 3 instances planned": the sentence of `reason` after its subject, if it has one."""
+    """The sentence of `reason` after its subject, if it has one: "chat: 3 instances planned"."""
     has_subject = reason.subject not in ("", "*")
     return f"{reason.subject}: {text(reason)}" if has_subject else text(reason)
 
 
 def texts(reasons: Iterable[Reason]) -> tuple[str, ...]:
-    """The sentences of `reasons`, each once."""
+    """The sentences of `reasons`, without repetitions."""
     return tuple(dict.fromkeys(map(text, reasons)))
 
 
 def joined(reasons: Iterable[Reason]) -> str:
-    """All sentences in one line, truncated to the length of a decision record."""
+    """All sentences of `reasons` in one line, truncated to the length that a decision record
+    allows."""
     line = "; ".join(map(text, reasons))
     return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
