@@ -28,15 +28,15 @@ def build_library(
     """All templates of `request` that the engine can run and that no split dominates.
 
     table: (S, C, L) from `throughput_table`. uncertain: (C,), none if left out. Raises InvalidValue
-    for a wrong shape, for entries that are negative or not finite, and for a table that rises in
-    layers (dominance and search both require that it does not). Templates are ordered by node
-    count, then by the rank of the multiset: the same input gives the same bytes.
+    for a wrong shape, for entries that are negative or not finite, and for a table that rises with
+    the number of layers (dominance and the search both require that it does not). Templates are
+    ordered by node count, then by the rank of the multiset, so the same input gives the same bytes.
     """
     configs = len(request.configs)
     table, work = _validated(request, table)
     memory = np.array([node.mem_gb for node in request.configs])
     order = np.argsort(memory, kind="stable")
-    # The sweep prunes by memory, so configurations must ascend by memory.
+    # The sweep prunes by memory, so it needs the configurations in ascending order of memory.
     table, work = np.ascontiguousarray(table[:, order]), np.ascontiguousarray(work[:, order])
     family = np.array(request.engine.families(request.configs), np.int64)[order]
     model_gb = request.model.weight_bytes / 1e9
@@ -85,7 +85,7 @@ def build_library(
         kept_rates.append(rates[:kept_count].copy())
         if progress is not None:
             progress(int(starts[n + 1]), int(starts[most_nodes + 1]))
-    back = np.append(order, -1).astype(np.int8)  # index -1 stays -1
+    back = np.append(order, -1).astype(np.int8)  # index -1 (no node) stays -1
     all_nodes = back[np.concatenate(kept_nodes)]
     counts = count_nodes(all_nodes, configs)
     marks = np.zeros(configs, np.bool_) if uncertain is None else uncertain
@@ -105,7 +105,8 @@ def build_library(
 def _validated(
     request: LibraryRequest, table: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The table as contiguous floats, and its W(k); InvalidValue if it cannot be used."""
+    """The table as contiguous floats, and W(k) of each configuration (see `placement_search`);
+    InvalidValue if the table cannot be used."""
     expected = (len(request.configs), request.model.layers)
     checked = np.ascontiguousarray(table, dtype=np.float64)
     if checked.ndim != 3 or checked.shape[0] < 1 or checked.shape[1:] != expected:

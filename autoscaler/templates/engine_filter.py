@@ -1,4 +1,4 @@
-"""The templates that an engine can run: a filter on all placements."""
+"""The templates that an engine can run: a filter that applies to all placements."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class EngineCapabilities:
     pipeline: nodes that a pipeline with uneven layers may join: none, only equal slices, slices
     with equally many GPUs (one tensor-parallel size for all stages), or any. data_parallel_stages:
     several nodes may share one stage and its load (Coral's full library). split_heads: tensor
-    parallelism requires attention heads that divide by the GPU count, KV heads that divide by it or
-    into it, and parts of all widths that are whole blocks of quantisation.
+    parallelism has three requirements. The GPU count divides the number of attention heads; it
+    divides the number of KV heads or is a multiple of it; the part of every width is a whole number
+    of quantisation blocks.
     """
 
     name: str
@@ -40,18 +41,19 @@ class EngineCapabilities:
         return self.pipeline is PipelineNodes.NONE
 
     def runs(self, model: ModelSpec, node: NodeSlice) -> bool:
-        """Whether the engine can split `model` over the GPUs of `node` and compute it there."""
+        """Whether the engine can split `model` over the GPUs of `node` and run it on them."""
         return not self.refusal(model, node)
 
     def refusal(self, model: ModelSpec, node: NodeSlice) -> str:
-        """Why the engine cannot run `model` on `node`; "" if it can."""
+        """The reason why the engine cannot run `model` on `node`; "" if it can."""
         if model.integer_activations and node.gpu.fp4_tflops > 0.0:
             # vLLM has INT8 products for Turing to Hopper; GPUs with FP4 are newer.
             return f"{node.gpu.name} has no INT8 products for quantised activations"
         return model.split_refusal(node.gpus) if self.split_heads else ""
 
     def families(self, configs: tuple[NodeSlice, ...]) -> list[int]:
-        """A family number per configuration; all nodes of one template must have the same."""
+        """A family number for each of `configs`; all nodes of one template must have the same
+        family."""
         if self.pipeline is PipelineNodes.SAME_SIZE:
             return [node.gpus for node in configs]
         if self.pipeline is PipelineNodes.ANY:

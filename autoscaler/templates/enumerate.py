@@ -1,13 +1,13 @@
 """Visits all multisets of node slices and keeps those that no split into smaller ones dominates.
 
-A multiset of n of C configurations, sorted as a_0 <= ... <= a_(n-1), has the rank sum over i of
-binomial(a_i + i, i + 1) among those of its size (the combinatorial number system).
+A multiset of n of C configurations is sorted: a_0 <= ... <= a_(n-1). Its rank among the multisets
+of size n is the sum over i of binomial(a_i + i, i + 1) (the combinatorial number system).
 `best_rate[n][rank]` is the highest rate of the multiset, as one template or split into several:
 best_rate(M) = max(T(M), max over splits M = A + B of best_rate(A) + best_rate(B)).
 
-A template is dominated iff T(M) <= the rate of the best split. Leaving nodes out is also a split,
-because rates are never negative. So the rate of the best split is the incumbent that the placement
-search has to beat. Hence the sweep is fast: a bound refuses nearly all multisets without a search.
+A template is dominated iff T(M) <= the rate of the best split. A split that leaves nodes unused
+also counts, because rates are never negative. So the placement search must beat the rate of the
+best split. This makes the sweep fast: a bound refuses nearly all multisets without a search.
 
 Source: Coral sec. 4.2 (enumeration up to N_max nodes and rho times the model's memory).
 """
@@ -33,21 +33,24 @@ DOMINANCE_TOLERANCE = 1e-9
 
 
 def binomials(configs: int) -> Ints:
-    """Table [a][i] = binomial(a, i) for ranks of up to MAX_NODES of `configs` configurations."""
+    """Table [a][i] = binomial(a, i) for the ranks of multisets with up to MAX_NODES of `configs`
+    configurations."""
     return np.array(
         [[comb(a, i) for i in range(MAX_NODES + 1)] for a in range(configs + MAX_NODES)], np.int64
     )
 
 
 def size_offsets(configs: int) -> Ints:
-    """Where the multisets of each size start in one flat array; the last entry is its length."""
+    """The offset of the multisets of each size in one flat array; the last entry is the array's
+    length."""
     sizes = [comb(configs + n - 1, n) if n else 0 for n in range(MAX_NODES + 1)]
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 @compiled
 def best_split(nodes: Ints, n: int, best_rate: Floats, starts: Ints, choose: Ints) -> float:
-    """The highest rate of the nodes as two parts; a part may be unused."""
+    """The highest rate of the nodes if they are split into two parts, one of which may be
+    unused."""
     best = 0.0
     # Node 0 is always in the first part, so each split is visited once.
     for mask in range(1, (1 << n) - 1, 2):
@@ -90,11 +93,13 @@ def sweep_size(
     out_layers: Layers,
     out_rate: Floats,
 ) -> tuple[int, int, int]:
-    """Visit every multiset of exactly `n` nodes within the memory limits; call smaller sizes first.
+    """Visit every multiset of exactly `n` nodes within the memory limits. Call this function for
+    smaller sizes first.
 
-    memory (C,) ascending. family (C,): the nodes of one template must be of one family. best_rate,
-    starts: see the module. Writes the kept templates to the out arrays (rows: node configuration or
-    -1, stage bit mask or 0, stage layers or 0) and returns (kept, visited, searched).
+    memory (C,): ascending. family (C,): the nodes of one template must be of one family. best_rate,
+    starts: see the module's docstring. The kept templates are written to the out arrays (rows: node
+    configuration or -1, bit mask of a stage or 0, layers of a stage or 0). Returns the numbers
+    (kept, visited, searched).
     """
     configs = table.shape[1]
     nodes = np.zeros(MAX_NODES, np.int64)
@@ -149,7 +154,7 @@ def sweep_size(
                             out_layers[kept, i] = stage_layers[i] if i < stages else 0
                         kept += 1
         else:
-            # Memory ascends with the index: a larger index here exceeds the limit too.
+            # Memory ascends with the index, so larger indices exceed the limit too.
             position -= 1
         while position >= 0 and nodes[position] + 1 >= configs:
             position -= 1

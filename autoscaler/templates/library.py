@@ -15,7 +15,8 @@ from autoscaler.templates.library_request import LibraryRequest
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pipeline stage. nodes: configuration indices, ascending. layers: held by each node."""
+    """One pipeline stage. nodes: configuration indices, ascending. layers: the number that each
+    node holds."""
 
     nodes: tuple[int, ...]
     layers: int
@@ -23,9 +24,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One way to serve a model: the number of nodes of each configuration and the best placement.
+    """One way to serve a model: the number of nodes of each configuration, and the best placement
+    on them.
 
-    node_counts: per configuration of its library. uncertain: the estimate rests on a GPU that was
+    node_counts: per configuration of its library. uncertain: the estimate depends on a GPU that was
     never measured, or on a model that is known to be estimated badly.
     """
 
@@ -42,10 +44,10 @@ class Library:
     """All templates of one request that no split into smaller templates dominates.
 
     node_counts: (n, C) int16, nodes per configuration. throughput_req_per_s: (n,) float64.
-    uncertain: (n,) bool. The placement is stored packed, and `template` unpacks it. nodes, (n, 6)
-    int8: configuration of each node or -1. members, (n, 6) int8: per stage a bit mask over these
-    nodes, 0 = no stage. layers, (n, 6) int16: layers of each stage. visited: number of multisets
-    that the sweep visited.
+    uncertain: (n,) bool. The placements are stored packed; `template` unpacks one. nodes: (n, 6)
+    int8, configuration of each node or -1. members: (n, 6) int8, for each stage a bit mask over
+    these nodes, 0 = no stage. layers: (n, 6) int16, layers of each stage. visited: number of
+    multisets that the sweep visited.
     """
 
     request: LibraryRequest
@@ -63,11 +65,11 @@ class Library:
 
     @property
     def configs(self) -> tuple[NodeSlice, ...]:
-        """The configurations of the columns of `node_counts`."""
+        """The configurations, in the order of the columns of `node_counts`."""
         return self.request.configs
 
     def template(self, index: int) -> Template:
-        """Template `index`, its placement unpacked."""
+        """The template at `index`, with its placement unpacked."""
         nodes = [int(c) for c in self.nodes[index] if c >= 0]
         stages = tuple(
             Stage(
@@ -92,9 +94,9 @@ class Library:
 
 
 def count_nodes(nodes: npt.NDArray[np.int8], configs: int) -> npt.NDArray[np.int16]:
-    """Counts per configuration, (n, C), of rows of configuration indices or -1, (n, 6)."""
+    """Nodes per configuration, (n, C), for rows of configuration indices or -1, (n, 6)."""
     counts = np.zeros((len(nodes), configs + 1), np.int16)
     rows = np.arange(len(nodes))
     for column in nodes.T:
-        counts[rows, column] += 1  # -1 lands in the extra last column
+        counts[rows, column] += 1  # -1 is counted in the extra last column
     return counts[:, :configs]

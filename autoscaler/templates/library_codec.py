@@ -27,7 +27,8 @@ _ARRAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a library file. templates: rows. visited: multisets of the sweep."""
+    """The header of a library file. templates: number of rows. visited: number of multisets that
+    the sweep visited."""
 
     content_hash: str
     templates: int
@@ -36,7 +37,7 @@ class Header:
 
 
 def encode(library: Library) -> bytes:
-    """The file of `library`; the same library gives the same bytes."""
+    """The file content for `library`; equal libraries give equal bytes."""
     header = {
         "format": FORMAT,
         "content_hash": library.content_hash,
@@ -61,10 +62,11 @@ def read_header(data: bytes) -> Header:
 
 
 def decode(data: bytes, request: LibraryRequest, expected_hash: str) -> Library:
-    """The library in `data`, if it was built from `request` with content hash `expected_hash`.
+    """The library in `data`, if it was built from `request` and has the content hash
+    `expected_hash`.
 
-    Raises InvalidValue if it was built from anything else (names the fields that differ) or if the
-    file is damaged.
+    Raises InvalidValue if it was built from another request (the error names the fields that
+    differ) or if the file is damaged.
     """
     archive = _open(data)
     header = _header(archive)
@@ -143,8 +145,8 @@ def _array(archive: Any, name: str, templates: int) -> npt.NDArray[Any]:
 
 
 def _check_placements(request: LibraryRequest, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Check that every row is a placement: its stages split its nodes, and the layers add up to the
-    model's. InvalidValue otherwise."""
+    """Check that every row is a placement: its stages divide its nodes, and its layers add up to
+    those of the model. InvalidValue otherwise."""
     nodes, members, layers = arrays["nodes"], arrays["members"], arrays["layers"]
     rates = arrays["throughput_req_per_s"]
     present = nodes >= 0

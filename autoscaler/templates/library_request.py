@@ -1,4 +1,4 @@
-"""The inputs of a template library, and the hash of everything it is built from."""
+"""The inputs of a template library, and the hash over all of them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_CONFIGS = 48
 
 @dataclass(frozen=True, slots=True)
 class LibraryRequest:
-    """One library: a model, a phase, its SLO and lengths, on these node slices.
+    """The request for one library: a model, a phase, its SLO and lengths, and the node slices.
 
     bucket: the lengths of the requests. engine: the filter of templates (by default vLLM on one
-    node). max_nodes (N_max) and max_memory_ratio (rho) bound the multisets, Coral sec. 4.2.
-    utilisation: the load, in [0, 1), at which the wait for a prefill slot is computed; 0 leaves it
-    out, as Coral does. See `throughput_table`.
+    node). max_nodes (N_max) and max_memory_ratio (rho) limit the multisets, see Coral sec. 4.2.
+    utilisation: the load, in [0, 1), at which the wait for a prefill slot is computed; 0 ignores
+    the wait, as Coral does. See `throughput_table`.
     """
 
     model: ModelSpec
@@ -64,15 +64,14 @@ class LibraryRequest:
         return f"{self.model.name} {self.phase}"
 
     def as_json(self) -> bytes:
-        """All fields, keys sorted: the form for hashing and storage."""
+        """All fields as JSON with sorted keys, for hashing and storage."""
         return orjson.dumps(self, option=orjson.OPT_SORT_KEYS)
 
 
 def content_hash(request: LibraryRequest, table: npt.NDArray[np.float64]) -> str:
-    """SHA-256 over the request, the throughput table and the version of the builder.
+    """SHA-256 of the request, the throughput table and the version of the builder.
 
-    The table is included because it depends on the formulas of the release as well as on the
-    profile.
+    The table is included because it depends on the formulas of this release and on the profile.
     """
     digest = hashlib.sha256(f"shoal library {BUILD_VERSION}\n".encode())
     digest.update(request.as_json())

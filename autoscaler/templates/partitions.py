@@ -1,9 +1,9 @@
 """Set partitions of up to six nodes into stages; interchangeable nodes are counted once.
 
-Builds the static tables that the compiled placement search walks. Nodes are sorted by
-configuration. The relevant property of a multiset is its pattern: bit i is set if node i + 1 has
-the configuration of node i. Six distinct nodes have 203 partitions; six equal ones have only 11,
-one for each way to write 6 as a sum.
+Builds the static tables that the compiled placement search reads. Nodes are sorted by
+configuration. Only the equality pattern of a multiset matters: bit i is set if node i + 1 has the
+configuration of node i. Six distinct nodes have 203 partitions; six equal nodes have only 11, one
+for each way to write 6 as a sum.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ PATTERNS = 1 << (MAX_NODES - 1)
 
 @dataclass(frozen=True, slots=True)
 class PartitionTables:
-    """Flat tables; group = (nodes * PATTERNS + pattern) * (MAX_NODES + 1) + stages.
+    """Flat tables by group; the group is (nodes * PATTERNS + pattern) * (MAX_NODES + 1) + stages.
 
-    first, count: where a group's partitions start in `kinds` and `members`, and their number; each
-    partition has `stages` entries. members: node bit mask of a stage. kinds: the same with equal
-    nodes replaced by the last of their run, so that stages of equal composition share their
-    results. needed_first, needed_count, needed: the distinct kinds of a group, smaller ones first.
+    first, count: the index of a group's first partition in `kinds` and `members`, and the number of
+    its partitions; each partition has `stages` entries. members: node bit mask of each stage.
+    kinds: the masks of `members` with equal nodes replaced by the last nodes of their run, so that
+    stages of equal composition share their results. needed_first, needed_count, needed: the
+    distinct kinds of a group, smaller ones first.
     """
 
     first: npt.NDArray[np.int64]
@@ -99,9 +100,9 @@ def _set_partitions(nodes: int) -> Iterator[list[int]]:
 
 
 def _kind(mask: int, nodes: int, pattern: int) -> int:
-    """`mask` with the chosen nodes of every run of equal ones moved to the end of the run.
+    """`mask` with the chosen nodes of every run of equal nodes moved to the end of the run.
 
-    To the end, so that a kind without its lowest bit is also a kind.
+    They move to the end so that a kind without its lowest bit is also a kind.
     """
     kind, last = 0, nodes - 1
     for node in reversed(range(nodes)):

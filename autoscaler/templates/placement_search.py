@@ -1,16 +1,16 @@
 """The exact placement search, compiled: the best placement of one multiset of nodes.
 
-Method. T̂ does not rise with the layers held, so a stage of given nodes can hold up to J(stage, t)
-layers at more than t requests/s; bisection finds J. A set partition beats the incumbent t iff all J
->= 1 and their sum reaches L. Only then is its own optimum computed: start from those J layers and
-remove layers, one at a time, from the slowest stage until L are left. Each removal is forced, so
-the last minimum is the optimum.
+Method. T̂ does not rise with the number of layers, so a stage of given nodes can hold at most
+J(stage, t) layers at more than t requests/s; bisection finds J. A set partition beats the best
+known rate t iff all J >= 1 and their sum reaches L. Only then is the optimum of that partition
+computed: start with J layers per stage, and remove one layer at a time from the slowest stage until
+L are left. Each removal is forced, so the last minimum is the optimum.
 
-A whole stage count is skipped if its area bound cannot beat the incumbent. A stage of j layers at t
-requests/s does j t work, node k does at most W(k) = max_j j T̂(j, k), and all stages together must
-do L t, so t <= sum of W over nodes / L.
+A number of stages is skipped if its area bound cannot beat the best known rate. A stage of j layers
+at t requests/s does the work j t. Node k does at most W(k) = max_j j T̂(j, k), and all stages
+together must do L t, so t <= sum of W over nodes / L.
 
-Source: Coral sec. 4.2 (the problem, there an ILP per stage count).
+Source: Coral sec. 4.2 (the problem; Coral solves one ILP per number of stages).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Ints = npt.NDArray[np.int64]
 def check_table(table: Floats, work: Floats) -> int:
     """Fill `work` (S, C) with max_j j T̂ and check the table (S, C, L).
 
-    Returns 0 if it does not rise with layers, 1 if some entry rises, 2 if some entry is negative or
-    not finite.
+    Returns 0 if no entry rises with the number of layers, 1 if some entry rises, 2 if some entry is
+    negative or not finite.
     """
     rises = 0
     bad = 0
     layers = table.shape[2]
     for s in range(table.shape[0]):
         for c in range(table.shape[1]):
-            # No branches: a small solve spends most of its time here.
+            # This loop has no branches because a small solve spends most of its time in it.
             most = table[s, c, 0]
             bad |= not 0.0 <= most < np.inf
             for j in range(1, layers):
@@ -53,7 +53,8 @@ def check_table(table: Floats, work: Floats) -> int:
 
 @compiled
 def stage_rate(table: Floats, s: int, nodes: Ints, n: int, kind: int, layers: int) -> float:
-    """Requests/s of a stage of the nodes in bit mask `kind`, each with `layers` layers."""
+    """Requests/s of a stage that consists of the nodes in bit mask `kind`, each with `layers`
+    layers."""
     total = 0.0
     for i in range(n):
         if (kind >> i) & 1:
@@ -65,7 +66,8 @@ def stage_rate(table: Floats, s: int, nodes: Ints, n: int, kind: int, layers: in
 def most_layers(
     table: Floats, s: int, nodes: Ints, n: int, kind: int, target: float, low: int, high: int
 ) -> int:
-    """Largest j in [low, high] whose stage rate exceeds `target`; `low` itself is not tested."""
+    """Largest j in [low, high] at which the stage rate exceeds `target`; `low` itself is not
+    tested."""
     if high <= low:
         return low
     if stage_rate(table, s, nodes, n, kind, low + 1) <= target:
@@ -93,11 +95,11 @@ def optimize_partition(
     high: float,
     stage_layers: Ints,
 ) -> float:
-    """The best slowest-stage rate of one partition.
+    """The highest rate of the slowest stage of one partition.
 
-    stage_layers: start values that beat `low` and sum to >= L; the optimal layers on return. high:
-    an upper bound of the rate. A few bisections on the rate come first, because from a low
-    incumbent the removal of single layers would take long.
+    stage_layers: start values with a rate above `low` and a sum >= L; on return, the optimal
+    layers. high: an upper bound of the rate. The search begins with a few bisections on the rate,
+    because the removal of single layers takes long if `low` is far below the optimum.
     """
     total_layers = table.shape[2]
     excess = -total_layers
@@ -158,11 +160,13 @@ def search_multiset(
     out_members: Ints,
     out_layers: Ints,
 ) -> tuple[float, int]:
-    """Best placement of `nodes[:n]` (sorted configuration indices) that beats `incumbent`.
+    """The best placement of `nodes[:n]` (sorted configuration indices) with a rate above
+    `incumbent`.
 
-    table (S, C, L) does not rise with layers; work (S, C) is from `check_table`. only_chains allows
-    only one node per stage. layer_cache is scratch of 64. Returns (requests/s, stages) and fills
-    out_members (bit masks) and out_layers; (incumbent, 0) if no placement beats it.
+    table (S, C, L): does not rise with the number of layers. work (S, C): from `check_table`.
+    only_chains: allow only one node per stage. layer_cache: scratch space of 64 entries. Fills
+    out_members (bit masks) and out_layers and returns (requests/s, stages); returns (incumbent, 0)
+    if no placement beats `incumbent`.
     """
     total_layers = table.shape[2]
     pattern = 0
@@ -170,7 +174,7 @@ def search_multiset(
         if nodes[i] == nodes[i + 1]:
             pattern |= 1 << i
     for i in range(1 << n):
-        layer_cache[i] = 0  # stages * 1024 + layers, so other stage counts are ignored
+        layer_cache[i] = 0  # an entry is stages * 1024 + layers; entries of other stage counts are ignored
     best = incumbent
     found = 0
     stage_layers = np.empty(MAX_NODES, np.int64)
@@ -189,7 +193,7 @@ def search_multiset(
         longest = total_layers - stages + 1
         for q in range(needed_first[group], needed_first[group] + needed_count[group]):
             kind = needed[q]
-            # A stage can hold at least as many layers as without its last node.
+            # A stage can hold at least the layers that it can hold without its last node.
             rest = kind & (kind - 1)
             low = 0
             if layer_cache[rest] >> 10 == stages:
@@ -206,7 +210,7 @@ def search_multiset(
                     break
                 total += reached
             if total >= total_layers:
-                # Entries may stem from a lower incumbent: update those of this partition.
+                # Entries may have been computed for a lower incumbent; update those of this partition.
                 total = 0
                 for i in range(stages):
                     kind = kinds[at + i]

@@ -1,4 +1,5 @@
-"""The libraries that a declared cluster needs: from services and pools to `LibraryRequest`s."""
+"""The libraries that a declared cluster needs: makes a `LibraryRequest` for each, from services and
+pools."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from autoscaler.templates.library_request import LibraryRequest
 
 
 def usable_slices(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:
-    """Every slice of every pool that `service` may use, each once, in the order of the pools."""
+    """The distinct slices of all pools that `service` may use, in the order of the pools."""
     found: dict[str, NodeSlice] = {}
     for pool in cluster.pools:
         if service.regions and pool.region not in service.regions:
@@ -36,7 +37,8 @@ def service_library_request(
     engine: EngineCapabilities,
     stretch: float = 1.0,
 ) -> LibraryRequest:
-    """The library of `service` for `lengths` on `configs`, with its SLO multiplied by `stretch`."""
+    """The request for the library of `service` at `lengths` on `configs`, with the SLO multiplied
+    by `stretch`."""
     return LibraryRequest(
         service.architecture,
         phase,
@@ -52,11 +54,12 @@ def service_library_request(
 def required_library_requests(
     cluster: Cluster, profile_hash: str, engine: EngineCapabilities | None = None
 ) -> tuple[LibraryRequest, ...]:
-    """The libraries of all services at their declared lengths, for every phase that `engine` can
-    run.
+    """The requests for the libraries of all services at their declared lengths, for every phase
+    that `engine` can run.
 
-    engine: if left out, as each service declares. Aggregated instances are single-node ones, so an
-    engine with pipelines gets two phases only. A service without a pool in its regions gets none.
+    engine: if left out, the declared engine of each service. Aggregated instances use a single
+    node, so an engine with pipelines gets the other two phases only. A service without a pool in
+    its regions gets no library.
     """
     return tuple(
         service_library_request(service, phase, configs, service.lengths, profile_hash, runs)

@@ -1,7 +1,7 @@
 """The throughput table T̂ from which a library is built.
 
-Chooses the part of the performance model for a request, and shortens the time budget of pipeline
-stages by the wait for a prefill slot.
+Selects the rates of the performance model that match a request, and subtracts the wait for a
+prefill slot from the time budget of pipeline stages.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from autoscaler.templates.library_request import LibraryRequest
 
 
 def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.float64]:
-    """Requests/s, shape (stages, configurations, layers), not rising with layers.
+    """Requests/s, shape (stages, configurations, layers), not rising with the number of layers.
 
-    At utilisation 0: Coral's T̂ as in sec. 4.2, where a stage may take SLO / S. At utilisation ρ >
-    0 the wait for a prefill slot counts towards the TTFT. A single node has the rate of the
-    instance model. In a pipeline of S stages of s ms, a request waits w s before the slowest stage,
-    with w = ρ / 2(1 - ρ) as in an M/D/1 queue, so (S + w) s may be the TTFT. With ρ = 0.8 and two
-    stages: a quarter of the TTFT for each, not a half.
+    At utilisation 0 the table is Coral's T̂ (sec. 4.2), in which a stage may take SLO / S. At
+    utilisation ρ > 0 the wait for a prefill slot counts towards the TTFT. A single node has the
+    rate of the instance model. In a pipeline of S stages of s ms each, a request waits w s before
+    the slowest stage, with w = ρ / 2(1 - ρ) as in an M/D/1 queue, so (S + w) s must be within the
+    TTFT. Example: with ρ = 0.8 and two stages, each stage may take a quarter of the TTFT instead of
+    half.
 
-    Configurations over which the engine cannot split the model are 0.
+    Entries are 0 for configurations over which the engine cannot split the model.
     """
     counts_waiting = request.engine.single_node or request.utilisation > 0
     if request.engine.single_node:
@@ -36,7 +37,7 @@ def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[n
         limit = request.slo.ttft_ms if request.phase is Phase.PREFILL else request.slo.tpot_ms
         table = _stage_table(request, profile, limit, request.max_nodes)
     if counts_waiting:
-        # One stage holds all layers, so only the last entry is used; the row must not rise.
+        # A single stage holds all layers, so only the last entry is used; the row must not rise.
         table[0] = np.array(_single_node_rates(request, profile))[:, None]
     for c, node in enumerate(request.configs):
         if not request.engine.runs(request.model, node):
@@ -45,14 +46,14 @@ def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[n
 
 
 def uncertain_configs(request: LibraryRequest, profile: Profile) -> npt.NDArray[np.bool_]:
-    """Per configuration, whether its estimates are uncertain."""
+    """For each configuration, whether its estimates are uncertain."""
     return np.array(
         [profile.uncertain(request.model, node.gpu) for node in request.configs], np.bool_
     )
 
 
 def _single_node_rates(request: LibraryRequest, profile: Profile) -> list[float]:
-    """Requests/s of the whole model on each configuration alone."""
+    """Requests/s of a single node of each configuration that holds the whole model."""
     return [
         instance_throughput(
             request.model,
@@ -61,7 +62,7 @@ def _single_node_rates(request: LibraryRequest, profile: Profile) -> list[float]
             request.slo,
             request.bucket,
             profile,
-            # Without a utilisation, the maximum sustained rate.
+            # If no utilisation is given, the rate is the maximum sustained rate.
             request.utilisation or 1.0,
         ).req_per_s
         for node in request.configs
