@@ -36,9 +36,9 @@ _TPOT_STRETCH = 1.25
 _TTFT_STRETCH = 1.5
 _CENT = 0.005
 _WORTH_SAYING = 0.01
-"""Of the demand of the models that are short."""
+"""Smallest additional service to report, as a share of the demand of the underserved models."""
 _TIME = 0.2
-"""Of the plan's, for each question."""
+"""Time for each question, as a share of the time limit of the plan."""
 _KEEP = 16
 
 

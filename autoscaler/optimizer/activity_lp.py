@@ -1,17 +1,18 @@
-"""Choice of copies per configuration and of the share of the work that each one does.
+"""Choice of the number of copies of each configuration, and of the share of the work that each copy
+does.
 
-This one program serves budget mode and component graphs. Work comes in types; a type is done by
-activities (on one configuration, or along a path over several), and an activity keeps a copy of
-each of its configurations busy for some seconds per request. With z the requests/s of an activity
-and s how often per second the whole work is done:
+This one program serves budget mode and component graphs. Work has types. An activity does requests
+of one type, on one configuration or along a path over several, and occupies a copy of each of its
+configurations for some seconds per request. z is the requests/s of an activity; s is how often the
+whole work is done per second:
 
     sum of z over a type's activities = work[type] s
     sum over activities of busy[c, a] z[a] <= y[c]          copies y on whole nodes, for a budget
 
-Demystifying Cost-Efficiency (sec. 4.3) minimises the makespan T = 1 / s with fractions x = z T / f.
-In those terms the program is bilinear (x / y); in these it is linear, so one MIP gives the optimum
-and its bound. Cornserve (sec. 4.2, App. B) has the same program with paths. The input is arrays
-only, without models and pools.
+Demystifying Cost-Efficiency (sec. 4.3) minimises the makespan T = 1 / s with the fractions x = z T
+/ f. With those variables the program is bilinear (x / y). With z and s it is linear, so one MIP
+gives the optimum and its bound. Cornserve (sec. 4.2, App. B) has the same program with paths. The
+input is arrays only, without models and pools.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from autoscaler.optimizer.milp import mip_solver
 
 _INF = highspy.kHighsInf
 _SETTLE_S = 60.0
-"""An LP over one fleet takes milliseconds; it is not cut short, so that what was found is used."""
+"""Limit in seconds for the LP over one fleet. The LP takes milliseconds."""
 _IMPOSSIBLE = (
     highspy.HighsModelStatus.kInfeasible,
     highspy.HighsModelStatus.kUnboundedOrInfeasible,
@@ -41,15 +42,15 @@ class MixProblem:
 
     busy (n, a): seconds for which one request of an activity occupies a copy. type_of (a,): the
     type of an activity. work (w,): requests (or requests/s) of each type. usage (k, n): GPUs of a
-    kind that one copy takes. node_gpus, node_usd_per_h, node_max (k,): size, price and number of
-    the nodes. budget_usd_per_h: inf = none. copies_min, copies_max (g,): bounds on the copies of
-    the configurations in each group (g, n). capped (q, a), capped_types (q, w), capped_share (q,):
-    largest share of the work of these types that these activities may do. together (t, k),
-    together_max (t,): sets of kinds of nodes with their largest total number.
+    kind that one copy takes. node_gpus, node_usd_per_h, node_max (k,): size, price and maximal
+    number of the nodes. budget_usd_per_h: inf = none. groups (g, n): copies_min and copies_max (g,)
+    bound the copies of the configurations in each group. capped (q, a), capped_types (q, w),
+    capped_share (q,): largest share of the work of these types that these activities may do.
+    together (t, k), together_max (t,): sets of kinds of nodes with their largest total number.
 
-    Existing fleet (empty: none): taken (k,): GPUs in use by others; node_min (k,): nodes that are
-    paid for in any case; running (n,): copies, beyond which each one costs start_usd_per_h (n,)
-    when plans with the same work are compared; copies_low (n,): copies that every plan keeps.
+    Existing fleet (empty: none): taken (k,): GPUs used by others. node_min (k,): nodes that are
+    paid for in any case. running (n,): running copies; each further copy costs start_usd_per_h (n,)
+    in the comparison of plans that do the same work. copies_low (n,): copies that every plan keeps.
     """
 
     busy: Floats
@@ -87,7 +88,7 @@ class MixProblem:
 
     @property
     def unserved(self) -> Ints:
-        """Types that no activity does."""
+        """Types of work that no activity does."""
         return np.setdiff1d(np.arange(len(self.work)), self.type_of)
 
 
@@ -104,12 +105,12 @@ def alone(rates: Floats) -> tuple[Floats, Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A serving plan. copies (n,), nodes (k,), fractions (a,): share of its type's work for each
-    activity.
+    """A serving plan. copies (n,), nodes (k,). fractions (a,): for each activity, its share of the
+    work of its type.
 
-    multiple: how often the work fits into one unit of time, so 1 / multiple is the makespan; bound:
-    no plan reaches more, None if no bound is known. usd_per_h: of the nodes. solved: the search
-    ended by proof.
+    multiple: how often the whole work is done per unit of time; the makespan is 1 / multiple.
+    bound: no plan reaches a larger multiple; None if no bound is known. usd_per_h: price of the
+    nodes. solved: the search ended by proof.
     """
 
     copies: Ints
@@ -131,11 +132,11 @@ class Unfound(Enum):
 def most_work(
     problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6, slack: float = 1e-7
 ) -> Mix | Unfound:
-    """The plan with the largest multiple and, among those within `slack` of it, the one of least
-    cost and starts.
+    """The plan with the largest multiple. Among the plans whose multiple is within `slack` of the
+    largest one, it costs least, including starts.
 
-    That second search may take half of `seconds` in addition. IMPOSSIBLE: some type cannot be
-    served at all.
+    The search for the cheapest of these plans may take half of `seconds` in addition. IMPOSSIBLE:
+    some type cannot be served at all.
     """
     if len(problem.unserved):
         return Unfound.IMPOSSIBLE
@@ -162,7 +163,7 @@ class Cheapest:
 def least_cost(
     problem: MixProblem, multiple: float = 1.0, seconds: float = 60.0, gap: float = 1e-6
 ) -> Cheapest | Unfound:
-    """The cheapest plan that does the work `multiple` times per second."""
+    """The cheapest plan that does the whole work `multiple` times per second."""
     if len(problem.unserved):
         return Unfound.IMPOSSIBLE
     form = _Form(problem)
@@ -184,16 +185,16 @@ def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
 
 
 def most_copies(problem: MixProblem, group: int, multiple: float, seconds: float) -> float:
-    """The most copies of `group` with which a plan reaches at least `multiple`, under all other
-    bounds, as found within the limits."""
+    """The largest number of copies of `group` with which a plan reaches at least `multiple` under
+    all other bounds, as far as the limits of the search allow."""
     form = _Form(problem)
     got = form.solve(seconds, 1e-3, multiple=multiple, most_of=problem.groups[group])
     return 0.0 if isinstance(got, Unfound) else float(problem.groups[group] @ got.copies)
 
 
 def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) -> Mix | None:
-    """The best assignment of work to given `copies`; with `fractions` (a,) the work that these
-    achieve.
+    """The best assignment of work to the given `copies`. If `fractions` (a,) are given, the result
+    is the work that they achieve.
 
     None if some type is not served at all.
     """
@@ -203,7 +204,7 @@ def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) 
 
 
 def _by_type(problem: MixProblem, weight: Floats) -> Floats:
-    """`weight` (a,) scaled to sum to 1 over each type's activities."""
+    """`weight` (a,) scaled so that the weights of each type's activities sum to 1."""
     total = np.bincount(problem.type_of, weights=weight, minlength=len(problem.work))
     share: Floats = weight / np.where(total > 0.0, total, 1.0)[problem.type_of]
     return share
@@ -212,7 +213,7 @@ def _by_type(problem: MixProblem, weight: Floats) -> Floats:
 def _reached(
     problem: MixProblem, copies: Ints, fractions: Floats, bound: float | None, solved: bool
 ) -> Mix | None:
-    """The work that `fractions` (a,) achieve on `copies`; None if they leave some work undone."""
+    """The work that `fractions` (a,) achieve on `copies`; None if some work is left undone."""
     done = np.bincount(problem.type_of, weights=fractions, minlength=len(problem.work))
     busy = problem.busy @ (fractions * problem.work[problem.type_of])
     if np.any(np.abs(done - 1.0) > 1e-6) or np.any((busy > 0.0) & (copies <= 0)):
@@ -232,8 +233,8 @@ def _or_zeros(values: Floats, size: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """Copies and the multiple; bound of the objective (multiple, or USD/h), infinite if none is
-    known."""
+    """The copies, the multiple, and the bound of the objective (multiple, or USD/h); the bound is
+    infinite if none is known."""
 
     copies: Ints
     multiple: float
@@ -299,8 +300,12 @@ class _Form:
         copies: Ints | None = None,
         most_of: Floats | None = None,
     ) -> _Solved | Unfound:
-        """Largest s; with `multiple` the least money for it, or with `most_of` (n,) as many of
-        these copies at it or more; with `copies` these are fixed."""
+        """Maximise the multiple s.
+
+        multiple: if given, minimise the cost of a plan that reaches it. most_of (n,): if given,
+        maximise the number of these copies at this multiple or a larger one. copies: if given, the
+        numbers of copies are fixed.
+        """
         p = self.problem
         lower, upper = np.zeros(self.columns), np.full(self.columns, _INF)
         lower[self.n : self.first] = _or_zeros(p.node_min, self.k)
@@ -332,7 +337,8 @@ class _Form:
         )
 
     def settle(self, copies: Ints, bound: float | None, solved: bool) -> Mix | None:
-        """The best assignment to `copies`, by an LP whose fractions lack the MIP's tolerances."""
+        """The best assignment of work to `copies`, by an LP, because the fractions of the MIP
+        contain its tolerances."""
         got = self.solve(_SETTLE_S, 0.0, copies=copies)
         if isinstance(got, Unfound) or got.multiple <= 1e-12:
             return None
@@ -354,7 +360,7 @@ class _Form:
     def _run(
         self, cost: Floats, lower: Floats, upper: Floats, seconds: float, gap: float
     ) -> tuple[Floats, float, bool] | Unfound:
-        """(values, bound, ended by proof)."""
+        """Returns (values, bound, whether the search ended by proof)."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(cost), len(self.rows)
         lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper

@@ -1,12 +1,13 @@
-"""Best effort: the fractions of the demand that can be served if not all of it can.
+"""Best effort: the fractions of the demand that can be served if the demand cannot be met in full.
 
-Class by class the smallest fraction is maximised. If a class is not served in full, each of its
-rows then gets as much as possible without taking from any other. A row that follows an underserved
-row asks for less. Classes are tried together and halved on failure, since few fail. The largest
-fraction is found by bisection, because a check of a given fraction is far easier than a
-maximisation: the solver may round whatever whole columns must serve for it. The search begins at
-the relaxation, rounded and filled up, so that a plan exists at any time limit. Once the time is up,
-each further class gets only the amount by which the plan can be filled up.
+Priority class by priority class, the smallest served fraction of its rows is maximised. If a class
+is not served in full, each of its rows then gets as much as possible without taking from any other
+row. A row that follows an underserved row asks for less. Classes are first tried together; if that
+fails, their number is halved, because few classes fail. Bisection finds the largest fraction,
+because a check of a given fraction is far easier than a maximisation: with a fixed fraction, the
+solver may round the numbers of columns that the fraction requires. The search begins with the
+rounded and filled-up relaxation, so a plan exists at any time limit. Once the time is up, each
+further class gets only the amount by which the plan can be filled up.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from autoscaler.optimizer.round_and_fill import filled, rounded
 from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 
 _PRECISION = 1e-3
-"""Relative: a fraction this near to its bound is as large as can be. A smaller one is none."""
+"""A fraction is final if its relative distance to its bound is at most this; a fraction below this
+counts as 0."""
 _ALONE = 1e-2
-"""The same for a single row, relative to the share that its class leaves to it."""
+"""Precision of the fraction of a single row, relative to that fraction."""
 _STEP = 0.5
 """Share of the remaining time for the next step: a class, then each of its rows."""
 _FIRST_TEST = 0.1
-"""Share of that time and work for the first test of a fraction."""
+"""Share of the time and work of a step for the first test of a fraction."""
 _ALL = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`counts` (n,) that serve `target` (m,) of each row; `bound` (m,): no plan serves a larger
-    smallest fraction of the demand of the row's class, if the classes before it get their target.
-    """
+    """`counts` (n,) serve the fraction `target` (m,) of each row. `bound` (m,): no plan serves a
+    larger smallest fraction of the row's class, if all earlier classes get their target."""
 
     counts: Ints
     target: Floats
@@ -51,8 +52,8 @@ class Served:
 def most_served(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
 ) -> Served:
-    """The fractions that can be served, as found within the limits; at least those of `start` (n,)
-    if it fits."""
+    """The fractions that can be served, as far as the limits allow the search to find them; at
+    least those of the counts `start` (n,) if that plan fits."""
     search = _Search(problem, options)
     if start is not None and not faults(problem, start, search.target):
         search.counts = start
@@ -65,8 +66,9 @@ def most_served(
 
 
 class _Search:
-    """steps: rows that are raised together, and whether they are a whole class. `problem` has as
-    demand the present demand of the rows of `declared`, to which `target` refers."""
+    """A search over the classes. steps: the next rows to serve, each with a flag: they are a whole
+    class. `declared` is the original problem, to which `target` refers; the demand of `problem` is
+    what its rows currently ask for."""
 
     def __init__(self, problem: AllocationProblem, options: SolveOptions) -> None:
         rows = len(problem.demand_req_per_s)
@@ -78,12 +80,12 @@ class _Search:
         self.limits: list[str] = []
 
     def run(self) -> None:
-        # This many steps are known to fail together; 0: unknown. At first all of them are.
+        # The number of next steps that are assumed to fail together; 0: unknown.
         failing = len(self.steps)
         while self.steps:
             many = max(1, failing // 2) if failing else len(self.steps)
             if self.options.is_over():
-                many = 1  # no search is possible
+                many = 1  # there is no time for a search
             rows = self._asking(np.concatenate([rows for rows, _ in self.steps[:many]]))
             if not len(rows):
                 del self.steps[:many]
@@ -111,13 +113,13 @@ class _Search:
                 failing = 0
 
     def _hold(self, rows: Ints, served: Floats) -> None:
-        """Reserve these fractions for `rows` in later steps: slightly below the possible, so that
+        """Reserve these fractions for `rows` in later steps. They are slightly reduced, so that
         rounding cannot make them impossible."""
         self.target[rows] = np.where(served >= _ALL, 1.0, served * (1.0 - 1e-8))
 
     def _asking(self, rows: Ints) -> Ints:
-        """Return those of `rows` with a demand, and set `problem` to the present demand of all
-        rows; later rows count as fully served."""
+        """Set `problem` to the amounts that all rows currently ask for (rows of later steps count
+        as fully served), and return those of `rows` that ask for anything."""
         if self.declared.follows:
             got = self.target.copy()
             got[np.concatenate([rows for rows, _ in self.steps])] = 1.0
@@ -131,9 +133,10 @@ class _Search:
         return _fractions(self.problem, self.counts)
 
     def _raise(self, rows: Ints, together: bool) -> float:
-        """Improve the counts for the smallest fraction of `rows`; returns its bound.
+        """Change `counts` to increase the smallest served fraction of `rows`; returns the bound of
+        that fraction.
 
-        together: rows of several steps, for which only full service matters.
+        together: `rows` are those of several steps, so only full service matters.
         """
         precision = _PRECISION if len(rows) > 1 else _ALONE
         options = self.options if together else self.options.within(_STEP)
@@ -147,8 +150,9 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """`counts` (n,) that serve the largest smallest fraction found, its `bound`, the limits that
-    ended the search, its MIPs and their nodes."""
+    """`counts` (n,) that serve the largest smallest fraction found, the `bound` of that fraction,
+    the `limits` that ended the search, the number of `mips`, and the number of their search
+    `nodes`."""
 
     counts: Ints
     bound: float
@@ -166,10 +170,11 @@ def largest_fraction(
     precision: float = _PRECISION,
     all_or_nothing: bool = False,
 ) -> Largest:
-    """Counts (n,) that serve the largest smallest fraction of `rows`, and at least `target` (m,) of
-    each row as `counts` do, which are kept if no better ones exist.
+    """Counts (n,) that maximise the smallest served fraction of `rows`.
 
-    all_or_nothing: the search ends if the fraction cannot be 1.
+    They also serve at least the fraction `target` (m,) of each other row, as the given `counts`
+    already do. If no better counts are found, `counts` is returned. all_or_nothing: the search ends
+    as soon as the fraction is known to be below 1.
     """
     active = np.zeros(len(target), dtype=bool)
     active[rows] = True
@@ -189,8 +194,12 @@ def largest_fraction(
 
 
 class _Fraction:
-    """`now`: the smallest fraction of the `active` rows that `counts` serve, and `all` fractions
-    together; `most`: the largest that the columns `chosen` may serve, `bound` all columns."""
+    """The search of `largest_fraction`.
+
+    `now`: smallest served fraction of the `active` rows under `counts`; `all`: sum of the fractions
+    of all rows. `most`: upper bound of `now` over the columns `chosen`; `bound`: upper bound over
+    all columns.
+    """
 
     def __init__(
         self,
@@ -208,16 +217,16 @@ class _Fraction:
         self.mips = self.nodes = 0
 
     def is_far(self, precision: float) -> bool:
-        """Whether the fraction is farther than `precision` from the largest possible one."""
+        """Whether `now` is farther than `precision` (relative) from its upper bound."""
         return self.now < _ALL and self.most - self.now > precision * max(self.now, _PRECISION)
 
     def fill(self) -> None:
-        """Add to `counts` all that fits: a first plan for any time limit."""
+        """Add all columns that fit to `counts`; this gives a first plan at any time limit."""
         full = np.where(self.active, 1.0, self.target)
         self._offer(filled(self.problem, self.counts, np.flatnonzero(self.active), full))
 
     def relax(self) -> None:
-        """Find by the relaxation a bound, the columns to search, and a better first plan."""
+        """Use the relaxation to find a bound, the columns to search, and a better first plan."""
         rows, others = np.flatnonzero(self.active), np.flatnonzero(~self.active)
         full = np.where(self.active, 1.0, self.target)
         got, self.bound = most_fraction(self.problem, self.active, self.target, self.options)
@@ -229,9 +238,11 @@ class _Fraction:
         self.chosen = by_relaxation(self.problem, got, most, self.counts)
 
     def climb(self, precision: float) -> None:
-        """Raise the fraction as far as time and work allow. A check that a limit ends proves
-        nothing: the next one asks for less and may take longer, and finally the bisection restarts
-        at the top."""
+        """Increase the fraction by bisection, as far as time and work allow.
+
+        A check that is ended by a limit proves nothing. The next check then asks for a smaller
+        fraction and may take longer. Finally the bisection restarts at the upper bound.
+        """
         share, failed = _FIRST_TEST, self.most
         while self.is_far(precision) and not self.options.is_over():
             asked = 0.5 * (self.now + failed)
@@ -246,7 +257,8 @@ class _Fraction:
                 failed = self.most
 
     def is_reachable(self, asked: float, share: float) -> bool:
-        """Whether a plan exists for this fraction, as found with this share of time and work."""
+        """Whether a search with this share of the time and work finds a plan that serves the
+        fraction `asked`."""
         target = np.where(self.active, asked, self.target)
         got = any_plan(self.chosen.problem, target, self.options, share)
         self._count(got)

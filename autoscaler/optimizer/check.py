@@ -1,7 +1,7 @@
-"""Final check of a plan: its numbers, recomputed in floating point.
+"""Final check of a plan: its numbers are recomputed in floating point.
 
-Counts are checked against capacity, bounds and demand before a result is made of them,
-independently of the search.
+The counts are checked against capacities, bounds and demand, independently of the search, before a
+result is made of them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status
 
 SHORT = 1e-7
-"""Relative shortfall of a row that counts as served: the solver's tolerance, not a policy."""
+"""Largest relative shortfall of a row that still counts as served; it is the solver's tolerance."""
 
 
 def faults(problem: AllocationProblem, counts: Ints, target: Floats) -> str:
-    """List the faults of `counts` (n,) for `target` (m,) shares of demand; empty without a
-    fault."""
+    """The faults of `counts` (n,), which should serve the fraction `target` (m,) of each row; empty
+    without a fault."""
     if (counts < 0).any() or (counts > problem.upper + 1e-9).any():
         return f"count of column {int(np.argmax(counts > problem.upper))} out of bounds"
     room = 1e-7 * np.maximum(1.0, problem.capacity)
@@ -40,7 +40,7 @@ def checked(
     options: SolveOptions,
     limits: tuple[str, ...],
 ) -> AllocationResult:
-    """The result for `counts`, or a failed one that names the failed check."""
+    """The result for `counts`, or a failed result that names the failed check."""
     why = faults(problem, counts, target)
     if why:
         return failed(problem, f"the plan failed its check: {why}", limits)
@@ -70,7 +70,7 @@ def checked(
 
 
 def failed(problem: AllocationProblem, reason: str, limits: tuple[str, ...]) -> AllocationResult:
-    """A result without a usable plan, and the reason."""
+    """A result without a usable plan, with the reason."""
     rows = len(problem.demand_req_per_s)
     return AllocationResult(
         status=Status.FAILED,

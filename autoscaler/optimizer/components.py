@@ -1,7 +1,7 @@
-"""Independent parts of a problem, and the union of their results.
+"""Independent parts of a problem, which are solved separately.
 
-Models that share no pool, no budget and no promise are planned separately: the union of the parts
-is as good as a plan of the whole, their bounds add up, and each search is far smaller.
+Models that share no pool, no budget and no constraint are planned separately: the union of the
+plans is as good as a plan of the whole problem, the bounds add up, and each search is far smaller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autoscaler.optimizer.problem import AllocationProblem, entries_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A problem over the columns `ids` and the demand rows `rows` of another one."""
+    """A part of a problem: `problem` has only its columns `ids` and demand rows `rows`."""
 
     problem: AllocationProblem
     ids: Ints
@@ -43,7 +43,7 @@ def only(problem: AllocationProblem, ids: Ints) -> AllocationProblem:
 def parts(problem: AllocationProblem) -> tuple[Part, ...]:
     """The parts with a demand, the smallest first; columns outside all parts have the count 0.
 
-    Two columns are of one part if they serve, or use, the same row.
+    Two columns belong to the same part if they serve the same row or use the same resource.
     """
     demands = len(problem.demand_req_per_s)
     of_column, of_row = _components(problem)
@@ -73,7 +73,8 @@ def parts(problem: AllocationProblem) -> tuple[Part, ...]:
 
 
 def _components(problem: AllocationProblem) -> tuple[Ints, Ints]:
-    """The component of every column (-1 without entries) and row: demand rows, then resources."""
+    """The number of the component of every column (-1 without entries) and of every row: demand
+    rows, then resource rows."""
     demands = len(problem.demand_req_per_s)
     rows = demands + len(problem.capacity)
     serves, uses = np.diff(problem.serve_indptr), np.diff(problem.use_indptr)
@@ -96,7 +97,7 @@ _FEW_LINKS = 4_000_000
 
 
 def _distinct(values: Ints, limit: int) -> Ints:
-    """The distinct ones of `values`, which are below `limit`."""
+    """The distinct numbers in `values`, which are all below `limit`."""
     if limit <= _FEW_LINKS:
         seen = np.zeros(limit, dtype=np.bool_)
         seen[values] = True
@@ -105,7 +106,8 @@ def _distinct(values: Ints, limit: int) -> Ints:
 
 
 def _joined(one: Ints, other: Ints, rows: int) -> Ints:
-    """The component of every row, as its smallest row, if `one` and `other` are linked."""
+    """The component of each of `rows` rows, named by its smallest row, if every row of `one` is
+    linked to the row of `other` at the same index."""
     of_row = np.arange(rows)
     while True:
         least = of_row.copy()

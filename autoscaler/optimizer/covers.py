@@ -1,4 +1,4 @@
-"""Plans of problems in cover form, by decomposition: the cheapest one, and any one.
+"""Plans of problems in cover form, by decomposition: the cheapest plan, or any plan.
 
 The counterpart of `milp` for problems with many columns that each serve one demand row.
 """
@@ -23,24 +23,26 @@ from autoscaler.optimizer.result import Limits
 COVER_COLUMNS = 1000
 """Problems with fewer columns go to one MIP, which needs milliseconds for them."""
 _PRECISION = 1e-3
-"""Relative, of the bound on a fraction."""
+"""Relative precision of the bound on a fraction."""
 _NOTHING = 1e-6
-"""A fraction below this counts as none."""
+"""A fraction below this counts as 0."""
 _FOR_BOUND = 0.3
-"""Share of the time for it."""
+"""Share of the time for the bound on a fraction."""
 
 
 def is_decomposed(problem: AllocationProblem) -> bool:
-    """Whether `problem` is solved by decomposition."""
+    """Whether `problem` is solved by decomposition: it is large enough and has the cover form."""
     return problem.columns >= COVER_COLUMNS and has_cover_form(problem)
 
 
 def cheapest_by_covers(
     problem: AllocationProblem, target: Floats, limits: Limits, start: Ints | None = None
 ) -> tuple[Ints | None, float, tuple[str, ...]]:
-    """Counts (n,) of least cost that serve `target` (m,) shares (None: none found), the proven
-    bound, and the limits that ended the search. `start` (n,): a plan to begin with, if it serves
-    that."""
+    """Counts (n,) of least cost that serve the fraction `target` (m,) of each row (None: none
+    found), the proven bound, and the limits that ended the search.
+
+    start (n,): counts with which the search begins, if they serve `target`.
+    """
     form = cover_form(problem, target)
     got = solve_decomposed(
         form.decomposed, SearchLimits.of(limits), None, _given(form, problem, target, start)
@@ -51,8 +53,8 @@ def cheapest_by_covers(
 
 
 def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limits) -> ExactResult:
-    """A plan that serves `target` (m,) of each row, at any cost; None if that is proven impossible
-    or a limit ended the search."""
+    """A plan that serves the fraction `target` (m,) of each row, at any cost; None if that is
+    proven impossible or a limit ended the search."""
     form = cover_form(problem, target)
     got = solve_decomposed(form.decomposed, SearchLimits.of(replace(limits, gap=1.0)), None)
     if got.plan is not None:
@@ -65,8 +67,8 @@ def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limit
 def fraction_bound_by_covers(
     problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
 ) -> float:
-    """A proven upper bound on the fraction of the `active` (m,) rows that a plan can serve in
-    addition to `fixed` (m,) of the others; 1 without a proof."""
+    """A proven upper bound on the fraction of the `active` (m,) rows that a plan can serve, if it
+    also serves the fraction `fixed` (m,) of the other rows; 1 without a proof."""
     low, high = 0.0, 1.0
     within = SearchLimits.of(limits.within(_FOR_BOUND))
     middle = 1.0

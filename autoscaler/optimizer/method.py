@@ -1,6 +1,8 @@
-"""Choice of the search by the structure of a problem: one MIP, or the decomposition into covers.
+"""Choice of the search method by the structure of a problem: one MIP, or the decomposition into
+covers.
 
-Both find the cheapest plan, any plan, and the largest fraction that can be served.
+Both methods find the cheapest plan, any plan, and the largest fraction of the demand that can be
+served.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation, select
 def cheapest(
     problem: AllocationProblem, target: Floats, limits: Limits, start: Ints | None
 ) -> tuple[Ints | None, float, tuple[str, ...]]:
-    """Counts of least cost at `target` (m,) shares of demand (None: none found), their bound, and
-    the limits that ended the search. `start` (n,): counts to begin at."""
+    """Counts of least cost that serve the fraction `target` (m,) of each row (None: none found),
+    their bound, and the limits that ended the search. `start` (n,): counts with which the search
+    begins."""
     if limits.is_over():
         return None, 0.0, ("wall_clock",)
     if is_decomposed(problem):
@@ -49,7 +52,7 @@ def cheapest(
     )
     hit = (got.limit,) if got.limit else ()
     if got.limit and lower is None and (relaxation := relaxed(problem, target, limits.left_s())):
-        lower = relaxation.value  # a search that ends by proof has a bound of its own
+        lower = relaxation.value  # the relaxation's bound, because the search did not end by proof
     if got.counts is None:
         return None, lower or 0.0, hit
     counts = chosen.spread(got.counts)
@@ -63,8 +66,9 @@ def cheapest(
 def any_plan(
     problem: AllocationProblem, target: Floats, limits: Limits, share: float
 ) -> ExactResult:
-    """A plan that serves `target` (m,) of each row, at any cost, with this share of the time and of
-    the nodes; none if that is proven impossible or a limit ended the search."""
+    """A plan that serves the fraction `target` (m,) of each row, at any cost, found with this
+    `share` of the time and of the search nodes; none if that is proven impossible or a limit ended
+    the search."""
     if is_decomposed(problem):
         return any_plan_by_covers(problem, target, limits.within(share))
     nodes = max(1, int(limits.mip_nodes * share))
@@ -74,8 +78,9 @@ def any_plan(
 def most_fraction(
     problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
 ) -> tuple[Relaxed | None, float]:
-    """The relaxation of the largest fraction t <= 1 of the `active` (m,) rows in addition to
-    `fixed` (m,) of the others, with the value -t, and a bound on t. None if it takes too long."""
+    """The relaxation of the largest fraction t <= 1 of the `active` (m,) rows that can be served
+    together with the fraction `fixed` (m,) of the other rows, and a bound on t. The value of the
+    relaxation is -t; the relaxation is None if it takes too long."""
     bound = 1.0
     if is_decomposed(problem):
         bound = fraction_bound_by_covers(problem, active, fixed, limits)

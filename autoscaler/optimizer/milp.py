@@ -1,8 +1,8 @@
 """A MIP over the columns of a problem.
 
-It is built from arrays and read back with the solver's own proven bound; the relaxations of cost
-and of the smallest fraction are here too. Demand rows are divided by their demand, so the solver's
-tolerance is relative to it.
+It is built from arrays, and its result includes the solver's proven bound. The LP relaxations of
+the cost and of the smallest fraction are here too. Demand rows are divided by their demand, so the
+solver's tolerance is relative to the demand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.problem import AllocationProblem
 
 _HOPE = 0.5
-"""Share of its time after which a search that has found no plan ends."""
+"""A search ends after this share of its time if it has found no plan."""
 _PROVEN = (
     highspy.HighsModelStatus.kOptimal,
     highspy.HighsModelStatus.kInfeasible,
@@ -27,7 +27,7 @@ _PROVEN = (
 )
 _LIMITS = {
     highspy.HighsModelStatus.kTimeLimit: "wall_clock",
-    highspy.HighsModelStatus.kInterrupt: "wall_clock",  # hope: that is a share of the time
+    highspy.HighsModelStatus.kInterrupt: "wall_clock",  # interrupted after `hope_s`
 }
 
 
@@ -35,8 +35,8 @@ _LIMITS = {
 class ExactResult:
     """Counts (None: no plan found) and the proven bound of the objective.
 
-    `limit`: the reason why the search ended before a proof of the optimum, which may be that no
-    plan exists; empty without one. `nodes`: of the search tree.
+    `limit`: the limit that ended the search before a proof; empty if the search ended by proof,
+    which may prove that no plan exists. `nodes`: number of nodes of the search tree.
     """
 
     counts: Ints | None
@@ -46,7 +46,7 @@ class ExactResult:
 
     @property
     def solved(self) -> bool:
-        """Whether it ended by proof."""
+        """Whether the search ended by proof."""
         return not self.limit
 
 
@@ -58,7 +58,8 @@ def minimise_cost(
     gap: float,
     start: Ints | None = None,
 ) -> ExactResult:
-    """Least cost that serves `target` (m,) of each row; `start` (n,) counts to begin at."""
+    """Counts of least cost that serve the fraction `target` (m,) of each row. `start` (n,): counts
+    with which the search begins."""
     lp = _cost_lp(problem, target)
     return _run(lp, problem, nodes, seconds, gap, start, hope_s=_HOPE * seconds)
 
@@ -66,9 +67,12 @@ def minimise_cost(
 def any_plan_by_milp(
     problem: AllocationProblem, target: Floats, nodes: int, seconds: float
 ) -> ExactResult:
-    """A plan that serves `target` (m,) of each row, at any cost; none if that is proven impossible
-    or a limit ended the search. The cost guides the search, which takes several times as long
-    without it."""
+    """A plan that serves the fraction `target` (m,) of each row, at any cost; none if that is
+    proven impossible or a limit ended the search.
+
+    The search minimises the cost nevertheless, because it takes several times as long without an
+    objective.
+    """
     return _run(_cost_lp(problem, target), problem, nodes, seconds, plans=1)
 
 
@@ -84,13 +88,15 @@ class Relaxed:
 def fraction_relaxed(
     problem: AllocationProblem, active: Bools, fixed: Floats, seconds: float
 ) -> Relaxed | None:
-    """The relaxation of the largest t <= 1 such that the `active` (m,) rows are served t and the
-    others `fixed` (m,); its value is -t. None if it is not found within `seconds`."""
+    """The relaxation of the largest t <= 1 with which a plan serves the fraction t of the `active`
+    (m,) rows and the fraction `fixed` (m,) of the other rows. Its value is -t. None if it is not
+    solved within `seconds`."""
     return _relaxation(_fraction_lp(problem, active, fixed), problem.columns, seconds)
 
 
 def relaxed(problem: AllocationProblem, target: Floats, seconds: float) -> Relaxed | None:
-    """The relaxation of least cost."""
+    """The LP relaxation of the least cost; None if it is not solved within `seconds` or has no
+    solution."""
     return _relaxation(_cost_lp(problem, target), problem.columns, seconds)
 
 
@@ -152,11 +158,11 @@ def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
 
 
 def _upper(problem: AllocationProblem) -> Floats:
-    """Upper bounds of the columns: a plan of least cost uses no column more often than serves all
-    demand alone.
+    """Upper bounds of the columns: a plan of least cost uses no column more often than is needed to
+    serve all demand by this column alone.
 
-    Only columns that serve and provide nothing are cut, because many columns may need the capacity
-    of a node.
+    Only columns that serve demand and provide no resource get such a bound, because many columns
+    may need the capacity of one node.
     """
     upper = problem.upper.astype(np.float64).copy()
     alone = np.full(problem.columns, 0.0)
@@ -180,8 +186,11 @@ def _run(
     hope_s: float = math.inf,
     plans: int = 0,
 ) -> ExactResult:
-    """hope_s: the search ends after this time without a plan, because the rest of the time is for
-    the best effort. plans: it ends with this number of plans (0 = any)."""
+    """Solve the MIP.
+
+    hope_s: the search ends after this time if it has found no plan, because the rest of the time is
+    for the best effort. plans: the search ends after this number of improvements (0 = any).
+    """
     solver = mip_solver(nodes, seconds, gap)
     if plans:
         solver.setOptionValue("mip_max_improving_sols", plans)
@@ -204,7 +213,7 @@ def _run(
 
 
 def _give_up(event: Any, hope_s: float) -> None:
-    """Callback that HiGHS calls from time to time."""
+    """Callback of HiGHS: interrupts a search that has no plan after `hope_s` seconds."""
     seen = event.data_out
     if seen.running_time > hope_s and not seen.mip_primal_bound < math.inf:
         event.interrupt()
@@ -221,7 +230,7 @@ def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
         ("mip_rel_gap", float(gap)),
         ("mip_feasibility_tolerance", 1e-9),
         ("primal_feasibility_tolerance", 1e-9),
-        # It costs 5 ms however small the problem; presolve and root need 0.6 ms.
+        # It takes 5 ms even for small problems, whose presolve and root node need 0.6 ms.
         ("mip_heuristic_run_feasibility_jump", False),
     ):
         solver.setOptionValue(name, value)

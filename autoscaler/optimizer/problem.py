@@ -1,18 +1,18 @@
-"""The general allocation problem as arrays: columns to choose, resources they use, demand they
-serve.
+"""The general allocation problem as arrays: columns to choose, the resources that they use, and the
+demand that they serve.
 
-The arrays are validated here: an error names every wrong price, rate, demand or capacity before
-any solver sees it. The planner writes models, GPUs, regions and transitions as columns and rows
-(see `columns.py`).
+The arrays are validated here: an error names every wrong price, rate, demand or capacity before any
+solver gets it. The planner expresses models, GPUs, regions and transitions as columns and rows (see
+`autoscaler.planning.milp_formulation`).
 
     minimise   cost . x
     subject to serve(x)[i] >= demand[i]     for every demand row i
                use(x)[q]   <= capacity[q]   for every resource row q
                0 <= x <= upper, x integer
 
-A column that serves two rows is an aggregated instance. One that serves none and has a negative use
-is a rented node: it costs money and provides slices. A budget, a ceiling, a share of spot and the
-bound that ties `keep` and `switch` columns together are resource rows.
+A column that serves two rows is an aggregated instance. A column that serves no row and has a
+negative use is a rented node: it costs money and provides slices. A budget, a ceiling, a spot share
+and the bound that links `keep` and `switch` columns are resource rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from autoscaler.optimizer.array_types import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """Demand row `row` asks for at most `least + share x served`, with `served` the part of row
-    `of`, of a class before it, that is served. `least` may be negative."""
+    """Demand row `row` asks for at most `least + share x served`; `served` is the service of row
+    `of`, which belongs to an earlier priority class. `least` may be negative."""
 
     row: int
     of: int
@@ -41,10 +41,11 @@ class AllocationProblem:
     """Columns j < n, demand rows i < m, resource rows q < k, all in compressed column form.
 
     `serve_indptr` (n + 1,), `serve_row`, `serve_rate` (requests/s, positive): service by column.
-    `use_indptr` (n + 1,), `use_resource`, `use_amount` (any unit of the row; negative provides).
-    `cost_usd_per_h` (n,) finite and >= 0, `upper` (n,) >= 0 (inf: as many as capacity allows),
-    `demand_req_per_s` (m,) > 0, `priority` (m,) class of each row, 0 served first if not all can
-    be, `capacity` (k,) finite and >= 0. `follows`: rows that ask for less if others get less.
+    `use_indptr` (n + 1,), `use_resource`, `use_amount` (any unit of the row; negative provides):
+    use by column. `cost_usd_per_h` (n,): finite and >= 0. `upper` (n,): >= 0; inf: limited by the
+    capacities only. `demand_req_per_s` (m,): > 0. `priority` (m,): class of each row; class 0 is
+    served first if not all demand can be met. `capacity` (k,): finite and >= 0. `follows`: rows
+    that ask for less if other rows get less.
     """
 
     cost_usd_per_h: Floats
@@ -86,7 +87,8 @@ class AllocationProblem:
         return len(self.cost_usd_per_h)
 
     def asked_req_per_s(self, target: Floats) -> Floats:
-        """Demand of the rows (m,) if each gets `target` (m,) of its demand; 0 or more."""
+        """Requests/s (m,) that the rows ask for if each row gets the fraction `target` (m,) of its
+        demand; 0 or more."""
         asked: Floats = self.demand_req_per_s.astype(np.float64)
         for one in self.follows:
             if target[one.of] < 1.0:
@@ -106,7 +108,7 @@ class AllocationProblem:
 
 
 def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) -> Floats:
-    """The sum over the columns, by row; only columns with a count are visited."""
+    """The sum over the columns, by row; columns with the count 0 are not visited."""
     ids = np.flatnonzero(counts)
     at, offsets = entries_of(indptr, ids)
     each = np.repeat(counts[ids], np.diff(offsets)) * amount[at]
@@ -114,7 +116,8 @@ def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) ->
 
 
 def entries_of(indptr: Ints, ids: Ints) -> tuple[Ints, Ints]:
-    """Positions of the entries of the columns `ids`, and their offsets by column."""
+    """Positions of the entries of the columns `ids`, and the offsets of these columns among
+    them."""
     length = np.diff(indptr)[ids]
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     at = np.repeat(indptr[ids] - offsets[:-1], length) + np.arange(offsets[-1])
@@ -129,8 +132,8 @@ def check_numbers(
     strict: bool = False,
     infinite: bool = False,
 ) -> None:
-    """Refuse an array with another shape or with a number out of range; the error names field and
-    index."""
+    """Refuse an array that has another shape or contains a number out of range; the error names the
+    field and the index."""
     if values.shape != shape:
         raise InvalidValue(field, values.shape, f"an array of shape {shape}")
     if values.dtype.kind not in "fiu":

@@ -12,22 +12,24 @@ from autoscaler.optimizer.array_types import Floats, Ints
 
 
 class Status(StrEnum):
-    """The way in which a solve ended."""
+    """The outcome of a solve."""
 
     OPTIMAL = "optimal"  # cost equals the proven bound
     WITHIN_GAP = "within_gap"  # the proven gap is at most the requested one
-    LIMIT = "limit"  # feasible, but a work limit ended the search above that gap
-    BEST_EFFORT = "best_effort"  # demand cannot be met in full; the smallest fraction is maximised
-    FAILED = "failed"  # no usable plan came out; the caller keeps its last good one
+    LIMIT = "limit"  # feasible, but a limit ended the search before the requested gap was proven
+    BEST_EFFORT = (
+        "best_effort"  # demand cannot be met in full; the smallest served fraction is maximised
+    )
+    FAILED = "failed"  # no usable plan; the caller keeps its last good plan
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A finished step of a search.
 
-    `columns`: the considered columns; `built`: those of them in a linear or integer program. The
-    best `bound_usd_per_h` so far, and the `cost_usd_per_h` of the best plan (inf: none yet).
-    `elapsed_s` on the caller's clock; 0 without one.
+    `columns`: number of columns considered; `built`: number of those in a linear or integer
+    program. `bound_usd_per_h`: the best bound so far. `cost_usd_per_h`: cost of the best plan so
+    far (inf: none yet). `elapsed_s`: on the caller's clock; 0 without a clock.
     """
 
     name: str
@@ -49,9 +51,10 @@ class Step:
 class Limits:
     """Limits that end a search.
 
-    `gap`: relative gap at which to stop. `time_limit_s` counts on `elapsed_s`, a monotonic clock of
-    the caller that starts at 0 (the core reads none); without one, only work is limited and the
-    answer is reproducible. `mip_nodes` of one MIP: a work limit. `on_step` receives every step.
+    `gap`: relative gap at which the search ends. `time_limit_s`: limit on `elapsed_s`, a monotonic
+    clock of the caller that starts at 0 (this package reads no clock); without a clock only the
+    work is limited, and the answer is reproducible. `mip_nodes`: work limit of one MIP. `on_step`:
+    receives every step.
     """
 
     gap: float = 1e-6
@@ -61,7 +64,7 @@ class Limits:
     on_step: Callable[[Step], None] | None = None
 
     def step(self, name: str, columns: int, built: int, bound: float, cost: float) -> None:
-        """Report a step that has just ended."""
+        """Pass a step that has just ended to `on_step`."""
         if self.on_step is not None:
             now_s = 0.0 if self.elapsed_s is None else self.elapsed_s()
             self.on_step(Step(name, columns, built, bound, cost, now_s))
@@ -75,8 +78,8 @@ class Limits:
         return self.left_s() <= 0.0
 
     def within(self, share: float, least_s: float = 0.0) -> Self:
-        """The same limits for a search that may use this share of the remaining time, and `least_s`
-        of it in any case."""
+        """These limits for a search that may use this `share` of the remaining time, but at least
+        `least_s` seconds."""
         left_s = max(0.0, self.left_s())
         if math.isinf(left_s) or self.elapsed_s is None:
             return self
@@ -84,7 +87,7 @@ class Limits:
         return replace(self, time_limit_s=max(1e-3, until_s))
 
     def anew(self, share: float) -> Self:
-        """The same limits for a search that begins now and may use this share of the whole time."""
+        """These limits for a search that begins now and may use this `share` of the whole time."""
         if self.elapsed_s is None:
             return self
         return replace(self, time_limit_s=self.elapsed_s() + share * self.time_limit_s)
@@ -92,10 +95,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions(Limits):
-    """Limits of a solve. The result names a time limit that ended it.
+    """Limits of a solve. The result names the time limit if it ended the search.
 
-    `spare`: the share of the time that is left to the caller if one of the first `spare_classes`
-    classes cannot be served in full.
+    `spare`: share of the time that remains for the caller if one of the first `spare_classes`
+    priority classes cannot be served in full.
     """
 
     spare: float = 0.0
@@ -106,10 +109,11 @@ class SolveOptions(Limits):
 class AllocationResult:
     """A checked plan with its proof.
 
-    `counts` (n,) by column. `lower_bound_usd_per_h` bounds the cost of every plan that serves
-    `served_target` of each row (1 unless best effort). `served_fraction` (m,): served part of the
-    row's demand, which depends on the targets of other rows; `served_fraction_bound` (m,): no plan
-    serves a larger smallest fraction of the row's priority class.
+    `counts` (n,): by column. `lower_bound_usd_per_h`: lower bound of the cost of every plan that
+    serves the fraction `served_target` of each row (1 unless best effort). `served_fraction` (m,):
+    served fraction of the demand of each row, which may depend on the targets of other rows.
+    `served_fraction_bound` (m,): no plan serves a larger smallest fraction of the row's priority
+    class.
     """
 
     status: Status

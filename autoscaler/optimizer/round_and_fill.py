@@ -1,4 +1,4 @@
-"""A quick plan without a search: fractional counts are rounded, and the plan is filled up.
+"""A plan without a search: fractional counts are rounded, then the plan is filled up.
 
 The counts of a relaxation are rounded so that they fit, then columns that still fit are added one
 by one. The plan has no bound.
@@ -13,13 +13,14 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _SHARES = np.linspace(1.0, 0.0, 21)
 _AT_ONCE = 8
-"""A row takes at most one such part of what would fill it at once, so that many small columns
-take few steps and no row all that there is."""
+"""A row gets at most one part in this number of its missing columns in one step: many small columns
+take few steps, and no row uses up the whole capacity."""
 
 
 def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
-    """Whole counts (n,) of the largest of some shares of `parts` (n,) that fits: columns that use
-    resources are rounded down, those that provide them up."""
+    """Whole counts (n,) for `parts` (n,), scaled by the largest of a few factors at which the
+    result fits: columns that use resources are rounded down, columns that provide them are rounded
+    up."""
     uses = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
     provides = np.zeros(problem.columns, dtype=np.bool_)
     provides[uses[problem.use_amount < 0]] = True
@@ -33,11 +34,11 @@ def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
 
 
 def filled(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats) -> Ints:
-    """`counts` (n,) with all further columns that fit.
+    """`counts` (n,) with further columns, as long as they fit.
 
-    In turn, the row of `rows` that lacks the largest share of its demand gets one column: among
-    those that fit, the one that serves most of the missing part of `target` (m,) for its cost. This
-    ends when each row has its target, or no column fits it.
+    In each step, the row of `rows` that lacks the largest share of its demand gets columns: among
+    those that fit, the column that serves most of the missing part of `target` (m,) for its cost.
+    The loop ends when each row has its target or no column fits.
     """
     counts = counts.copy()
     left = problem.capacity - problem.used(counts)
@@ -73,7 +74,7 @@ def filled(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats)
 
 
 def _fits(problem: AllocationProblem, ids: Ints, counts: Ints, left: Floats) -> Bools:
-    """Those of the columns `ids` that fit once more into the remaining capacity `left` (k,)."""
+    """The columns in `ids` that fit at least once into the remaining capacity `left` (k,)."""
     first, many = problem.use_indptr[ids], np.diff(problem.use_indptr)[ids]
     of = np.repeat(np.arange(len(ids)), many)
     at = np.arange(len(of)) + np.repeat(first - np.cumsum(many) + many, many)

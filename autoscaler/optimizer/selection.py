@@ -1,6 +1,6 @@
-"""Choice of the columns of a MIP if there are more than it can take.
+"""Selects the columns of a MIP if a problem has too many.
 
-The reduced costs of the LP relaxation select the columns, and show whether the selection is exact.
+The reduced costs of the LP relaxation determine the selection and show whether it is exact.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from autoscaler.optimizer.milp import Relaxed, relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 
 MIP_COLUMNS = 50_000
-"""No MIP is built over more columns: 44,000 give a plan at 1% in a minute, of 100,000 the root
-alone takes longer. Over fewer columns only the relaxation's bound holds, which is far weaker."""
+"""Largest number of columns of a MIP. A larger MIP spends too long at its root node. If columns are
+left out, only the bound of the relaxation holds, which is far weaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The problem over the columns `ids`, of `columns` in all. `cutoff`: no plan that costs less
-    than this uses a column that was left out (reduced-cost fixing)."""
+    """`problem` over the columns `ids`; `columns` is the number of all columns. `cutoff`: no plan
+    that costs less than this uses a column that was left out (reduced-cost fixing)."""
 
     problem: AllocationProblem
     ids: Ints
@@ -36,11 +36,11 @@ class Selection:
         return len(self.ids) == self.columns
 
     def holds_all_within(self, cost: float) -> bool:
-        """Whether every plan cheaper than `cost` is a plan over these columns."""
+        """Whether every plan cheaper than `cost` uses these columns only."""
         return self.whole or cost <= self.cutoff
 
     def spread(self, counts: Ints) -> Ints:
-        """Counts of the chosen columns as counts of all columns."""
+        """`counts` of the selected columns as counts of all columns."""
         spread = np.zeros(self.columns, dtype=np.int64)
         spread[self.ids] = counts
         return spread
@@ -53,8 +53,9 @@ def select(
     keep: Ints | None,
     seconds: float = math.inf,
 ) -> tuple[Selection, float | None]:
-    """At most `most` columns: those that `keep` counts and those of the least reduced cost; and the
-    value of the LP relaxation (a lower bound), if it is found within `seconds`."""
+    """The selection of at most `most` columns (those with a count in `keep`, then those of the
+    least reduced cost), and the LP relaxation, whose value is a lower bound, if it is solved within
+    `seconds`."""
     got = relaxed(problem, target, seconds)
     return by_relaxation(problem, got, most, keep), None if got is None else got.value
 
@@ -62,8 +63,9 @@ def select(
 def by_relaxation(
     problem: AllocationProblem, got: Relaxed | None, most: int, keep: Ints | None
 ) -> Selection:
-    """Select columns by a given relaxation with any objective; without one by cost alone. Among
-    columns of equal reduced cost, those that it uses come first, then the cheapest."""
+    """Select columns by the reduced costs of the relaxation `got`, whatever its objective, or by
+    cost if it is None. Among columns of equal reduced cost, those that the relaxation uses come
+    first, then the cheapest."""
     everything = np.arange(problem.columns)
     if problem.columns <= most:
         return Selection(problem, everything, problem.columns, np.inf)

@@ -1,7 +1,7 @@
 """`solve`: the entry point for every allocation problem.
 
-Each part of the problem is solved by itself. If its demand cannot be met, the result is the least
-cost of the best effort.
+Each independent part of the problem is solved separately. If the demand of a part cannot be met,
+the result is the cheapest best-effort plan.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 
 _LEAST_S = 0.05
-"""A part gets this much however small it is, unless it is all that is left."""
+"""Minimal seconds for each part, as far as that time remains."""
 _FOR_FRACTIONS = 0.6
-"""Of the time; the cheapest plan at these fractions is to be found in the rest."""
+"""Share of the time for the served fractions. The rest is for the cheapest plan that serves them."""
 
 _MANY = 50_000
-"""Fewer columns are filled up and checked in a moment."""
+"""Below this number of columns, no time is reserved to fill up and check the plan."""
 _END_S, _MOST_FOR_END = 6e-7, 0.3
-"""Seconds for each column, but this share of the time at most."""
+"""Time to fill up and check the plan: seconds for each column, and the largest share of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Incumbent:
-    """Counts that serve `target` (m,) of each row, the bound of their cost, and that of the
-    fractions (m,). rough: there was no time for a further search."""
+    """Counts that serve the fraction `target` (m,) of each row, the bound of their cost, and the
+    bound of the fractions (m,). rough: there was no time for a search."""
 
     counts: Ints
     bound: float
@@ -46,12 +46,12 @@ class _Incumbent:
 def solve(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
 ) -> AllocationResult:
-    """Cheapest counts that serve all demand, with a proven bound; best effort if that is
+    """The cheapest counts that serve all demand, with a proven bound; best effort if that is
     impossible.
 
-    start (n,): counts of a plan that may be good already. Deterministic under the work limits of
-    `options`. Every plan is checked again in floating point before it is returned; a plan that
-    fails the check comes back as FAILED.
+    start (n,): counts of a plan with which the search begins. The result is deterministic if only
+    work limits in `options` end the search. Every plan is checked again in floating point before it
+    is returned; a plan that fails the check has the status FAILED.
     """
     rows = len(problem.demand_req_per_s)
     counts = np.zeros(problem.columns, dtype=np.int64)
@@ -63,7 +63,7 @@ def solve(
         target[part.rows] = 1.0
     fraction_bound = target.copy()
     options = _after(options, problem, target)
-    if options.spare and len(found) > 1:  # short parts first: they leave time
+    if options.spare and len(found) > 1:  # parts with unmet demand first: they leave time
         found = tuple(sorted(found, key=lambda part: _may_be_served(part.problem, options)))
     to_do = sum(len(part.ids) for part in found)
     for part in found:
@@ -83,7 +83,7 @@ def solve(
 
 
 def _without_the_end(options: SolveOptions, problem: AllocationProblem) -> SolveOptions:
-    """The same options without the time to fill up and check a plan of this number of columns."""
+    """`options` without the time that is needed to fill up and check a plan of `problem`."""
     if problem.columns < _MANY:
         return options
     end_s = min(_MOST_FOR_END * options.time_limit_s, _END_S * problem.columns)
@@ -93,8 +93,8 @@ def _without_the_end(options: SolveOptions, problem: AllocationProblem) -> Solve
 def _part(
     problem: AllocationProblem, options: SolveOptions, share: float, start: Ints | None
 ) -> _Incumbent | tuple[str, ...]:
-    """Solve one part in its share of the time, or in more of it if that is not enough for any
-    search."""
+    """Solve one part in its `share` of the time. If that is not enough for any search, it gets more
+    of the time."""
     while True:
         got = _solved(problem, options.within(share, _LEAST_S), start)
         enough = not got.rough if isinstance(got, _Incumbent) else "wall_clock" not in got
@@ -106,7 +106,8 @@ def _part(
 def _solved(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None
 ) -> _Incumbent | tuple[str, ...]:
-    """Serve all demand if possible, else as much as possible; the limits if no plan was found."""
+    """Serve all demand if possible, otherwise as much as possible; returns the limits if no plan
+    was found."""
     whole = np.ones(len(problem.demand_req_per_s))
     counts, bound, limits = cheapest(problem, whole, options, start)
     if counts is not None:
@@ -114,25 +115,25 @@ def _solved(
     rough = options.is_over()
     served = most_served(problem, options.within(_FOR_FRACTIONS * (1.0 - options.spare)), start)
     if served.limits and not served.counts.any():
-        return served.limits  # the possible service is unknown
+        return served.limits  # nothing is known about the demand that can be served
     options = _after(options, problem, served.target)
     known = bound if (served.target >= 1.0).all() else 0.0
     counts, bound, more = cheapest(problem, served.target, options, served.counts)
     bound = max(bound, known)
-    if counts is None:  # the time is up, but a plan at these fractions is at hand
+    if counts is None:  # the time is up; the best-effort plan serves these fractions
         counts = served.counts
     hit = (*limits, *served.limits, *more)
     return _Incumbent(counts, bound, served.target, served.bound, hit, rough)
 
 
 def _after(options: SolveOptions, problem: AllocationProblem, target: Floats) -> SolveOptions:
-    """The same options without the time that is left to the caller, if `target` (m,) falls
-    short."""
+    """`options` without the time reserved for the caller, if `target` (m,) does not serve the first
+    classes in full."""
     if (target[problem.priority < options.spare_classes] < 1.0).any():
         return replace(options.within(1.0 - options.spare), spare=0.0)
     return options
 
 
 def _may_be_served(problem: AllocationProblem, options: SolveOptions) -> bool:
-    """Whether the LP relaxation serves all demand."""
+    """Whether the LP relaxation of `problem` serves all demand."""
     return relaxed(problem, np.ones(len(problem.demand_req_per_s)), options.left_s()) is not None

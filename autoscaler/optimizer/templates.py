@@ -1,8 +1,9 @@
-"""Allocation of whole-node templates in regions (Coral, sec. 4.3), everything newly started.
+"""Allocation of whole-node templates to regions (Coral, sec. 4.3), with every instance newly
+started.
 
-A template may run in every region, so templates times regions are columns. They are priced as
-arrays and not stored: a hundred models with thousands of templates fit into memory. The columns are
-written out if not all demand can be served, or if a fleet is running.
+A template may run in every region, so each pair of a template and a region is a column. The columns
+are priced as arrays and not stored, so a hundred models with thousands of templates fit into
+memory. They are written out if not all demand can be served, or if a fleet is running.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.solve import solve
 
 _MOST_COLUMNS = 2_000_000
-"""More columns are not written out at once: they would take seconds and hundreds of MiB."""
+"""Largest number of columns to write out; more would take seconds and hundreds of MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateProblem:
-    """`price_usd_per_h` and `available_nodes` (R, C), `demand_req_per_s` (G,), per group k `nodes`
-    (templates, C) node counts and `throughput_req_per_s` (templates,); `start_penalty` is K, the
-    share of an interval that a start costs. Cost of an instance = its nodes x price x (1 + K).
-    """
+    """`price_usd_per_h` and `available_nodes` (R, C). `demand_req_per_s` (G,). For each group:
+    `nodes` (templates, C), the node counts, and `throughput_req_per_s` (templates,).
+    `start_penalty` is K, the share of an interval that a start costs. Cost of an instance = its
+    nodes x price x (1 + K)."""
 
     price_usd_per_h: Floats
     available_nodes: Ints
@@ -59,15 +60,15 @@ class TemplateProblem:
 
     @property
     def columns(self) -> int:
-        """Templates times regions."""
+        """Number of pairs of a template and a region."""
         return len(self.price_usd_per_h) * sum(len(nodes) for nodes in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class TemplatePlan:
-    """`rows` (n, 4): group, region, template, count; the result's counts are theirs, in this order.
-    `node_price_usd_per_h` (R, C): multipliers of the nodes, which prove the bound; zeros if another
-    proof gave it."""
+    """`rows` (n, 4): group, region, template, count; the counts of `result` are in the same order.
+    `node_price_usd_per_h` (R, C): multipliers of the nodes, which prove the bound; zeros if the
+    bound has another proof."""
 
     rows: Ints
     result: AllocationResult
@@ -75,7 +76,7 @@ class TemplatePlan:
 
 
 def can_be_served(problem: TemplateProblem) -> bool:
-    """Whether a plan exists that serves all of the demand, as far as the search shows."""
+    """Whether a search finds a plan that serves all demand."""
     return solve_decomposed(_implicit(problem), SearchLimits(gap=1.0)).plan is not None
 
 
@@ -84,8 +85,8 @@ def solve_templates(
 ) -> TemplatePlan:
     """The cheapest instances that serve every group, or best effort if that is impossible.
 
-    `running` (r, 4): rows of a running plan. As many of each may be kept without the start penalty;
-    the cost is that of the change.
+    running (r, 4): rows of a running plan. Running instances may be kept without the start penalty,
+    up to their count; the cost is then that of the change.
     """
     if running is not None:
         check_running(problem, running)
@@ -104,8 +105,8 @@ def _by_columns(
     running: Ints | None,
     searched: tuple[Decomposed, Outcome] | None = None,
 ) -> TemplatePlan:
-    """The plan over written-out columns; if there are too many, over those of the lowest price in
-    the earlier search, which found no plan."""
+    """The plan over written-out columns. If there are too many columns, it uses those of the lowest
+    price in `searched`, the earlier search, which found no plan."""
     whole = problem.columns <= _MOST_COLUMNS or searched is None
     if whole or searched is None:
         made, keys = columns_of(problem, running)
@@ -133,8 +134,8 @@ def _by_columns(
 
 
 def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
-    """(group, region, template) of the `most` pairs with the lowest cost beyond the value that they
-    cover, at the prices of the search."""
+    """(group, region, template) of the `most` pairs with the lowest reduced cost: cost at the
+    prices of the search `got`, minus the value of the demand that the pair covers."""
     weight = form.weight(got.mu)
     regions = form.money.shape[1]
     keys, excess = [], []
@@ -149,8 +150,10 @@ def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
 
 
 def _with_bound_of_all(result: AllocationResult, bound: float) -> AllocationResult:
-    """A result over some columns with the bounds that hold for all of them: `bound` in USD/h for a
-    plan that serves all demand, none for another one."""
+    """`result`, a result over some of the columns, with bounds that hold for all columns.
+
+    A plan that serves all demand gets `bound` (USD/h); any other plan gets no bound.
+    """
     served = bool((result.served_target >= 1.0).all()) and np.isfinite(bound)
     lower = min(max(0.0, bound), result.cost_usd_per_h) if served else 0.0
     status = Status.LIMIT if result.status in (Status.OPTIMAL, Status.WITHIN_GAP) else result.status
@@ -183,9 +186,12 @@ def check_running(problem: TemplateProblem, running: Ints) -> None:
 def columns_of(
     problem: TemplateProblem, running: Ints | None = None
 ) -> tuple[AllocationProblem, Ints]:
-    """Every template and region of which one instance fits as a column, and its (group, region,
-    template) (n, 3). `running` (r, 4): rows of a running plan; as many instances may be kept
-    without the start penalty, in r columns before the others."""
+    """The problem with one column for every pair of a template and a region of which one instance
+    fits, and the pair (group, region, template) of each column (n, 3).
+
+    running (r, 4): rows of a running plan. The first r columns are its instances, which may be kept
+    without the start penalty, up to their count.
+    """
     regions, _ = problem.price_usd_per_h.shape
     keys = [] if running is None else [running[:, :3]]
     for k, nodes in enumerate(problem.nodes):
@@ -202,7 +208,7 @@ def columns_of(
 
 
 def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> AllocationProblem:
-    """The columns `key` (n, 3), of which the first `kept` pay no start penalty."""
+    """The problem over the columns `key` (n, 3). The first `kept` columns pay no start penalty."""
     configs = problem.price_usd_per_h.shape[1]
     group, region, template = key.T
     cost, rate, length = (np.zeros(len(key)) for _ in range(3))
@@ -235,7 +241,8 @@ def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> A
 
 
 def _implicit(problem: TemplateProblem) -> Decomposed:
-    """Groups whose items may be placed in every region: money by configuration and region."""
+    """The groups, whose items may be placed in every region, and the money by configuration and
+    region."""
     regions, _ = problem.price_usd_per_h.shape
     capacity = problem.available_nodes.astype(np.float64).ravel()
     groups = []

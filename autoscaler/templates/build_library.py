@@ -16,7 +16,7 @@ from autoscaler.templates.partitions import MAX_NODES, partition_tables
 from autoscaler.templates.placement_search import check_table
 
 Progress = Callable[[int, int], None]
-"""Called after each size of multisets with (multisets passed, multisets in all)."""
+"""Called after each size of multisets with (processed multisets, all multisets)."""
 
 
 def build_library(

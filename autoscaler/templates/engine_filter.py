@@ -62,7 +62,7 @@ class EngineCapabilities:
 
 
 VLLM = EngineCapabilities("vllm")
-"""One node, tensor parallel: every vLLM supports it."""
+"""One node with tensor parallelism, which every vLLM supports."""
 
 VLLM_PIPELINE = EngineCapabilities("vllm-pipeline", PipelineNodes.SAME_SIZE)
 """vLLM that declares uneven pipelines over nodes (one tensor-parallel size for all stages)."""

@@ -29,7 +29,7 @@ Small = npt.NDArray[np.int8]
 Layers = npt.NDArray[np.int16]
 
 DOMINANCE_TOLERANCE = 1e-9
-"""A template must beat the best split by this share, so that rounding alone keeps none."""
+"""A template must beat the best split by this share, so that no template is kept by rounding."""
 
 
 def binomials(configs: int) -> Ints:

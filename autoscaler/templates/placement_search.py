@@ -174,7 +174,9 @@ def search_multiset(
         if nodes[i] == nodes[i + 1]:
             pattern |= 1 << i
     for i in range(1 << n):
-        layer_cache[i] = 0  # an entry is stages * 1024 + layers; entries of other stage counts are ignored
+        layer_cache[i] = (
+            0  # an entry is stages * 1024 + layers; entries of other stage counts are ignored
+        )
     best = incumbent
     found = 0
     stage_layers = np.empty(MAX_NODES, np.int64)

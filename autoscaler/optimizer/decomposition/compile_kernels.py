@@ -1,4 +1,5 @@
-"""Compile the kernels of the decomposition, or load their machine code, before a clock runs."""
+"""Compiles the kernels of the decomposition, or loads their machine code, before any time limit
+counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conversion of an allocation problem into groups, and of a plan back into counts.
+"""Converts an allocation problem into groups, and a plan over groups back into counts.
 
-A problem has this form if every column serves at most one demand row and provides nothing. A group
-holds the columns of one row. A bound on the count of a column becomes a resource of its own.
+A problem has cover form if every column serves at most one demand row and provides no resource. A
+group holds the columns of one row. A bound on the count of a column becomes a resource.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _ROOM = 1e-9
 _COMPARED = 300_000
-"""More columns are not compared with each other: to price them all is quicker."""
+"""Above this number of columns, dominated ones are not removed: pricing all columns is faster."""
 
 
 def has_cover_form(problem: AllocationProblem) -> bool:
-    """Whether every column serves at most one row and provides nothing."""
+    """Whether every column serves at most one row and provides no resource."""
     one_row = bool((np.diff(problem.serve_indptr) <= 1).all())
     return one_row and bool((problem.use_amount >= 0.0).all())
 
@@ -30,7 +30,7 @@ def has_cover_form(problem: AllocationProblem) -> bool:
 @dataclass(frozen=True, slots=True)
 class CoverForm:
     """`problem` as groups: group i covers demand row `rows[i]`. A row without demand has no group.
-    `columns`: of the allocation problem."""
+    `columns`: number of columns of the allocation problem."""
 
     decomposed: Decomposed
     rows: Ints
@@ -42,7 +42,7 @@ class CoverForm:
         return np.bincount(pairs, minlength=self.columns).astype(np.int64)
 
     def plan_of(self, problem: AllocationProblem, counts: Ints) -> Incumbent:
-        """The plan that `counts` (n,) make."""
+        """The plan over groups for `counts` (n,) of the columns."""
         groups, resources = len(self.rows), len(self.decomposed.capacity)
         cost, use = np.zeros(groups), np.zeros((groups, resources))
         pairs: list[Ints] = []
@@ -61,7 +61,7 @@ class CoverForm:
 
 
 def cover_form(problem: AllocationProblem, target: Floats) -> CoverForm:
-    """The groups that cover `target` (m,) shares of the demand."""
+    """The groups that cover the fraction `target` (m,) of the demand of each row."""
     rows = np.flatnonzero(target > 0.0)
     row = _row_of(problem)
     bounded = _bounded(problem, row)
@@ -101,7 +101,9 @@ def _group(problem: AllocationProblem, ids: Ints, demand: float, token: Ints) ->
     """The columns `ids` as items of one group."""
     length = np.diff(problem.use_indptr)[ids]
     indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # contiguous columns need no gathering
+    if (
+        len(ids) and ids[-1] - ids[0] == len(ids) - 1
+    ):  # contiguous columns are a slice, so no copy is needed
         at: slice | Ints = slice(
             int(problem.use_indptr[ids[0]]), int(problem.use_indptr[ids[-1] + 1])
         )
@@ -130,7 +132,7 @@ def _group(problem: AllocationProblem, ids: Ints, demand: float, token: Ints) ->
 
 
 def _row_of(problem: AllocationProblem) -> Ints:
-    """The demand row of every column; the number of rows for a column that serves none."""
+    """The demand row of every column; for a column that serves no row, the number of rows."""
     serves = np.diff(problem.serve_indptr) > 0
     row = np.full(problem.columns, len(problem.demand_req_per_s), dtype=np.int64)
     row[serves] = problem.serve_row
@@ -138,7 +140,7 @@ def _row_of(problem: AllocationProblem) -> Ints:
 
 
 def _bounded(problem: AllocationProblem, row: Ints) -> Ints:
-    """Columns whose bound may be tighter than the capacities and the demand."""
+    """The columns whose bound may be tighter than the limit that capacities and demand give."""
     finite: Bools = np.isfinite(problem.upper) & (row < len(problem.demand_req_per_s))
     ids = np.flatnonzero(finite)
     if not len(ids):

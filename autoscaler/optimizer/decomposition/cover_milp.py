@@ -1,7 +1,7 @@
-"""MIP of the decomposition: it chooses a cover per group from pools, and is small and tight.
+"""MIP of the decomposition: chooses one cover per group from pools of covers.
 
-It is built as arrays and solved in a new HiGHS object, because the time limit accumulates over the
-runs of one object.
+The MIP is small and its relaxation is tight. It is built as arrays and solved in a new HiGHS
+object, because the time limit of HiGHS accumulates over the runs of one object.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from autoscaler.optimizer.decomposition.cover_pools import Covers
 from autoscaler.optimizer.milp import mip_solver
 
 NO_PROBING = 2**15
-"""HiGHS's presolve without probing, which takes seconds to set thousands of exclusive binaries one
-by one and fixes few."""
+"""HiGHS's presolve without probing: probing tries thousands of exclusive binaries one by one, which
+takes seconds, and fixes few of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Counts per part, group by group, and of the free columns; their cost; the MIP's bound.
+    """A solution of the MIP: the counts of the parts, group by group, and of the free columns;
+    their cost; the MIP's bound.
 
-    `excess` (k,): amounts above the capacities (zero unless allowed at a penalty). `solved`: the
+    `excess` (k,): amounts above the capacities (zero unless a penalty allows them). `solved`: the
     MIP ended by proof, not by a limit.
     """
 
@@ -47,11 +48,11 @@ def choose(
     penalty: Floats | None = None,
     last_fits: bool = False,
 ) -> Choice | None:
-    """Minimise the money of parts that make up a cover per group within `capacity` (k,); None if
-    none is found.
+    """Choose parts that form one cover per group within `capacity` (k,), at least cost; None if the
+    search finds no such choice.
 
-    With `penalty` (k,) capacities may be exceeded at that price per unit. last_fits: the last parts
-    of all pools are whole covers that fit together, a choice to start from.
+    penalty (k,): capacities may be exceeded at this price per unit. last_fits: the last parts of
+    all pools are whole covers that fit together; the search starts from them.
     """
     resources, groups = len(capacity), len(pools)
     covers = sum(len(p) for p in pools)

@@ -1,7 +1,7 @@
 """Pools of near-cheapest real covers of a group, from which a small MIP chooses.
 
-The search finds the price threshold that gives a pool of the requested size, and the exact cheapest
-cover.
+The search finds the price threshold that gives a pool of the requested size. It also finds the
+exact cheapest cover.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from autoscaler.optimizer.decomposition.groups import Group, pairs
 from autoscaler.optimizer.decomposition.knapsack import UNITS
 
 TRIES = 14
-"""Thresholds tried for one pool."""
+"""Number of price thresholds to try for one pool."""
 KEPT = 16
-"""Covers kept of those at the cheapest price."""
+"""Number of covers to keep at the cheapest price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covers:
-    """p parts of covers of a group: money (p,), use (p, k), and their pairs as `id * R + place` by
-    offsets. `share` (p,) is the part of the demand that one serves (1: a whole cover) and `upper`
-    (p,) how often it may be taken.
+    """Parts of covers of one group (p parts): cost in money (p,), use (p, k), and their (item,
+    place) pairs, encoded as `id * R + place`, with offsets per part.
 
-    `within` is the excess price up to which the pool is complete; negative if it is incomplete even
-    at the cheapest price. `tests` is the work spent.
+    `share` (p,): share of the demand that one part serves (1: a whole cover). `upper` (p,): largest
+    number of times that a plan may take the part. `within`: price above the cheapest up to which
+    the pool is complete; negative if it is incomplete even at the cheapest price. `tests`: item
+    tests spent.
     """
 
     cost: Floats
@@ -46,8 +47,9 @@ class Covers:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Common input of the searches of one pricing: money (F, R), weights with multipliers,
-    capacity, and random marks by resource with one more for base prices (k + 1,)."""
+    """Common input of all searches at the same prices: money (F, R), weights (money with
+    multipliers), capacities, and random marks, one per resource and one for base prices (k + 1,).
+    """
 
     money: Floats
     weight: Floats
@@ -56,7 +58,8 @@ class Scene:
 
 
 def marks_for(resources: int, seed: int) -> Ints:
-    """Random additive 64-bit marks, odd so that no power of two loses them."""
+    """Random additive 64-bit marks. They are odd, so that a multiplication by a power of two keeps
+    their bits distinct."""
     generator = np.random.default_rng(seed)
     return generator.integers(-(2**62), 2**62, resources + 1, dtype=np.int64) | 1
 
@@ -64,7 +67,7 @@ def marks_for(resources: int, seed: int) -> Ints:
 def covers_within(
     group: Group, scene: Scene, least: Floats, excess: float, most: int, tests: int
 ) -> Covers:
-    """Covers priced at most `excess` above the knapsack's bound, at most `most` of them."""
+    """At most `most` covers whose price exceeds the knapsack's bound by at most `excess`."""
     codes, prices = group.near(scene.weight, least, excess)
     order = np.lexsort((codes, -group.throughput[codes // scene.money.shape[1]]))
     table = pairs(group, scene.money, codes[order])
@@ -114,11 +117,11 @@ def covers_within(
 def items_within(
     group: Group, scene: Scene, least: Floats, excess: float, most: int | None = None
 ) -> Covers:
-    """The single pairs in covers within `excess`, each as a part of its own: all of them, or the
-    `most` with the least reduced cost.
+    """The single pairs of all covers within `excess` of the bound, each as a part by itself: all of
+    them, or the `most` pairs with the least reduced cost.
 
-    If many covers differ only by the exchange of similar small templates, their pairs are few, and
-    the LP relaxation over them is tight enough.
+    If many covers differ only by the exchange of similar small templates, they have few distinct
+    pairs, and the LP relaxation over these pairs is tight enough.
     """
     codes, prices = group.near(scene.weight, least, excess)
     if most is not None and len(codes) > most:
@@ -147,11 +150,12 @@ def items_within(
 
 
 def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Covers:
-    """The widest complete pool of at most `most` covers, up to `widest` above the bound.
+    """The complete pool with the highest price threshold that has at most `most` covers; the
+    threshold is at most `widest` above the bound.
 
-    If the cheapest price alone has more covers than that (all interchangeable), the pool has the
-    first ones. If the search finds few in its `tests`, because a group alone strains the
-    capacities, the single pairs that are nearest to the bound are added.
+    If more than `most` covers have the cheapest price (all interchangeable), the pool has the first
+    of them. If the search finds few covers within `tests` item tests, because this group alone
+    nearly exhausts the capacities, the single pairs nearest to the bound are added.
     """
     least, _ = group.cheapest(scene.weight)
     low, high, excess = 0.0, max(widest, 1e-9), max(widest, 1e-9)
@@ -171,7 +175,7 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
             break
         excess = (low + high) / 2 if low > 0 else high / 4
     chosen = best if best is not None and (len(best) or part is None) else part
-    if chosen is None:  # the loop runs at least once, so one of the two is there
+    if chosen is None:  # impossible: the loop runs at least once and sets one of the two
         raise AssertionError("no pool was searched")
     chosen = replace(chosen, tests=spent)
     if chosen.within < widest and len(chosen) < most // 8:
@@ -180,7 +184,7 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
 
 
 def joined(first: Covers, second: Covers) -> Covers:
-    """Two pools as one, complete as far as the first was."""
+    """The union of two pools. It is complete up to the price at which `first` is complete."""
     return Covers(
         cost=np.concatenate([first.cost, second.cost]),
         use=np.vstack([first.use, second.use]),
@@ -196,8 +200,9 @@ def joined(first: Covers, second: Covers) -> Covers:
 def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[float, Covers]:
     """A proven bound on the price of the cheapest real cover, and the covers found at that price.
 
-    The threshold rises from zero until a cover appears; a complete search below it proves that
-    there is none. No covers are returned if none is found within `widest` above the knapsack.
+    The threshold rises from zero until a cover appears; a complete search below the threshold
+    proves that there is none. If no cover is found within `widest` above the knapsack's bound, no
+    covers are returned.
     """
     least, _ = group.cheapest(scene.weight)
     floor = float(least[UNITS])
@@ -219,7 +224,7 @@ def cheapest(group: Group, scene: Scene, widest: float, tests: int) -> tuple[flo
 
 
 def take(covers: Covers, order: Ints) -> Covers:
-    """The covers in another order."""
+    """The parts of `covers` in the order `order`."""
     length = np.diff(covers.offsets)[order]
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     at = np.repeat(covers.offsets[order] - offsets[:-1], length) + np.arange(offsets[-1])

@@ -1,11 +1,11 @@
 """Enumeration of the near-cheapest real covers of one demand group, by depth-first search.
 
-A cover here is real: its throughputs in floating point meet the demand and its own usage fits the
-capacities. So the cheapest one that an uncut search finds is exact, although the knapsack rounds.
-The knapsack's table is the bound of the search. The enumeration is compiled.
+A real cover meets the demand with its throughputs in floating point, and its own usage fits the
+capacities. So the cheapest cover that a complete search finds is exact, although the knapsack
+rounds. The knapsack's table bounds the search. The enumeration is compiled.
 
-This is the route-enumeration idea of vehicle routing (set partitioning over all patterns whose
-reduced cost lies under the gap), which keeps the tight bound of the decomposition in a small MIP.
+The method is route enumeration from vehicle routing: set partitioning over all patterns whose
+reduced cost is below the gap. A small MIP over them keeps the tight bound of the decomposition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.performance.numba_decorators import compiled
 
 DEPTH = 256
-"""Most instances in one cover that the search will follow."""
+"""Largest number of instances in one cover that the search considers."""
 
 
 @compiled
@@ -34,13 +34,14 @@ def enumerate_covers(
     max_tests: int,
     item_mark: Ints,
 ) -> tuple[Ints, Ints, int, bool]:
-    """Covers whose price is at most `threshold`, distinct by their use of resources.
+    """Covers whose price is at most `threshold`; covers with the same use of resources are listed
+    once.
 
-    Items, largest throughput first: `price`, `throughput` and `item_mark` (m,), and their use in
-    compressed rows. Marks are additive 64-bit hashes of an item's use, so covers with the same use
-    have the same sum. `capacity` by resource. `least` bounds the price of covering q units of the
-    grid. Returns offsets and item indices of the covers in the order found, the item tests spent,
-    and whether the search was complete.
+    price, throughput, item_mark (m,): the items, largest throughput first; indptr, resource,
+    amount: their use in compressed rows. Marks are additive 64-bit hashes of an item's use, so
+    covers with the same use have the same sum. capacity: by resource. least: lower bounds of the
+    price of covering q units of the grid. Returns the offsets and item indices of the covers in the
+    order in which they are found, the number of item tests, and whether the search was complete.
     """
     m = price.shape[0]
     grid = least.shape[0] - 1
@@ -58,7 +59,7 @@ def enumerate_covers(
     slots = 16
     while slots < 4 * max_covers:
         slots *= 2
-    table = np.zeros(slots, dtype=np.int64)  # marks of the covers so far; 0: free
+    table = np.zeros(slots, dtype=np.int64)  # marks of the covers found so far; 0: a free slot
     tests = 0
     complete = True
     depth = 0
@@ -119,7 +120,7 @@ def enumerate_covers(
         for e in range(indptr[j], indptr[j + 1]):
             left[resource[e]] -= amount[e]
         depth += 1
-        stack_item[depth] = j  # items never go back: each multiset is met once
+        stack_item[depth] = j  # item indices never decrease, so each multiset is visited once
         stack_cost[depth] = cost
         stack_rest[depth] = rest
         stack_mark[depth] = mark

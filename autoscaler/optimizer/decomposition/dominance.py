@@ -1,6 +1,7 @@
-"""Columns that no plan needs: another one uses the same, costs no more and serves no less.
+"""Columns that no plan needs, because another column uses the same resources, costs no more and
+serves no less.
 
-Exact, because the other column can replace such a column in every plan.
+Their removal is exact: the other column can replace such a column in every plan.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from autoscaler.optimizer.array_types import Bools, Floats, Ints
 def dominated(
     row: Ints, indptr: Ints, resource: Ints, amount: Floats, cost: Floats, rate: Floats, may: Bools
 ) -> Bools:
-    """Columns (n,) that are dominated by another one with the same `row` (n,).
+    """For each column (n,), whether another column with the same `row` (n,) dominates it.
 
-    `indptr` (n + 1,), `resource`, `amount`: their use in compressed form. Only columns of `may`
-    (n,), which have no bound on their count, dominate others and are dominated.
+    indptr (n + 1,), resource, amount: the use of resources in compressed form. Only columns in
+    `may` (n,), which have no bound on their count, dominate others or are dominated.
     """
     out = np.zeros(len(row), dtype=np.bool_)
     key = _marks(row, indptr, resource, amount)
@@ -34,8 +35,9 @@ def dominated(
 
 
 def _marks(row: Ints, indptr: Ints, resource: Ints, amount: Floats) -> Ints:
-    """A number for each column (n,): equal for equal row and use, and otherwise equal only by a
-    chance of about one in 2**64. The sum over the entries does not depend on their order."""
+    """A number for each column (n,). Columns with the same row and use have equal numbers; other
+    columns have equal numbers only with a probability of about 2**-64. The order of a column's
+    entries does not matter."""
     bits = np.ascontiguousarray(amount, dtype=np.float64).view(np.uint64)
     each = _mixed(bits + _mixed(resource.astype(np.uint64)))
     total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(each, dtype=np.uint64)])
@@ -53,7 +55,7 @@ def _mixed(values: Ints) -> Ints:
 
 
 def _repeated(key: Ints, ids: Ints) -> Ints:
-    """Those of `ids` whose key also occurs at another one of them."""
+    """The columns in `ids` whose `key` also occurs for another column in `ids`."""
     mine = key[ids]
     ordered = np.sort(mine)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]

@@ -1,8 +1,8 @@
 """Dual ascent: the best Lagrangian bound, by column generation with smoothed multipliers.
 
-The loop alternates between the knapsacks and the master. The bound at any multipliers is valid by
-itself, so the bound of a shortened loop holds too. The LP relaxation of these problems is far below
-the optimum; mixes of whole covers (Dantzig and Wolfe) are close to it.
+The loop alternates between the knapsacks and the master LP. The bound at any multipliers is valid,
+so the bound of a loop that ends early is valid too. The LP relaxation of these problems is far
+below the optimum; mixes of whole covers (Dantzig and Wolfe) are close to it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from autoscaler.optimizer.decomposition.master_lp import Master
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits
 
 SMOOTHING = 0.6
-"""Share of the best multipliers so far in the next trial: fewer rounds than the raw duals."""
+"""Weight of the best multipliers so far in the next trial. Smoothed multipliers need fewer rounds
+than the raw duals."""
 
 _PHASE_ONE_ROUNDS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class DualResult:
-    """Multipliers (k,), their bound, the master's value, whether covers can be mixed to fit at all,
-    whether the cheapest covers fit together as they are, the number of rounds, and whether time ran
-    out before bound and mix met."""
+    """Multipliers (k,), their bound, the master's value, whether any mix of covers fits, whether
+    the cheapest covers fit together without a mix, the number of rounds, and whether the time ran
+    out before the bound reached the value of the mix."""
 
     mu: Floats
     bound: float
@@ -40,7 +41,7 @@ class DualResult:
 
 
 def use_of(group: Group, codes: Ints, features: int) -> Floats:
-    """Use of a cover by resource (R * F,)."""
+    """Use of each resource (R * F,) by the cover with these `codes`."""
     places = group.allowed.shape[1]
     use = np.zeros(places * features)
     for code in codes:
@@ -59,11 +60,12 @@ def ascend(
     stop_above: float = np.inf,
     limits: SearchLimits | None = None,
 ) -> DualResult | None:
-    """Raise the bound from `mu` (k,) until bound and mix meet within `tolerance` (relative).
+    """Raise the bound, beginning at the multipliers `mu` (k,), until it is within `tolerance`
+    (relative) of the cost of the best mix.
 
-    With `money=False` covers are free and only artificial cover costs: a positive bound proves that
-    no mix of covers fits the capacities. Stops early above `stop_above`, and when the time of
-    `limits` runs out. None: a group has no cover, at any capacities.
+    With `money=False` covers are free and only artificial covers cost anything: a positive bound
+    proves that no mix of covers fits the capacities. The loop also ends if the bound exceeds
+    `stop_above` or the time of `limits` is up. None: a group has no cover, whatever the capacities.
     """
     features = problem.money.shape[0]
     capacity = problem.capacity
@@ -86,7 +88,9 @@ def ascend(
         if bound > best:
             best, best_mu = bound, mu
         if bound < 0.0 and spent == 1 and mu.any():
-            mu = np.zeros(len(capacity))  # multipliers of another demand; zeros prove more
+            mu = np.zeros(
+                len(capacity)
+            )  # the multipliers were for another demand; zeros give a better bound
             continue
         if master is None:
             start = np.array([50.0 * s[0] + 1.0 for s in solutions]) if money else None
@@ -120,7 +124,7 @@ def ascend(
 
 
 def proven_infeasible(problem: Decomposed, limits: SearchLimits | None = None) -> bool:
-    """Whether no mix of covers fits: a positive bound on the artificial cover that is needed."""
+    """Whether it is proven that no mix of covers fits: every mix needs artificial covers."""
     nothing = np.zeros(len(problem.capacity))
     dual = ascend(problem, nothing, _PHASE_ONE_ROUNDS, money=False, stop_above=1e-7, limits=limits)
     return dual is None or dual.bound > 1e-7

@@ -1,5 +1,5 @@
-"""The first plan over all groups: the choice of a MIP from the pools or, for many covers, a rounded
-mix.
+"""The first plan over all groups: a MIP chooses it from the pools or, if there are many covers, a
+mix of covers is rounded.
 
 The plan may still exceed capacities, at a price per unit.
 """
@@ -18,11 +18,12 @@ from autoscaler.optimizer.decomposition.master_lp import Master
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
 
 FIRST_COLUMNS = 4500
-"""Above this many columns the first plan is a rounded mix, not a MIP's."""
+"""Above this number of columns the first plan is a rounded mix instead of the solution of a MIP."""
 
 
 def penalty_of(pools: list[Covers], resources: int) -> Floats:
-    """Price per unit of exceeded capacity: the dearest cover for the largest use of the row."""
+    """Price per unit above each capacity: the cost of the most expensive cover, divided by the
+    largest use of the resource."""
     dearest = max(float(p.cost.max()) for p in pools) + 1.0
     largest = np.zeros(resources)
     for covers in pools:
@@ -37,7 +38,8 @@ def first_plan(
     penalty: Floats,
     limits: SearchLimits,
 ) -> tuple[Incumbent | None, Work]:
-    """The best choice from the pools; if none fits, the one that exceeds capacities least."""
+    """The best choice of covers from the pools; if no choice fits, the one that exceeds the
+    capacities least."""
     work = Work()
     if sum(len(p) for p in pools) > FIRST_COLUMNS:
         made = [
@@ -62,10 +64,10 @@ def first_plan(
 
 
 def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """The LP mix of whole covers, rounded group by group; needs repair.
+    """The LP mix of whole covers, rounded group by group; it needs repair.
 
-    A MIP over thousands of covers spends its time at the root. The mix is quick and shows which few
-    covers of a group to choose from.
+    A MIP over thousands of covers spends its time at the root node. The mix is fast, and it shows
+    from which few covers of a group to choose.
     """
     whole = [take(p, np.flatnonzero(p.share >= 1.0)) for p in pools]
     dearest = np.array([float(p.cost.max(initial=0.0)) for p in whole])
@@ -84,9 +86,11 @@ def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> In
 
 
 def greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """Group by group the whole cover that adds least money and excess; needs repair.
+    """A plan that takes, group by group, the whole cover that adds least money and excess; it needs
+    repair.
 
-    Groups with least choice come first, then the dearest. None if a group has no whole cover.
+    Groups with few covers come first, then the most expensive groups. None if a group has no whole
+    cover.
     """
     order = sorted(
         range(len(pools)), key=lambda k: (len(pools[k]), -float(pools[k].cost.min(initial=np.inf)))

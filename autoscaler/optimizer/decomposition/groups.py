@@ -1,8 +1,10 @@
-"""The decomposed form of an allocation: one covering knapsack per demand row, tied by resources.
+"""The decomposed form of an allocation: one covering knapsack per demand row; the rows share
+resources.
 
-The compressed item tables that the kernels read, their restriction (to pairs that fit or survive)
-and the prices of items. An item may have several places: its pairs with the places are priced and
-never stored. Resources are numbered `place * features + feature`.
+This module holds the compressed item tables that the kernels read, restricts them (to pairs that
+fit or may still be used) and computes the prices of items. An item may be placed in several places;
+its (item, place) pairs are priced but never stored. Resources are numbered `place * features +
+feature`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from autoscaler.optimizer.decomposition.knapsack import (
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Items of one demand row; see `knapsack.py` for the layout. `ids` (n,) are the caller's."""
+    """Items of one demand row; `knapsack.py` describes the layout. `ids` (n,): the caller's numbers
+    of the items."""
 
     indptr: Ints
     feature: Ints
@@ -41,16 +44,19 @@ class Group:
         return priced
 
     def cheapest(self, weight: Floats) -> tuple[Floats, Ints]:
-        """Price table of covering 0..UNITS units, and the codes of the cheapest cover."""
+        """The least price of covering 0..UNITS units, and the codes of the pairs in the cheapest
+        cover of all units."""
         best, code = cheapest_by_units(self.prices(weight), self.units, self.allowed, UNITS)
         least, first = cover(best, UNITS)
         return least, trace(first, code, UNITS)
 
     def near(self, weight: Floats, least: Floats, slack: float) -> tuple[Ints, Floats]:
-        """Codes and prices of the pairs that some cover within `slack` of the cheapest may hold.
+        """Codes and prices of the pairs that occur in any cover whose price is within `slack` of
+        the cheapest.
 
-        The best cover that holds pair j costs c_j + least[UNITS - u_j], as items may repeat: a pair
-        above the slack is in no plan that the slack allows (reduced-cost fixing).
+        The best cover that contains pair j costs c_j + least[UNITS - u_j], because items may
+        repeat. A pair for which this exceeds the cheapest price by more than `slack` is in no plan
+        within the slack (reduced-cost fixing).
         """
         price = self.prices(weight)
         most = slack + least[UNITS] - least[UNITS - self.units]
@@ -61,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """Groups, the money per unit of a feature in a place (F, R), and capacities (R * F,)."""
+    """Groups, the money per unit of a feature in a place (F, R), and the capacities (R * F,)."""
 
     groups: tuple[Group, ...]
     money: Floats
@@ -74,18 +80,19 @@ class Decomposed:
 
 
 def units_of(throughput: Floats, demand: float) -> Ints:
-    """Throughput as grid units, rounded up: the relaxation that keeps the bound valid."""
+    """Throughput in units of the grid, rounded up: this relaxation keeps the bound valid."""
     share = np.minimum(throughput, demand) / demand
     return np.ceil(share * UNITS - 1e-9).astype(np.int64)
 
 
 def with_demand(group: Group, demand: float) -> Group:
-    """The same items for another demand."""
+    """`group` with the same items and another demand."""
     return replace(group, demand=demand, units=units_of(group.throughput, demand))
 
 
 def restrict(group: Group, allowed: Bools) -> Group:
-    """The group with only the pairs of `allowed` (n, R); items without any are dropped."""
+    """`group` with only the pairs in `allowed` (n, R); items without any allowed pair are
+    dropped."""
     keep = np.flatnonzero(allowed.any(axis=1))
     length = np.diff(group.indptr)[keep]
     indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
@@ -104,7 +111,7 @@ def restrict(group: Group, allowed: Bools) -> Group:
 
 
 def fitting(group: Group, capacity: Floats) -> Group:
-    """The group with only the pairs of which one instance fits into `capacity` (R * F,)."""
+    """`group` with only the pairs that fit at least once into `capacity` (R * F,)."""
     n, places = group.allowed.shape
     features = len(capacity) // places
     row = np.repeat(np.arange(n), np.diff(group.indptr))
@@ -118,7 +125,8 @@ def fitting(group: Group, capacity: Floats) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Single (item, place) pairs in compressed rows over resources; code = item * R + place."""
+    """Single (item, place) pairs and their use of resources in compressed rows; code = item * R +
+    place."""
 
     code: Ints
     money: Floats
@@ -129,7 +137,7 @@ class Pairs:
 
 
 def pairs(group: Group, money: Floats, codes: Ints) -> Pairs:
-    """Expand `codes` of a group into rows over resources with their money price."""
+    """The pairs `codes` of a group, with their use of resources and their price in money."""
     places = group.allowed.shape[1]
     features = money.shape[0]
     item, place = np.divmod(codes, places)
@@ -151,9 +159,11 @@ def pairs(group: Group, money: Floats, codes: Ints) -> Pairs:
 
 
 def near_pairs_only(problem: Decomposed, weight: Floats, slack: float) -> Decomposed:
-    """Reduced-cost fixing: the pairs that a plan within `slack` of the bound at `weight` may hold.
+    """`problem` with only the pairs that a plan within `slack` of the bound at `weight` may contain
+    (reduced-cost fixing).
 
-    The slack is widened a little for rounding."""
+    The slack is slightly increased to allow for rounding.
+    """
     slack = slack * (1 + 1e-9) + 1e-9
     groups = []
     for group in problem.groups:

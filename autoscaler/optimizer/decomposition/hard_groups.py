@@ -1,8 +1,8 @@
-"""Whole covers for a group that alone strains the capacities.
+"""Whole covers for a group that alone nearly exhausts the capacities.
 
-The enumeration follows the cheapest pairs. If those run out before the demand is covered, it finds
-no whole cover in reasonable time, but a small MIP over the group's own pairs does. New random
-capacity prices for each run give covers that use different resources.
+The enumeration tries the cheapest pairs first. If they exceed the capacities before the demand is
+covered, the enumeration finds no whole cover in reasonable time, but a small MIP over the group's
+pairs does. Each run gets new random prices for the capacities, so its cover uses other resources.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from autoscaler.optimizer.decomposition.knapsack import UNITS
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
 
 FEW = 2
-"""A group with fewer whole covers than this gets some made."""
+"""A group with fewer whole covers than this gets further covers from MIPs."""
 MADE = 6
-"""Covers made for such a group."""
+"""Number of MIPs, each for one cover of such a group."""
 ITEMS = 250
-"""Pairs in each MIP, those nearest to the bound."""
+"""Number of pairs in each MIP; they are the pairs nearest to the bound."""
 NODES = 30
-"""Nodes of each MIP."""
+"""Maximal number of search nodes of each MIP."""
 
 
 def with_whole_covers(
     group: Group, covers: Covers, scene: Scene, limits: SearchLimits, seed: int
 ) -> tuple[Covers, Work]:
-    """`covers` and, if few of them are whole, further ones from MIPs."""
+    """`covers` and, if few of them are whole, further whole covers from MIPs."""
     work = Work()
     if int((covers.share >= 1.0).sum()) >= FEW:
         return covers, work
@@ -49,7 +49,7 @@ def with_whole_covers(
         made, spent = _cheapest_of(parts, scene.capacity, mu * spread, limits.left_s())
         work += spent
         if made is None:
-            break  # no plan can serve this group from these pairs
+            break  # these pairs cannot serve this group within the capacities
         key = made.use.tobytes()
         if key not in seen:
             seen.add(key)

@@ -1,4 +1,4 @@
-"""The best plan so far: one real cover for each group, and the exchange of some of them."""
+"""The best plan so far: one real cover for each group. Some of the covers can be exchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from autoscaler.optimizer.decomposition.groups import Decomposed
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """Per group: money (g,), use (g, k) and the pairs of its cover."""
+    """A plan. For each group: the money (g,), the use of resources (g, k) and the pairs of its
+    cover."""
 
     cost: Floats
     use: Floats
@@ -30,7 +31,7 @@ class Incumbent:
         return np.where(over > 1e-9, over, 0.0)
 
     def penalised(self, problem: Decomposed, penalty: Floats) -> float:
-        """Money plus the price of exceeded capacities."""
+        """Money plus the price of the exceeded capacities."""
         return self.money() + float(self.excess(problem) @ penalty)
 
     def cover(self, k: int) -> Covers:
@@ -41,7 +42,7 @@ class Incumbent:
         return Covers(self.cost[k : k + 1], self.use[k : k + 1], offsets, pairs, one, one, -1.0, 0)
 
     def exchange(self, groups: Ints, pools: list[Covers], choice: Choice) -> Incumbent:
-        """The plan with the chosen covers for `groups`."""
+        """The plan with the chosen covers for `groups` and the present covers for all others."""
         cost, use, pairs = self.cost.copy(), self.use.copy(), list(self.pairs)
         for k, covers, counts in zip(groups, pools, choice.counts, strict=True):
             cost[k], use[k] = float(counts @ covers.cost), counts @ covers.use
@@ -50,7 +51,7 @@ class Incumbent:
 
 
 def pairs_of(covers: Covers, counts: Ints) -> Ints:
-    """The pairs of the parts of a pool that are taken, with repetition."""
+    """The pairs of the parts that `counts` takes, with repetitions."""
     taken = [
         np.tile(covers.pairs[int(covers.offsets[i]) : int(covers.offsets[i + 1])], int(counts[i]))
         for i in np.flatnonzero(counts)
@@ -59,7 +60,7 @@ def pairs_of(covers: Covers, counts: Ints) -> Ints:
 
 
 def from_choice(pools: list[Covers], choice: Choice) -> Incumbent:
-    """The plan that a choice over all groups makes."""
+    """The plan that consists of the chosen covers of all groups."""
     chosen = list(zip(pools, choice.counts, strict=True))
     return Incumbent(
         cost=np.array([float(n @ p.cost) for p, n in chosen]),

@@ -1,14 +1,14 @@
 """The covering knapsack of one group: price the pairs, then cover the demand at the least price.
 
-Compiled kernels of the Lagrangian subproblem: prices of pairs under capacity multipliers, the
-cheapest pair for each number of throughput units, the dynamic program over units and its answer.
-Throughput is rounded UP to units, so the program returns a lower bound on the price of any real
-cover.
+Compiled kernels of the Lagrangian subproblem: the prices of pairs under capacity multipliers, the
+cheapest pair for each number of throughput units, the dynamic program over units, and the trace of
+its solution. Throughput is rounded UP to units, so the program returns a lower bound on the price
+of any real cover.
 
 Layout of a group: n items in compressed rows (`indptr`, `feature`, `amount`), each of which may be
-placed in R places; `weight[f, r]` is the price of one unit of feature f in place r (its money plus
-its multiplier). `base[i]` is a price of the item itself. `allowed[i, r]` says whether the pair is
-still in the problem. The code of a pair (item, place) is `item * R + place`.
+placed in R places. `weight[f, r]` is the price of one unit of feature f in place r (its money plus
+its multiplier). `base[i]` is a price of item i in every place. `allowed[i, r]` tells whether the
+pair is still in the problem. The code of a pair (item, place) is `item * R + place`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.performance.numba_decorators import compiled
 
 UNITS = 8000
-"""Grid of the knapsack. 8000 units lose about 0.01% of the demand for each item of a cover."""
+"""Units into which the knapsack divides the demand. Rounding adds at most 1/8000 of the demand for
+each item of a cover."""
 
 
 @compiled
@@ -40,7 +41,7 @@ def pair_prices(
 
 @compiled
 def cheapest_by_units(price: Floats, units: Ints, allowed: Bools, grid: int) -> tuple[Floats, Ints]:
-    """Cheapest pair for each number of units: prices (grid + 1,) and codes (grid + 1,)."""
+    """The cheapest pair for each number of units: prices (grid + 1,) and codes (grid + 1,)."""
     n, places = price.shape
     best = np.full(grid + 1, np.inf)
     code = np.full(grid + 1, -1)
@@ -56,10 +57,11 @@ def cheapest_by_units(price: Floats, units: Ints, allowed: Bools, grid: int) -> 
 
 @compiled
 def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
-    """Least price to cover 0..grid units, and the item (by its units) that each cover takes first.
+    """The least price to cover 0..grid units, and for each the item (by its units) that the cover
+    takes first.
 
-    Only items that no combination of smaller ones beats stay in the inner loop: of thousands in
-    real libraries a few dozen.
+    Items that a combination of smaller items beats are left out of the inner loop; of the thousands
+    of items in real libraries, a few dozen remain.
     """
     least = np.zeros(grid + 1)
     first = np.zeros(grid + 1, dtype=np.int64)
@@ -93,7 +95,7 @@ def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
 
 
 def trace(first: Ints, code: Ints, grid: int) -> Ints:
-    """Codes of the pairs in the cheapest cover of `grid` units (with repetition)."""
+    """Codes of the pairs in the cheapest cover of `grid` units, with repetitions."""
     codes = []
     left = grid
     while left > 0:

@@ -1,6 +1,7 @@
 """Master linear program of the decomposition: mixes of covers under the shared capacities.
 
-One HiGHS object grows by columns and is re-solved warm; its row duals are the next multipliers.
+One HiGHS object gets further columns and is re-solved from its last basis; its row duals are the
+next multipliers.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from autoscaler.optimizer.array_types import Floats
 
 
 class Master:
-    """Least cost of mixes: capacities (k,), one convexity row per group, artificial covers at
-    first.
+    """The mix of covers of least cost. Rows: capacities (k,), and one convexity row per group. It
+    starts with artificial covers.
 
-    `artificial` (g,): price of serving a group without covers while its covers do not fit together.
+    `artificial` (g,): price of serving a group without real covers, as long as its covers do not
+    fit together with the others.
     """
 
     def __init__(self, capacity: Floats, artificial: Floats) -> None:
@@ -61,17 +63,18 @@ class Master:
         )
 
     def add_covers(self, group: list[int], cost: Floats, use: Floats) -> None:
-        """Add covers: their groups, money (p,) and use (p, k)."""
+        """Add covers of `group`, with their `cost` (p,) and `use` (p, k)."""
         convexity = np.zeros((len(group), self.groups))
         convexity[np.arange(len(group)), group] = 1.0
         self._add(cost, np.full(len(group), self._inf), use, convexity)
 
     def shares(self) -> Floats:
-        """Share of each cover in the last solution, in the order in which they were added."""
+        """Share of each cover in the last solution, in the order in which the covers were added."""
         return np.asarray(self._solver.getSolution().col_value, dtype=np.float64)[self.groups :]
 
     def solve(self) -> tuple[float, Floats, float]:
-        """Return objective, multipliers (k,) >= 0, and the remaining artificial cover."""
+        """Return the objective, the multipliers (k,) >= 0, and the remaining share of artificial
+        covers."""
         self._solver.run()
         solution = self._solver.getSolution()
         dual = np.asarray(solution.row_dual, dtype=np.float64)[: self.resources]

@@ -1,8 +1,8 @@
-"""Neighbourhood search: solve some groups again within the capacity that the others leave.
+"""Neighbourhood search: solve some groups again within the capacity that the other groups leave.
 
-Each neighbourhood is a small allocation problem of its own, with its own multipliers, pools and
-MIP, all under deterministic work limits. A better solution replaces the old one. The global bound
-only ends the search.
+Each neighbourhood is a small allocation problem with its own multipliers, pools and MIP, under
+deterministic work limits. A better solution replaces the old one. The global bound is used only to
+end the search.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.decomposition.work_limits import GROUPS, SearchLimits, Work
 
 LARGEST = 9
-"""Most groups freed at once in a problem of up to `GROUPS` groups."""
+"""Largest number of groups that are freed at once in a problem of up to `GROUPS` groups."""
 WIDER = (4, 8, 12, 18)
-"""Groups freed at once in larger ones. The small steps find little there once the first repairs are
-done, and the whole is never freed."""
+"""Numbers of groups that are freed at once in larger problems. There, small neighbourhoods improve
+little after the first repairs, and all groups are never freed at once."""
 LOCAL_POOL = 200
-"""Covers per group in a neighbourhood's MIP."""
+"""Number of covers per group in a neighbourhood's MIP."""
 LOCAL_ITEMS = 60
-"""Single pairs of a group whose covers are too many, added to them."""
+"""Number of single pairs that are added for a group with too many covers to list."""
 LOCAL_TESTS = 3_000_000
 """Item tests per group in a neighbourhood."""
 
 
 PATIENCE = 0.6
-"""Share of the time that is left in which a plan that fits must be found."""
+"""Share of the remaining time in which a plan that fits must be found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Input of the search: multipliers, the proven bound, marks and excess penalties."""
+    """Input of the search: multipliers, the proven bound, marks, and the penalties for exceeded
+    capacities."""
 
     mu: Floats
     bound: float
@@ -49,13 +50,13 @@ class Search:
 def improve(
     problem: Decomposed, search: Search, start: Incumbent, limits: SearchLimits, columns: int
 ) -> tuple[Incumbent, Work, tuple[str, ...]]:
-    """The best plan within `columns` columns of MIPs, the work, and the limits that ended the
-    search."""
+    """The best plan whose search needs at most `columns` columns of MIPs, the work done, and the
+    limits that ended the search."""
     generator = np.random.default_rng(limits.seed)
     best, work = start, Work()
     count = len(problem.groups)
     sizes = _sizes(count)
-    # Without a plan that fits, time is kept for the best effort that follows.
+    # If no plan fits yet, some time is kept for the best effort that follows this search.
     patience = limits.within(PATIENCE)
     step, failures, failed = 0, 0, set[tuple[int, ...]]()
     for _ in range(limits.rounds):
@@ -90,7 +91,8 @@ def improve(
 
 
 def _sizes(count: int) -> list[tuple[int, int, int]]:
-    """Groups to free, failures before the next size, and covers per group, from small to large."""
+    """The sizes of neighbourhoods, from small to large: (number of groups to free, failures before
+    the next size, covers per group)."""
     if count <= 4:
         return [(count, 1, 2 * LOCAL_POOL), (count, 1, 4 * LOCAL_POOL)]
     if count > GROUPS:
@@ -103,12 +105,12 @@ def _sizes(count: int) -> list[tuple[int, int, int]]:
 def _neighbourhood(
     generator: np.random.Generator, plan: Incumbent, mu: Floats, size: int, over: Floats | None
 ) -> Ints:
-    """Groups to free: a random one and, by chance in proportion, those that share scarce resources
-    with it.
+    """The groups to free: a random group, and others drawn with a probability in proportion to
+    their use of the same scarce resources.
 
-    If the plan exceeds capacities, the first uses one that is `over` (k,). Sharing is counted in
-    the multipliers' money, plus a tenth of its mean for every group, so that groups without a
-    common resource in this plan may share one in the next.
+    If the plan exceeds capacities, the first group uses one of these (`over` (k,)). Common use is
+    measured in money at the multipliers. Every group gets a tenth of the mean in addition, so that
+    groups without a common resource in this plan may share one in the next plan.
     """
     count = len(plan.cost)
     if size >= count:

@@ -1,4 +1,4 @@
-"""Raise the bound by a MIP over all parts that a plan within some slack of the bound may use."""
+"""Raises the bound by a MIP over all parts that a plan within some slack of the bound may use."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
 
 PROOF_COVERS = 2000
-"""Most covers of one group in it; a group with more enters by its single pairs."""
+"""Largest number of covers of one group in the proving MIP; a group with more covers is represented
+by its single pairs."""
 PROOF_ITEMS = 200
-"""Most single pairs of such a group."""
+"""Largest number of single pairs of such a group."""
 FEW_ITEMS = 3000
-"""Up to this many single pairs in all groups, any group may enter by them where the bound is poor:
-groups that alone strain the capacities make mixes of covers a weak relaxation."""
+"""If the bound is poor and all groups together have at most this number of single pairs, any group
+may be represented by its single pairs. Mixes of covers are a weak relaxation for groups that alone
+nearly exhaust the capacities."""
 POOR = 0.015
-"""Relative gap above which the bound is called poor."""
+"""Relative gap above which the bound is considered poor."""
 PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
-"""Parts of the gap that are tried, the whole first."""
+"""Shares of the gap that are tried as slack, in this order."""
 PROOF_TESTS = 30_000_000
-"""Item tests per group when all covers within the gap are listed."""
+"""Item tests per group for listing all covers within the slack."""
 PROOF_NODES = 4
-"""The search tree may have this many times the nodes of another MIP."""
+"""Factor on the node limit `mip_nodes` for the proving MIP."""
 _TIME = 0.5
-"""Share of the time that is left."""
+"""Share of the remaining time for the proving MIP."""
 
 
 def prove(
@@ -46,9 +48,9 @@ def prove(
 ) -> tuple[Incumbent, float, Work]:
     """Raise the bound by a MIP over all parts that a plan within some slack of the bound may use.
 
-    If the slack reaches the present plan, the MIP decides. If only some of the parts can be listed,
-    a plan below `ascent + slack` would be in the MIP, so the lesser of that and the MIP's bound
-    holds.
+    If the slack reaches the cost of the present plan, the MIP proves the optimum. With a smaller
+    slack, the MIP contains every plan cheaper than `ascent + slack`, so the lesser of `ascent +
+    slack` and the MIP's bound is a valid bound.
     """
     full = (plan.money() - ascent) * (1 + 1e-9) + 1e-9
     needed = plan.money() * (1.0 - limits.gap) - ascent
@@ -87,7 +89,8 @@ def prove(
 def _everything(
     problem: Decomposed, scene: Scene, slack: float, room: int, poor: bool, limits: SearchLimits
 ) -> tuple[list[Covers] | None, Work]:
-    """Per group all covers within `slack`, or the pairs in them; None if there are too many."""
+    """For each group, all covers within `slack`, or the single pairs of these covers; None if there
+    are too many."""
     pools: list[Covers] = []
     work = Work()
     near = [(g, g.cheapest(scene.weight)[0]) for g in problem.groups]

@@ -1,4 +1,5 @@
-"""The search: bound by dual ascent, choose from pools, search neighbourhoods, prove."""
+"""The search by decomposition: a bound by dual ascent, a plan from pools, neighbourhoods, and a
+proof."""
 
 from __future__ import annotations
 
@@ -25,30 +26,31 @@ from autoscaler.optimizer.decomposition.proof import prove
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
 
 QUICK_ROUNDS = 5
-"""Pricing rounds where any plan will do and one to start from is given."""
+"""Pricing rounds if any plan suffices and a plan to start from is given."""
 ASCENT_ROUNDS = 400
-"""Most pricing rounds of the dual ascent over all groups."""
+"""Largest number of pricing rounds of the dual ascent over all groups."""
 POOL_COLUMNS = 2400
-"""Covers in the first MIP, over all groups."""
+"""Number of covers in the first MIP, over all groups."""
 PROOF_COLUMNS = 4000
-"""Most columns of the MIP that proves: all covers within a slack, of all groups."""
+"""Largest number of columns of the proving MIP: all covers of all groups within a slack."""
 FINE, COARSE = 0.005, 0.1
-"""A search for a gap between these goes on to the finer one where that takes little work: a plan
-that is far from the bound is often improved by the next step."""
+"""A search whose gap is between these continues to the gap FINE if that takes little work, because
+the next step often improves a plan that is far from the bound."""
 POLISH_COLUMNS = 4000
-"""Columns of MIPs that it may take."""
+"""Largest number of MIP columns for this continuation."""
 POLISH_TIME = 0.5
-"""Share of the time that is left for its proof."""
+"""Share of the remaining time for the proof in this continuation."""
 RAISES = 4
-"""How often the penalty of exceeding a capacity is raised tenfold while no plan fits."""
+"""How often the penalty for an exceeded capacity is multiplied by ten as long as no plan fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A plan (None: no plan that fits was found), the proven bound, its multipliers (k,).
+    """A plan (None: no plan that fits was found), the proven bound, and the multipliers (k,) of the
+    bound.
 
-    An infinite bound proves that no plan fits. `nearest`: without a plan, one that serves the
-    demand but exceeds capacities; a search for less demand starts there.
+    An infinite bound proves that no plan fits. `nearest`: if there is no plan, counts that serve
+    the demand but exceed capacities; a search for less demand starts from them.
     """
 
     plan: Incumbent | None
@@ -65,10 +67,10 @@ def solve_decomposed(
     mu: Floats | None = None,
     given: Incumbent | None = None,
 ) -> Outcome:
-    """Solve to `limits.gap`, or as far as the limits allow.
+    """Solve `problem` to `limits.gap`, or as far as the limits allow.
 
-    `mu` (k,): multipliers to start from. `given`: a plan that serves the demand, to start from; it
-    is returned even without time for a search. With a gap of 1 any plan that fits suffices, and
+    mu (k,): multipliers to start from. given: a plan that serves the demand, to start from; it is
+    returned even if there is no time for a search. With a gap of 1 any plan that fits suffices, so
     little work is spent on the bound.
     """
     resources = len(problem.capacity)
@@ -78,7 +80,8 @@ def solve_decomposed(
         return Outcome(nothing, 0.0, start, (), Work())
     limits = limits.for_groups(len(problem.groups))
     rounds = QUICK_ROUNDS if limits.gap >= 1.0 and given is not None else ASCENT_ROUNDS
-    # Half of the time at most, because a plan is needed too, and any multipliers prove a bound.
+    # The ascent gets at most half of the time, because a plan is needed too. A shorter ascent still
+    # gives a valid bound.
     dual = ascend(problem, start, rounds, limits=limits.within(0.5))
     if dual is None:
         return Outcome(None, float("inf"), start, (), Work(pricing_rounds=1))
@@ -91,7 +94,7 @@ def solve_decomposed(
 
 
 class _Run:
-    """One search: the best `plan` and `bound` so far, and the `work` spent."""
+    """One search: the best `plan` and `bound` so far, and the `work` done."""
 
     def __init__(self, problem: Decomposed, limits: SearchLimits, dual: DualResult) -> None:
         self.problem, self.limits, self.dual = problem, limits, dual
@@ -111,7 +114,7 @@ class _Run:
         self.limits.step(name, self.columns, built, self.bound, cost)
 
     def run(self, given: Incumbent | None, wide_pools: bool) -> Outcome:
-        """From the dual ascent to a plan within the gap, or as far as the limits allow."""
+        """Search from the dual ascent to a plan within the gap, or as far as the limits allow."""
         pools = self._pools(wide_pools)
         if given is not None:
             pools = [joined(p, given.cover(k)) for k, p in enumerate(pools)]
@@ -139,9 +142,10 @@ class _Run:
         return Outcome(plan, min(self.bound, plan.money()), self.dual.mu, hit, self.work)
 
     def _pools(self, wide: bool) -> list[Covers]:
-        """The cheapest real covers of each group and, if `wide`, those that are nearly as cheap.
+        """For each group, the cheapest real covers and, if `wide`, covers that are nearly as cheap.
 
-        The Lagrangian bound with the exact price of the cheapest real cover is a better bound."""
+        The Lagrangian bound improves if it uses the exact price of the cheapest real cover.
+        """
         problem, scene, limits = self.problem, self.scene, self.limits
         bound, pools = -float(self.dual.mu @ problem.capacity), []
         for group in problem.groups:
@@ -171,7 +175,7 @@ class _Run:
         return pools
 
     def _improve(self, plan: Incumbent, penalty: Floats) -> tuple[str, ...]:
-        """Prove and search neighbourhoods in turn; the limits that struck."""
+        """Prove and search neighbourhoods in turn; returns the limits that ended the search."""
         problem, asked = self.problem, self.limits.gap
         limits = replace(self.limits, gap=min(asked, FINE) if asked < COARSE else asked)
         hit: tuple[str, ...] = ()
@@ -211,7 +215,7 @@ class _Run:
             self.work, self.plan = self.work + spent, plan
             self.step("neighbourhoods", spent.mip_columns)
             if plan.excess(problem).any() and hit == ("search_exhausted",) and raises < RAISES:
-                # The penalty is too low: covers that fit are dearer than all known ones.
+                # The penalty is too low, because covers that fit cost more than all known covers.
                 penalty, raises, hit = 10.0 * penalty, raises + 1, ()
         if self.dual.cut and not done:
             hit = tuple(dict.fromkeys((*hit, "wall_clock")))

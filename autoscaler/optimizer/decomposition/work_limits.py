@@ -1,4 +1,4 @@
-"""Limits of a search by decomposition, and the work that it spent."""
+"""Limits of a search by decomposition, and the work that it has done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 from autoscaler.optimizer.result import Limits
 
 GROUPS = 24
-"""Groups up to which the work limits hold as they stand."""
+"""Number of groups up to which the work limits are not increased."""
 _KEPT_S = 0.2
 _KEPT = 0.02
 _TESTS_PER_S = 20_000_000
@@ -16,11 +16,12 @@ _TESTS_PER_S = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits(Limits):
-    """Limits of a search beyond those of one MIP.
+    """Limits of a search, in addition to those of one MIP.
 
-    `rounds` (neighbourhoods), `mip_columns` (over all MIPs), `search_tests` (of one enumeration):
-    work limits, which keep the answer reproducible. The first two hold for up to `GROUPS` groups
-    and grow with the square beyond, as pairs of groups do. `mip_nodes`: of one MIP.
+    `rounds` (neighbourhoods), `mip_columns` (over all MIPs) and `search_tests` (of one enumeration)
+    are work limits, which keep the answer reproducible. `rounds` and `mip_columns` apply to up to
+    `GROUPS` groups and grow with the square of the number of groups above that, like the number of
+    pairs of groups. `mip_nodes`: of one MIP.
     """
 
     mip_nodes: int = 200
@@ -31,23 +32,24 @@ class SearchLimits(Limits):
 
     @classmethod
     def of(cls, limits: Limits) -> Self:
-        """The same gap and clock, with the work limits of a decomposition."""
+        """Limits with the gap and clock of `limits` and the work limits of a decomposition."""
         return cls(limits.gap, limits.time_limit_s, limits.elapsed_s, on_step=limits.on_step)
 
     def out_of_time(self) -> bool:
-        """Whether the remaining time is needed to end the search and to check the answer."""
+        """Whether the remaining time is only enough to end the search and to check the answer."""
         left_s = self.left_s()
         return left_s < min(_KEPT_S, 0.1 * self.time_limit_s) or left_s < _KEPT * self.time_limit_s
 
     def tests(self, most: int) -> int:
-        """At most `most` item tests of one enumeration, fewer if the time is short."""
+        """The number of item tests of one enumeration: at most `most`, less if the time is
+        short."""
         left_s = self.left_s()
         if left_s * _TESTS_PER_S >= most:
             return most
         return max(1000, int(max(0.0, left_s) * _TESTS_PER_S))
 
     def for_groups(self, groups: int) -> Self:
-        """The same limits with the work for `groups` groups."""
+        """These limits with the work limits for `groups` groups."""
         scale = max(1.0, groups / GROUPS)
         return replace(
             self, rounds=int(scale**2 * self.rounds), mip_columns=int(scale**2 * self.mip_columns)
@@ -56,7 +58,7 @@ class SearchLimits(Limits):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a search, in units that do not depend on the machine."""
+    """The work done by a search, in units that do not depend on the machine."""
 
     pricing_rounds: int = 0
     search_tests: int = 0
