@@ -22,12 +22,12 @@ from autoscaler.optimizer.result import AllocationResult, SolveOptions
 _LEAST_S = 0.05
 """Minimal seconds for each part, as far as that time remains."""
 _FOR_FRACTIONS = 0.6
-"""Share of the time for the served fractions. The rest is for the cheapest plan that serves them."""
+"""Share of the time for the served fractions; the rest is for the cheapest plan with them."""
 
 _MANY = 50_000
 """Below this number of columns, no time is reserved to fill up and check the plan."""
 _END_S, _MOST_FOR_END = 6e-7, 0.3
-"""Time to fill up and check the plan: seconds for each column, and the largest share of the time."""
+"""Time to fill up and check a plan: seconds for each column, and the largest share of all time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,8 @@ def search_multiset(
         if nodes[i] == nodes[i + 1]:
             pattern |= 1 << i
     for i in range(1 << n):
-        layer_cache[i] = (
-            0  # an entry is stages * 1024 + layers; entries of other stage counts are ignored
-        )
+        # An entry is stages * 1024 + layers. Entries of another number of stages are ignored.
+        layer_cache[i] = 0
     best = incumbent
     found = 0
     stage_layers = np.empty(MAX_NODES, np.int64)
@@ -212,7 +211,7 @@ def search_multiset(
                     break
                 total += reached
             if total >= total_layers:
-                # Entries may have been computed for a lower incumbent; update those of this partition.
+                # Entries may stem from a lower incumbent, so those of this partition are updated.
                 total = 0
                 for i in range(stages):
                     kind = kinds[at + i]
