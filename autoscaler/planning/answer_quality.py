@@ -1,10 +1,12 @@
-"""Answer quality: plans the request share of each of several models together with the fleet cost.
+"""Answer quality: plans how the requests are divided among several models, together with the fleet
+cost.
 
 BOute (sec. 4) routes a request by its score: to the first model below the first threshold, to the
-last model above the last one. The thresholds determine the quality of the answers and the load of
-every model, and so the fleet. The paper searches thresholds and fleets together with Bayesian
-optimisation. Given the shares, the planner finds the fleet with a proof. So this module steps
-through the shares, and the front of cost and quality is exact on that grid (an epsilon constraint).
+last model above the last threshold. The thresholds determine the quality of the answers, the load
+of every model, and so the fleet. BOute searches thresholds and fleets together by Bayesian
+optimisation. For given request shares, the planner finds the cheapest fleet with a proof. So this
+module tries all shares on a grid, and the Pareto front of cost and quality is exact on that grid
+(an epsilon constraint).
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ Fleet = TypeVar("Fleet")
 class Split:
     """The division of a service's requests among its models.
 
-    cuts: see `QualityRoute`. thresholds: the cuts as scores. fractions: of the requests, per model.
-    quality: mean over all answers.
+    cuts: see `QualityRoute`. thresholds: the cuts as scores. fractions: the share of the requests
+    of each model. quality: mean over all answers.
     """
 
     cuts: Cuts
@@ -38,7 +40,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class PricedSplit(Generic[Fleet]):
-    """A split, its fleet and the cost of that fleet. underserved: the fleet does not serve its
+    """A split, its fleet and the cost of that fleet. underserved: the fleet does not serve the
     whole load."""
 
     split: Split
@@ -54,7 +56,7 @@ def split_at(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> Split:
 
 
 def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...]:
-    """All splits whose thresholds lie between classes. mix: the declared sample if None.
+    """All splits whose thresholds lie between score classes. mix: the declared sample if None.
 
     InvalidValue: there are too many splits.
     """
@@ -71,7 +73,7 @@ def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...
 def price_splits(
     found: Sequence[Split], price: Callable[[Split], tuple[Fleet, float, bool]]
 ) -> Iterator[PricedSplit[Fleet]]:
-    """Every split with its fleet, in the given order. price: returns (fleet, USD/h,
+    """Every split in `found` with its fleet, in the given order. price: returns (fleet, USD/h,
     underserved)."""
     for split in found:
         fleet, usd_per_h, short = price(split)
@@ -79,7 +81,7 @@ def price_splits(
 
 
 def pareto_front(options: Sequence[PricedSplit[Fleet]]) -> tuple[PricedSplit[Fleet], ...]:
-    """Options that no other beats in both cost and quality, cheapest first."""
+    """The options that no other option beats in both cost and quality, cheapest first."""
     kept: list[PricedSplit[Fleet]] = []
     for option in sorted(
         (o for o in options if not o.underserved), key=lambda o: (o.usd_per_h, -o.split.quality)
@@ -92,8 +94,8 @@ def pareto_front(options: Sequence[PricedSplit[Fleet]]) -> tuple[PricedSplit[Fle
 def cheapest_split(
     route: QualityRoute, options: Sequence[PricedSplit[Fleet]]
 ) -> PricedSplit[Fleet]:
-    """The cheapest option of at least the declared quality. InvalidValue: none; it names the best
-    quality that is possible."""
+    """The cheapest option that has at least the declared quality. InvalidValue: no option has it;
+    the error names the best possible quality."""
     best = [o for o in pareto_front(options) if o.split.quality >= route.at_least - 1e-9]
     if best:
         return best[0]
@@ -103,10 +105,11 @@ def cheapest_split(
 
 
 def best_split(route: QualityRoute, options: Sequence[PricedSplit[Fleet]]) -> PricedSplit[Fleet]:
-    """The same as `cheapest_split`, or the next best option if no option reaches the quality.
+    """The cheapest option that has at least the declared quality, or the next best option if there
+    is none.
 
-    Options that serve their load come before the others. Among them, options of enough quality come
-    first, then the best quality.
+    Options that serve their load come before the others. Among options that miss the quality, the
+    best quality comes first.
     """
     pool = [o for o in options if not o.underserved] or list(options)
     good = [o for o in pool if o.split.quality >= route.at_least - 1e-9]

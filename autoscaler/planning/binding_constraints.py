@@ -1,4 +1,5 @@
-"""Which constraints hold a plan where it is, found in its counts, whichever strategy made it."""
+"""Finds the constraints that limit a plan from the plan's counts, whichever strategy made the
+plan."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ POOLS = frozenset(
         ReasonCode.POOL_WITHOUT_NODES,
     }
 )
-"""Reasons of a pool that limits a plan. Their subject is its id; that of other reasons is a model,
-or "*" for the budget."""
+"""Codes for a pool that limits a plan; the subject of the reason is the pool's id. The subject of
+all other reasons is a model, or "*" for the budget."""
 
 
 def binding_reasons(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
@@ -37,7 +38,7 @@ def binding_reasons(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     found: dict[tuple[str, str], Reason] = {}
 
     def hold(reasons: Iterable[Reason]) -> None:
-        for reason in reasons:  # of a pool or a model, the first of a kind
+        for reason in reasons:  # keep the first reason of a kind for each pool or model
             found.setdefault((binding_kind(reason.code), reason.subject), reason)
 
     for pool in pools.values():
@@ -61,8 +62,8 @@ def binding_kind(code: ReasonCode) -> str:
 
 
 def _of_model(problem: PlanningProblem, plan: Plan, service: Service) -> Iterator[Reason]:
-    """The ceiling if it is reached, and the spot limit if no paid instance off spot can be
-    removed."""
+    """The ceiling of the model if the plan reaches it, and its spot limit if the plan cannot remove
+    any paid instance off spot."""
     counted = [target for target in plan.targets_of(service.model) if target.count]
     owned = {pool.id for pool in problem.cluster.pools if pool.market is Market.OWNED}
     if 0 < service.max_instances <= sum(target.count for target in counted):
@@ -86,7 +87,8 @@ def _blockers(
     pools: Mapping[str, Pool],
     used: Mapping[str, int],
 ) -> Iterator[Reason]:
-    """The reasons against one more `combo`: its pools are full, or its nodes exceed the budget."""
+    """The reasons why one more `combo` is impossible: its pools are full, or its nodes exceed the
+    budget."""
     usd = 0.0
     planned = {node.pool: node for node in plan.nodes}
     for pool_id, gpus in combo.gpus_by_pool().items():

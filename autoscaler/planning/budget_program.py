@@ -1,11 +1,11 @@
-"""Budget mode as arrays: the most work that a budget buys, and the combo for each type of request.
+"""Budget mode as arrays: the most work that a budget buys, and the combos for each type of request.
 
-The program of Demystifying Cost-Efficiency (sec. 4) over the candidate combos, pools, prices and
-limits of every other plan. One solve decides the nodes (composition), the combos on them
-(configuration) and the fraction of each workload type that each combo serves (assignment). Several
-models share the budget (App. E). Fixed instances that exceed a limit do not make the problem
-infeasible. If a floor cannot be met, the program asks for as much of it as possible. This module
-translates a planning problem to the arrays of `optimizer.activity_lp` and back.
+The program of Demystifying Cost-Efficiency (sec. 4) over Shoal's candidate combos, pools, prices
+and limits. One solve decides the nodes (composition), the combos on them (configuration) and the
+fraction of each workload type that each combo serves (assignment). Several models share the budget
+(App. E). The problem stays feasible if fixed instances exceed a limit. If a floor cannot be met,
+the program asks for as much of it as possible. This module translates a planning problem to the
+arrays of `optimizer.activity_lp`, and the solution back.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _FLOOR_WORK_SHARE = 1e-3
 class BudgetArrays:
     """Combos (n), types (w) and the arrays of the MIP.
 
-    combo_of (a,): combo index of each activity. There is one activity per combo and type that the
-    combo serves within the SLO. Its rate is the combo's rate for that type alone, times the
-    service's utilization if the rate must be sustained. unserved: types of the problem that no
-    combo serves.
+    combo_of (a,): combo index of each activity. There is one activity for each combo and each type
+    that the combo serves within the SLO. Its rate is the combo's rate for that type alone,
+    multiplied by the service's utilization if the rate must be sustained. unserved: types of the
+    problem that no combo serves.
     """
 
     types: tuple[TypedDemand, ...]
@@ -84,7 +84,7 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
     to_have = np.array([float(problem.nodes_now(p) + problem.rentable_nodes(p)) for p in pools])
     taken = np.array([float(problem.taken_gpus.get(pool.id, 0)) for pool in pools])
     per_node = np.array([float(pool.per_node) for pool in pools])
-    # Lost nodes have no room for further instances.
+    # If fixed combos need more nodes than exist, these nodes have no room for further instances.
     rest = bill * per_node - np.array([float(stays.get(pool.id, 0)) for pool in pools])
     taken = taken + np.where(bill > to_have, rest, 0.0)
     standing = np.array([float(sum(n for _, n in problem.fixed_combos(s.model))) for s in services])
@@ -129,7 +129,7 @@ def without_floors(arrays: BudgetArrays) -> BudgetArrays:
 def with_feasible_floors(
     problem: PlanningProblem, arrays: BudgetArrays, multiple: float, seconds: float
 ) -> BudgetArrays:
-    """`arrays` with the largest feasible part of every floor, the most important model first.
+    """`arrays` with as much of every floor as is feasible, the most important model first.
 
     multiple: the work that is possible without floors.
     """
@@ -146,7 +146,7 @@ def with_feasible_floors(
 
 
 def by_importance(problem: PlanningProblem, models: Sequence[str]) -> list[int]:
-    """Indices of `models`, the highest priority and the most demand first."""
+    """Indices of `models`, sorted by priority and then by demand, the highest first."""
     rates = dict.fromkeys(models, 0.0)
     for typed in problem.types:
         rates[typed.model] = rates.get(typed.model, 0.0) + typed.req_per_s
@@ -158,8 +158,8 @@ def by_importance(problem: PlanningProblem, models: Sequence[str]) -> list[int]:
 
 
 def request_shares(arrays: BudgetArrays, mix: Mix) -> tuple[RequestShare, ...]:
-    """The combo of each workload type. Combos that could serve a type have share 0 if they are
-    planned or run."""
+    """The share of each combo in each workload type. A planned or running combo that could serve a
+    type, but does not, has the share 0."""
     found = []
     for a, c in enumerate(arrays.combo_of):
         combo, typed = arrays.combos[c], arrays.types[arrays.mix.type_of[a]]
@@ -170,7 +170,8 @@ def request_shares(arrays: BudgetArrays, mix: Mix) -> tuple[RequestShare, ...]:
 
 
 def combos_as_used(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str, Combo]:
-    """The combos at their rate in the plan: each copy at its part of the planned work.
+    """The combos with the rates that they have in the plan, where each copy does its part of the
+    planned work.
 
     A combo that the plan does not use gets the rate that it would have for the whole mix.
     """
@@ -193,7 +194,8 @@ def combos_as_used(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> 
 
 
 def _as_used(combo: Combo, rate: float, used: list[tuple[TypedDemand, float]]) -> Combo:
-    """`combo` at `rate`, with the latencies and lengths of the types that it serves."""
+    """`combo` with the rate `rate`, and with the latencies and lengths of the types that it
+    serves."""
     if not used:
         return replace(combo.scaled_to(_NEGLIGIBLE_REQ_PER_S), meets_slo=False)
     evaluated = [typed.combos[combo.id] for typed, _ in used]
@@ -209,7 +211,7 @@ def _as_used(combo: Combo, rate: float, used: list[tuple[TypedDemand, float]]) -
 def binding_limits(
     problem: PlanningProblem, arrays: BudgetArrays, mix: Mix, seconds: float
 ) -> tuple[Reason, ...]:
-    """Limits that reduce the work: without one of them, a new solve does more."""
+    """The limits that reduce the work: if one of them is removed, a new solve does more."""
     limits = list(_relaxed_limits(problem, arrays.mix, mix))
     each = max(0.05, seconds / max(1, len(limits)))
     enough = mix.multiple * (1.0 + _MIN_GAIN)
@@ -237,7 +239,7 @@ def _relaxed_limits(
 
 
 def _utilization(problem: PlanningProblem, model: str) -> float:
-    """The share of a copy's time that a plan may use; all of it for a batch."""
+    """The share of a copy's time that a plan may use; all of the time for a batch."""
     if problem.cluster.policy.objective is Objective.MAKESPAN:
         return 1.0
     return problem.cluster.service(model).utilization
@@ -266,7 +268,7 @@ def without_models(problem: PlanningProblem, models: Collection[str]) -> Plannin
 
 
 def with_combos(problem: PlanningProblem, by_id: Mapping[str, Combo]) -> PlanningProblem:
-    """`problem` with these combos in place of its own, by id."""
+    """`problem` with the combos `by_id` in place of its combos with the same ids."""
     return replace(
         problem,
         candidates={

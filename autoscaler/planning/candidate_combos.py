@@ -1,8 +1,8 @@
 """Candidate combos of a model: aggregated instances, and matched prefill and decode instances.
 
-Candidates do not depend on demand or fleet; the planner chooses among them. Source: Cauchy sec.
-3.3.1 (ratios 1:1 to 2:6, one direction per GPU pair, ranking by CE), extended by slices, regions
-and markets.
+Candidates do not depend on the fleet, and on the demand only by its lengths and arrivals; the
+planner chooses among them. Source: Cauchy sec. 3.3.1 (ratios 1:1 to 2:6, one direction per GPU
+pair, ranking by CE), extended by slices, regions and markets.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def candidate_combos(
 ) -> tuple[Combo, ...]:
     """Combos worth considering for `service` at `lengths`, best cost efficiency first.
 
-    arrivals: of the model as a whole; the chosen combos share them. keep: combos that each ranking
-    keeps per region and set of markets.
+    arrivals: of the whole model; the chosen combos share them. keep: number of combos that each
+    ranking keeps per region and set of markets.
 
-    Aggregated combos use every slice that holds the weights and one request of maximal length.
-    Pairs of prefill and decode instances lie within a region. Each instance uses a slice or, if the
-    engine declares pipelines, a combination of nodes from the template library. Per region and set
-    of markets the best few by cost efficiency (eq. 14-15), by price of a request and by size
-    remain. The result is empty if no slice has enough memory, or if none meets the SLO. For a model
-    of components the candidates are its cells.
+    Aggregated combos use every slice that holds the weights and one request of maximal length. A
+    pair of prefill and decode instances lies within one region. Each instance uses a slice or, if
+    the engine declares pipelines, a combination of nodes from the template library. Per region and
+    set of markets, the best few combos by cost efficiency (eq. 14-15), by price of a request and by
+    size remain. The result is empty if no slice has enough memory, or if no slice meets the SLO.
+    For a model of components the candidates are its cells.
     """
     pools = usable_pools(cluster, service)
     if service.graph is not None:
@@ -65,7 +65,7 @@ def candidate_combos(
     return _ranked_candidates(service, lengths, pools, profile, keep, arrivals)
 
 
-@lru_cache(maxsize=1024)  # consecutive plans have the same arguments until a measurement changes
+@lru_cache(maxsize=1024)  # the arguments stay equal from plan to plan until a measurement changes
 def _ranked_candidates(
     service: Service,
     lengths: Lengths,
@@ -86,7 +86,8 @@ def nearest_combos(
     keep: int = KEEP_PER_GROUP,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Combo, ...]:
-    """The combos that come nearest to an SLO that no combo meets (meets_slo False)."""
+    """If no combo meets the SLO: the combos whose latencies come nearest to it (meets_slo
+    False)."""
     if service.graph is not None:
         return ()
     pools = usable_pools(cluster, service)
@@ -109,9 +110,8 @@ def evaluate_combo(
 ) -> Combo:
     """The combo with id `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 
-    Instances that already run may have left the candidates. If the combo no longer meets the SLO,
-    its best-effort rate counts (meets_slo False). InvalidValue: no declared hardware matches the
-    id.
+    Running instances may no longer be candidates. If the combo no longer meets the SLO, its
+    best-effort rate counts (meets_slo False). InvalidValue: no declared hardware matches the id.
     """
     if service.graph is not None:
         found = evaluate_cell(combo_id, service.graph, cluster.pools)
@@ -153,10 +153,11 @@ def _evaluated(
 
 
 def usable_pools(cluster: Cluster, service: Service) -> tuple[Pool, ...]:
-    """Pools that `service` may use, by its regions, its markets and its scale targets if it has
-    any.
+    """Pools that `service` may use: those in its regions and markets and, if it has scale targets,
+    only those with a target.
 
-    A service on scale targets gets replica counts only, on the pools that have a target.
+    A service with scale targets gets only replica counts, because an external scaler starts its
+    instances.
     """
     targets = {name for name, _ in service.scale_targets}
     return tuple(
@@ -170,9 +171,10 @@ def usable_pools(cluster: Cluster, service: Service) -> tuple[Pool, ...]:
 
 
 def ranking_usd_per_h(combo: Combo, pools: Mapping[str, Pool]) -> float:
-    """Price of `combo` for ranking; owned GPUs have a small nominal price, so it is never 0.
+    """Price of `combo` for ranking. Owned GPUs have a small nominal price, so the result is never
+    0.
 
-    pools: by their ids.
+    pools: by pool id.
     """
     return sum(gpus * gpu_usd_per_h(pools[pool]) for pool, gpus in combo.gpus_by_pool().items())
 
@@ -181,8 +183,8 @@ def ranking_usd_per_h(combo: Combo, pools: Mapping[str, Pool]) -> float:
 class _CandidateInstances:
     """The instances of which combos are built.
 
-    aggregated: serve both phases. disaggregated: serve one phase. pairs: indices of a prefill and a
-    decode instance in `disaggregated` that the network allows to work together.
+    aggregated: serve both phases. disaggregated: serve one phase. pairs: indices in `disaggregated`
+    of a prefill instance and a decode instance whose network is fast enough for the pair.
     """
 
     aggregated: tuple[InstanceOption, ...]
@@ -202,7 +204,7 @@ def _candidate_instances(
         return tuple(instance_options(service, phase, lengths, pools, profile, stretch, arrivals))
 
     alone = instances(Phase.AGGREGATED)
-    # An external scaler keeps a count of equal replicas, not matched pairs.
+    # An external scaler keeps a count of equal replicas; it cannot keep matched pairs.
     if not service.disaggregate or service.scale_targets:
         return _CandidateInstances(alone, (), ())
     sides = instances(Phase.PREFILL), instances(Phase.DECODE)
@@ -236,7 +238,8 @@ def _feasible_pairs(
     prefills: tuple[InstanceOption, ...],
     decodes: tuple[InstanceOption, ...],
 ) -> tuple[tuple[int, int, float], ...]:
-    """Indices of a prefill and a decode instance, and the bandwidth between them in 1e9 bytes/s."""
+    """Indices of a prefill and a decode instance that can work together, and the bandwidth between
+    them in 1e9 bytes/s."""
     by_region: dict[str, list[tuple[int, InstanceOption]]] = {}
     for d, decode in enumerate(decodes):
         by_region.setdefault(decode.region, []).append((d, decode))
@@ -256,7 +259,7 @@ def _feasible_pairs(
 def _ranked_combos(
     model: str, lengths: Lengths, options: _CandidateInstances, stretch: float, keep: int
 ) -> tuple[Combo, ...]:
-    """The best combos of these instances, best cost efficiency first."""
+    """The best combos of the instances in `options`, best cost efficiency first."""
     offers = [_offer(model, lengths, ((1, part),)) for part in options.aggregated]
     for p, d in options.pairs:
         prefill, decode = options.disaggregated[p], options.disaggregated[d]
@@ -266,7 +269,8 @@ def _ranked_combos(
 
 
 def _best_ratio(prefill: InstanceOption, decode: InstanceOption) -> tuple[int, int]:
-    """The ratio of counts with the cheapest request: the one with the best matching throughputs."""
+    """The ratio of prefill to decode instances with the cheapest request: their throughputs match
+    best."""
     prefill_usd, decode_usd = prefill.usd_per_h, decode.usd_per_h
     prefill_rate, decode_rate = prefill.req_per_s, decode.req_per_s
     _, best = min(
@@ -304,7 +308,7 @@ def _offer(
 
 
 def _joint_req_per_s(parts: Iterable[tuple[int, InstanceOption]]) -> float:
-    """Requests/s of these counts of instances together: the rate of the slower phase."""
+    """Requests/s of these counts of instances together; it is the rate of the slower phase."""
     rates: dict[Phase, float] = {}
     for count, part in parts:
         rates[part.phase] = rates.get(part.phase, 0.0) + count * part.req_per_s

@@ -1,7 +1,7 @@
-"""Provenance of the capacities of a plan: the user's own measurements, or predictions.
+"""Provenance of the capacities of a plan: the user's measurements, or predictions.
 
-It looks up the measurements that count, the error interval of capacities, and the rate of combos
-without caution.
+It finds the measurements that are used, the error interval of capacities, and the predicted rate of
+combos without the reduction for uncertainty ("caution").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests/s of all instances of one model: predicted, 90% interval (low, high), and
+    """Requests/s of all instances of one model: as predicted, its 90% interval (low, high), and as
     planned."""
 
     predicted: float
@@ -52,8 +52,8 @@ def measurements_in(
 
 
 def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[str, Capacity]:
-    """The capacity of every model with instances. Errors of a model's instances are fully
-    correlated, so their intervals add up."""
+    """The capacity of every model with instances. The prediction errors of a model's instances are
+    assumed to be fully correlated, so their intervals add up."""
     found: dict[str, Capacity] = {}
     for target in plan.targets:
         combo = target.combo
@@ -76,7 +76,7 @@ def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[s
 
 
 def cautious_gpus(combo: Combo, cluster: Cluster, profile: Profile) -> set[str]:
-    """GPU types on which the plan counts on less than the prediction of `combo`."""
+    """The GPU types of `combo` on which plans use less than the predicted rate."""
     service = cluster.service(combo.model)
     return {
         cluster.pool(member.pool).gpu.name
@@ -88,7 +88,8 @@ def cautious_gpus(combo: Combo, cluster: Cluster, profile: Profile) -> set[str]:
 def without_caution(
     combo: Combo, cluster: Cluster, profile: Profile, gpus: Container[str] | None = None
 ) -> Combo:
-    """`combo` with its rates as predicted, without caution; gpus: on these types only."""
+    """`combo` with its rates as predicted, without the reduction for uncertainty. gpus: only on
+    these GPU types."""
     service = cluster.service(combo.model)
     factors: dict[Phase, float] = {}
     for phase in {member.phase for member in combo.members}:
@@ -103,7 +104,9 @@ def without_caution(
     if all(factor == 1.0 for factor in factors.values()):
         return combo
     members = tuple(replace(m, req_per_s=m.req_per_s * factors[m.phase]) for m in combo.members)
-    rates: dict[tuple[Phase, int], float] = {}  # per stage: its members serve the rate together
+    rates: dict[
+        tuple[Phase, int], float
+    ] = {}  # by stage; the members of a stage serve this rate together
     for member in members:
         key = member.phase, member.stage
         rates[key] = rates.get(key, 0.0) + member.count * member.req_per_s

@@ -1,4 +1,4 @@
-"""Ids of combos: their grammar, readable by people and parsed by programs."""
+"""Ids of combos: their grammar, which people can read and programs can parse."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from autoscaler.domain.workload import Phase
 
 
 def combo_id(model: str, members: Iterable[tuple[Phase, int, str, int]]) -> str:
-    """Id of a combo of (phase, GPUs, pool id, count), e.g. "chat:p4@us/h100/owned+2d4@..."."""
+    """Id of a combo with members (phase, GPUs, pool id, count), e.g.
+    "chat:p4@us/h100/owned+2d4@..."."""
     return format_combo_id(model, [[Member(*member)] for member in members])
 
 
 def parse_combo_id(name: str) -> tuple[str, tuple[tuple[Phase, int, str, int], ...]]:
-    """Model and (phase, GPUs, pool id, count) of each member. InvalidValue: not a combo id.
+    """The model, and (phase, GPUs, pool id, count) of each member. InvalidValue: `name` is not a
+    combo id.
 
     Model names may contain colons and slashes; pool names must not contain any of ":+>&".
     """
@@ -56,7 +58,8 @@ _PHASES = {phase.value[0]: phase for phase in Phase}
 
 
 def format_combo_id(model: str, instances: list[list[Member]]) -> str:
-    """The id of `instances`: joined by "+", their stages by ">", the nodes of one stage by "&"."""
+    """The id of `instances`: "+" joins the instances, ">" the stages of one instance, "&" the nodes
+    of one stage."""
     texts = []
     for members in instances:
         text = str(members[0])
@@ -67,7 +70,7 @@ def format_combo_id(model: str, instances: list[list[Member]]) -> str:
 
 
 def parse_instances(name: str) -> tuple[str, list[list[Member]]]:
-    """Model and the members of each instance. InvalidValue: not a combo id."""
+    """The model, and the members of each instance. InvalidValue: `name` is not a combo id."""
     model, _, body = name.rpartition(":")
     instances = []
     for text in body.split("+"):

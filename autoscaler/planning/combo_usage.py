@@ -1,5 +1,4 @@
-"""Usage and capacity of several combos: GPUs, slices, requests/s, and whether they use spot
-nodes."""
+"""Sums over several combos: GPUs, slices and requests/s, and whether a combo uses spot nodes."""
 
 from __future__ import annotations
 

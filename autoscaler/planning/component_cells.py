@@ -1,10 +1,10 @@
 """Cells as combos: a model of components is planned, placed and moved like any other model.
 
-A cell is a set of deployments on a few GPUs that serves the whole mix by itself (Cornserve sec.
-4.3). One linear program gives its rate and its paths. The candidates are cells of 1, 2, 4, 8, ...
-GPUs (Algorithm 1), here also over different GPU types and per region and market. The planner covers
-the demand with them exactly, at current prices and with transition costs, where Algorithm 2 is
-greedy. If the mix of request types changes, the same cells get other rates and other paths.
+A cell is a set of deployments on a few GPUs that serves the whole mix without other cells
+(Cornserve sec. 4.3). One linear program gives its rate and its paths. The candidates are cells of
+1, 2, 4, 8, ... GPUs (Algorithm 1), extended to several GPU types, regions and markets. The planner
+covers the demand with cells exactly, at current prices and with transition costs, whereas Algorithm
+2 is greedy. If the mix of request types changes, the same cells get other rates and other paths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autoscaler.planning.component_graph import ComponentProblem, component_prob
 from autoscaler.planning.instance_options import gpu_usd_per_h
 
 SIZES = (1, 2, 4, 8, 16)
-_MAX_NAME_CHARS = 180  # a record allows 200; the group's serial number follows
+_MAX_NAME_CHARS = 180  # a record allows 200; the rest is for the serial number of the group
 _MAX_INSTANCES = 64
 _GAP, _SECONDS = 1e-3, 2.0
 _ROUNDING = 1e-9
@@ -35,14 +35,15 @@ _cache: dict[str, tuple[Combo, ...]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A set of `gpus` GPUs that runs a whole model and serves `req_per_s` of its mix."""
+    """A set of `gpus` GPUs that runs a whole model and serves `req_per_s` requests/s of its mix."""
 
     gpus: int
     req_per_s: float
 
 
 def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
-    """Filter of Algorithm 1: cells that serve more than the same GPUs split into the previous cell.
+    """Filter of Algorithm 1: keeps the cells that serve more than the same number of GPUs divided
+    into cells of the next smaller size.
 
     req_per_s: best rate by number of GPUs (1, 2, 4, ...). Sizes that cannot hold the model (0
     req/s) are dropped.
@@ -60,9 +61,10 @@ def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
 def candidate_cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo, ...]:
     """Cells worth considering for `graph` on `pools`, most requests per USD first.
 
-    For each region, separately for spot and other nodes: the best cell for each number of GPUs of
-    one pool, and for the same money on all pools together. Cells that smaller cells beat are
-    dropped. InvalidValue: some component fits on no pool.
+    For each region, and separately for spot nodes and other nodes: for each number of GPUs, the
+    best cell on a single pool, and the best cell that costs as much on all pools together. Cells
+    that serve less than smaller cells at the same cost are dropped. InvalidValue: some component
+    fits on no pool.
     """
     key = repr((graph, pools))
     found = _cache.get(key)
@@ -91,7 +93,7 @@ def evaluate_cell(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -
 def saturated_deployments(
     combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]
 ) -> tuple[str, ...]:
-    """The deployments of a cell that are busy all the time at its full rate."""
+    """The deployments of the cell `combo` that are busy all the time at the cell's full rate."""
     of = {pool.id: pool for pool in pools}
     busy: dict[tuple[str, str], float] = {}
     for path in combo.paths:
@@ -107,7 +109,7 @@ def saturated_deployments(
 
 
 def _cells(graph: ComponentGraph, pools: Sequence[Pool]) -> Iterator[Combo]:
-    """Algorithm 1, for each set of pools."""
+    """The cells of Algorithm 1 for each set of pools."""
     found: dict[str, Combo] = {}
     for together in _pool_sets(pools):
         problem = _problem(graph, together)
@@ -135,7 +137,8 @@ def _cells(graph: ComponentGraph, pools: Sequence[Pool]) -> Iterator[Combo]:
 
 
 def _pool_sets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
-    """Each pool, and per region all spot pools and all other pools."""
+    """The sets of pools for cells: each pool alone and, per region, all spot pools and all other
+    pools."""
     for region in sorted({pool.region for pool in pools}):
         for spot in (False, True):
             here = tuple(
@@ -150,7 +153,8 @@ def _pool_sets(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
 
 
 def _problem(graph: ComponentGraph, pools: tuple[Pool, ...]) -> ComponentProblem | None:
-    """The program over slices: it counts single GPUs and ignores node boundaries."""
+    """The program over slices; it counts single GPUs and ignores node boundaries. None if `pools`
+    do not hold all components."""
     free = replace(graph, req_per_s=1.0, spot_share=1.0)
     try:
         return component_problem((free,), pools)
@@ -177,7 +181,8 @@ def _best(problem: ComponentProblem, usd_per_h: float) -> Mix | None:
 
 
 def _counts(problem: ComponentProblem, mix: Mix) -> dict[tuple[str, str], int]:
-    """(deployment, pool) -> instances; empty if one count exceeds the limit of a cell."""
+    """The number of instances by (deployment, pool); empty if some count exceeds the limit of a
+    cell."""
     counts = {
         (placed.deployment.name, placed.pool.id): int(n)
         for placed, n in zip(problem.placed, mix.copies, strict=True)
@@ -189,14 +194,14 @@ def _counts(problem: ComponentProblem, mix: Mix) -> dict[tuple[str, str], int]:
 def _cell(
     graph: ComponentGraph, pools: tuple[Pool, ...], counts: dict[tuple[str, str], int]
 ) -> Combo | None:
-    """The cell of these instances: the most of the mix that they serve, and its paths."""
+    """The cell of these instances: the largest part of the mix that they serve, and its paths."""
     problem = _problem(graph, tuple(pool for pool in pools if any(p == pool.id for _, p in counts)))
     if problem is None:
         return None
     n = len(problem.placed)
     most = [counts.get((one.deployment.name, one.pool.id), 0) for one in problem.placed]
     if sum(most) != sum(counts.values()):
-        return None  # something is not declared any more
+        return None  # a deployment or pool of the cell is no longer declared
     mix = most_work(
         replace(
             problem.mix,

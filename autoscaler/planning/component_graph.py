@@ -1,9 +1,9 @@
 """Component graphs: the placement of a model's components, and the paths of its requests.
 
-Cornserve (sec. 4.2, App. B) minimises GPUs of one type. Here a deployment uses a node slice of a
-pool with its price, so the program covers different GPU types, regions and budgets. A path stays in
-one region. The most throughput for a budget and the least cost for a rate are the two sides of one
-program (`optimizer.activity_lp`). Several models share the pools.
+Cornserve (sec. 4.2, App. B) minimises the number of GPUs of one type. Here a deployment uses a node
+slice of a pool with a price, so the program covers several GPU types, regions and budgets. A path
+stays in one region. The program (`optimizer.activity_lp`) either maximises the throughput for a
+budget or minimises the cost of a rate. Several models share the pools.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PlacedDeployment:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The instances that `fraction` of a type's requests pass, in this order."""
+    """The instances through which `fraction` of the requests of a type pass, in this order."""
 
     model: str
     type: RequestType
@@ -48,9 +48,9 @@ class Route:
 class ComponentPlan:
     """Instances and the paths of requests.
 
-    instances: with their counts. nodes: per pool id. multiple: planned rate / declared rate (1 =
-    exactly the declared rates). bound: upper bound of the multiple for a budget (None: unknown),
-    lower bound of USD/h for a rate.
+    instances: with their counts. nodes: by pool id. multiple: planned rate / declared rate (1 =
+    exactly the declared rates). bound: upper bound of the multiple if the plan is for a budget
+    (None: unknown), lower bound of the USD/h if it is for a rate.
     """
 
     instances: tuple[tuple[PlacedDeployment, int], ...]
@@ -64,7 +64,8 @@ class ComponentPlan:
 
 @dataclass(frozen=True, slots=True)
 class ComponentProblem:
-    """Instances (n) and activities (a): a path of a type over instances, one per hop."""
+    """Instances (n) and activities (a). An activity is a path of a request type over instances, one
+    per hop."""
 
     pools: tuple[Pool, ...]
     placed: tuple[PlacedDeployment, ...]
@@ -77,8 +78,8 @@ def component_problem(
     pools: tuple[Pool, ...],
     budget_usd_per_h: float = math.inf,
 ) -> ComponentProblem:
-    """The problem of these models on these pools. InvalidValue: names a type that no path
-    serves."""
+    """The problem of the models `graphs` on `pools`. InvalidValue: names a request type that no
+    path serves."""
     made = _Activities(pools)
     for graph in graphs:
         made.add(graph)
@@ -183,9 +184,10 @@ class _Activities:
 def cheapest_for_rate(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The least cost that serves the declared rates.
+    """The cheapest plan that serves the declared rates.
 
-    InvalidValue: the pools cannot serve them, or the time limit ended the search before a plan.
+    InvalidValue: the pools cannot serve them, or the time limit ended the search before it found a
+    plan.
     """
     found = least_cost(problem.mix, 1.0, seconds, gap)
     if isinstance(found, Unfound):
@@ -198,9 +200,9 @@ def cheapest_for_rate(
 def most_for_budget(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The largest multiple of the declared rates within the budget.
+    """The plan with the largest multiple of the declared rates within the budget.
 
-    InvalidValue: there is no plan, or the time limit ended the search before a plan.
+    InvalidValue: there is no plan, or the time limit ended the search before it found a plan.
     """
     found = most_work(problem.mix, seconds, gap)
     if isinstance(found, Unfound):
@@ -212,7 +214,7 @@ def most_for_budget(
 
 
 def _places(path: Path, here: list[PlacedDeployment], first: int) -> Iterator[tuple[int, ...]]:
-    """Instances for the hops of `path`, all in one region."""
+    """The possible instances for the hops of `path`, all in one region."""
     options = [
         [first + i for i, one in enumerate(here) if one.deployment == hop.deployment]
         for hop in path

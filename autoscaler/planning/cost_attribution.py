@@ -12,10 +12,11 @@ def usd_per_h_by_model(
     nodes_usd_per_h: Mapping[str, float],
     taken_gpus: Mapping[str, int],
 ) -> dict[str, float]:
-    """USD/h of every model: per pool the bill of all its nodes, divided by GPUs used.
+    """USD/h of every model: for each pool, the price of all its nodes, divided in proportion to the
+    GPUs used.
 
-    The models on a half-empty node pay for all of it, so the models' shares add up to the bill.
-    taken_gpus: per pool, GPUs of others on these nodes, which bear their share.
+    The models on a half-empty node pay for the whole node, so the shares of all models add up to
+    the bill. taken_gpus: per pool, GPUs that others use on these nodes; they bear their share.
     """
     used = dict(taken_gpus)
     mine: dict[str, dict[str, int]] = {}

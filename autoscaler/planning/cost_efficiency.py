@@ -1,7 +1,7 @@
 """Cost efficiency: tokens per USD that a combo achieves.
 
-Eq. 14-15 of Cauchy (sec. 3.2) at the calibrated rates of `autoscaler.performance`. They rank
-candidates.
+Eq. 14-15 of Cauchy (sec. 3.2) at the calibrated rates of `autoscaler.performance`. They are used to
+rank candidates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def phase_tokens_per_usd(
 ) -> float:
     """CE of eq. 14 at a served rate: input tokens per prefill USD + output tokens per decode USD.
 
-    The rate is the one that both phases sustain together, so a mismatched ratio lowers the result.
+    Both phases sustain the rate together, so a mismatched ratio lowers the result.
     """
     tokens_per_h = req_per_s * _SECONDS_PER_HOUR
     return (

@@ -1,6 +1,6 @@
 """Decodes the counts of a solver into a checked plan: capacity, nodes, cost and shortfall.
 
-The answer of every strategy passes these checks, all in floating point.
+The plans of all strategies pass these checks, which are made in floating point.
 """
 
 from __future__ import annotations
@@ -75,20 +75,21 @@ def decode_plan(
 def failed_plan(
     problem: PlanningProblem, strategy: str, reason: Reason, limits: tuple[str, ...]
 ) -> Plan:
-    """A plan without changes, because the search found none. reason: the cause."""
+    """A plan without changes, because the search found no plan. reason: the cause."""
     everything_stays = replace(problem, additions_only=True)
     made = decode_plan(everything_stays, strategy, {}, PlanStatus.FAILED)
     return replace(made, limits_hit=limits, notes=(reason,))
 
 
 def all_combos(problem: PlanningProblem) -> dict[str, Combo]:
-    """Every combo of the problem by its id: candidates and running combos."""
+    """Every combo of the problem by its id: the candidates and the running combos."""
     found = {combo.id: combo for combos in problem.candidates.values() for combo in combos}
     return {**problem.running, **found}
 
 
 def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[str, float]:
-    """Demand above utilization x capacity, in requests/s, per planned model with a shortfall."""
+    """Demand above utilization x capacity, in requests/s, for each planned model that has a
+    shortfall."""
     short = {}
     for model in problem.planned_models():
         missing = problem.needed_req_per_s(model) - capacity[model]
@@ -98,11 +99,11 @@ def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[
 
 
 def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[PlannedNodes, ...]:
-    """Nodes needed per pool. InvalidValue: the plan needs more than a pool can have.
+    """Nodes needed per pool. InvalidValue: the plan needs more nodes than a pool can have.
 
     The plan releases unused rented nodes, unless only additions are allowed. Owned nodes stay and
-    are free. After node losses, fixed combos may need more nodes than there are; this is not an
-    error of the plan.
+    are free. After node losses, fixed combos may need more nodes than exist; this is not an error
+    of the plan.
     """
     gpus = add_gpus(problem.taken_gpus, wanted)
     standing = problem.fixed_gpus()

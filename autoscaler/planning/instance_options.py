@@ -1,7 +1,7 @@
 """Instance options: the instances of which combos are built, on one slice or as a pipeline.
 
-They cover every slice of a service's pools, and the template library's pipelines over several
-nodes.
+They include every slice of a service's pools, and the pipelines over several nodes of the template
+library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autoscaler.planning.pipelines import (
     irreducible_pipelines,
 )
 
-# Owned GPUs cost nothing at the margin, but ranking needs an order: fewer and smaller GPUs first.
+# Owned GPUs add no cost, but ranking needs an order: fewer and smaller GPUs come first.
 # A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
 _OWNED_USD_PER_TFLOPS_H = 1e-5
 _MAX_PAIRED = 12
@@ -38,9 +38,10 @@ _MAX_PAIRED = 12
 
 @dataclass(frozen=True, slots=True)
 class InstanceOption:
-    """One instance on its nodes: (pool, slice, stage, layers) of each; stage 0 on a single node.
+    """One instance on its nodes: (pool, slice, stage, layers) of each node; stage 0 on a single
+    node.
 
-    link_gb_s: bandwidth in 1e9 bytes/s between prefill and decode that its rate assumes.
+    link_gb_s: bandwidth in 1e9 bytes/s between prefill and decode on which its rate is based.
     """
 
     phase: Phase
@@ -62,7 +63,7 @@ class InstanceOption:
 
     @property
     def usd_per_h(self) -> float:
-        """For ranking: see `gpu_usd_per_h`."""
+        """Price for ranking, see `gpu_usd_per_h`."""
         return sum(slice_.gpus * gpu_usd_per_h(pool) for pool, slice_, _, _ in self.nodes)
 
 
@@ -82,7 +83,8 @@ def _single_node_option(pool: Pool, made: Instance, link_gb_s: float) -> Instanc
 def _pipeline_option(
     service: Service, pipeline: Pipeline, pools: Mapping[str, Pool]
 ) -> InstanceOption:
-    """`pipeline` with each slice type in the pool that `pools` gives for its name."""
+    """`pipeline` as an option, in which each slice type is in the pool that `pools` gives for its
+    name."""
     nodes = tuple(
         (pools[node.name], node, stage, layers)
         for stage, (slices, layers) in enumerate(pipeline.stages, start=1)
@@ -112,7 +114,7 @@ def option_of_members(
     arrivals: Arrivals,
     over_gb_s: float,
 ) -> tuple[int, InstanceOption]:
-    """The number of instances that these members form, and one of them.
+    """How many instances `members` form, and one of these instances.
 
     over_gb_s: bandwidth in 1e9 bytes/s for KV between the instances of the combo.
     """
@@ -142,7 +144,8 @@ def instance_options(
     stretch: float,
     arrivals: Arrivals,
 ) -> list[InstanceOption]:
-    """Instances of one phase: on every slice of a node, and the best pipelines over nodes."""
+    """The instances for one phase: on every slice of a node, and the best pipelines over several
+    nodes."""
     parts = []
     for pool in pools:
         for gpus in SLICE_SIZES:
@@ -154,7 +157,7 @@ def instance_options(
                 )
                 if made.req_per_s > 0.0:
                     parts.append(_single_node_option(pool, made, own))
-    # An external scaler keeps a count of equal replicas on nodes of their own.
+    # An external scaler keeps a count of equal replicas, each on its own node.
     if service.pipelines != "none" and not service.scale_targets:
         parts += _pipelines(service, phase, lengths, pools, profile, stretch, arrivals)
     return parts if phase is Phase.AGGREGATED else _options_to_pair(parts)
@@ -169,7 +172,8 @@ def with_kv_link(
     stretch: float,
     arrivals: Arrivals,
 ) -> InstanceOption:
-    """`part` at a KV bandwidth of `over_gb_s`; the rate of a pipeline does not depend on it."""
+    """`part` with the rate at a KV bandwidth of `over_gb_s`. The rate of a pipeline does not depend
+    on the bandwidth."""
     pool, node, stage, _ = part.nodes[0]
     if stage or part.link_gb_s == over_gb_s:
         return part
@@ -180,9 +184,10 @@ def with_kv_link(
 
 
 def _options_to_pair(parts: list[InstanceOption]) -> list[InstanceOption]:
-    """The cheapest few per request and the two smallest, per region and markets.
+    """The few options with the cheapest request and the two smallest options, per region and set of
+    markets.
 
-    All pairs of a hundred instances per phase would be ten thousand in each region.
+    Without this choice, a hundred instances per phase would give ten thousand pairs in each region.
     """
     groups: dict[tuple[str, frozenset[Market]], list[InstanceOption]] = {}
     for part in parts:
@@ -204,7 +209,7 @@ def _pipelines(
     stretch: float,
     arrivals: Arrivals,
 ) -> list[InstanceOption]:
-    """The cheapest few pipelines per request in every region, each on pools of one market."""
+    """The few pipelines with the cheapest request in every region, each on pools of one market."""
     where: dict[str, dict[str, list[Pool]]] = {}
     slices: dict[str, NodeSlice] = {}
     for pool in pools:
@@ -226,10 +231,10 @@ def _pipelines(
 
 
 class _Cheapest:
-    """Keeps the cheapest few pipelines by region and set of markets.
+    """Keeps the few pipelines with the cheapest request, by region and set of markets.
 
-    Only these become options: each slice may use several pools, so there are tens of thousands of
-    pipelines, and few are cheap.
+    There may be tens of thousands of pipelines, because each slice may use several pools. Only the
+    cheapest few become options.
     """
 
     def __init__(self, service: Service) -> None:
@@ -240,7 +245,7 @@ class _Cheapest:
         self._offered = 0
 
     def offer(self, pipeline: Pipeline, region: str, there: Mapping[str, list[Pool]]) -> None:
-        """Consider `pipeline` on all pools of a region that hold its slices."""
+        """Consider `pipeline` on all pools of `region` that have its slices."""
         gpus = Counter[str]()
         for nodes, _ in pipeline.stages:
             for node in nodes:
@@ -266,7 +271,8 @@ class _Cheapest:
     def _all_cheaper(
         self, pipeline: Pipeline, region: str, gpus: Counter[str], pools: list[list[Pool]]
     ) -> bool:
-        """Whether the region has one market, and enough pipelines that are cheaper there."""
+        """Whether the region has only one market, and already has enough pipelines that are cheaper
+        than `pipeline`."""
         markets = frozenset(pool.market for each in pools for pool in each)
         best = self._best.get((region, markets), [])
         if len(markets) > 1 or len(best) < _MAX_PAIRED:
@@ -278,17 +284,19 @@ class _Cheapest:
         return least / pipeline.req_per_s >= best[-1][0]
 
     def parts(self) -> list[InstanceOption]:
-        """The options kept, the cheapest of each region and set of markets first."""
+        """The kept options, for each region and set of markets the cheapest first."""
         return [part for best in self._best.values() for _, _, part in best]
 
 
 def mixes_spot(markets: frozenset[Market]) -> bool:
-    """Whether on-demand and spot are combined: the loss of the spot half would waste the other."""
+    """Whether `markets` combines on-demand and spot. In such a combo, the loss of the spot nodes
+    would waste the on-demand nodes."""
     return markets >= {Market.ON_DEMAND, Market.SPOT}
 
 
 def members_of(count: int, part: InstanceOption) -> list[Member]:
-    """The members of `count` instances of `part`; equal slices of a stage form one member."""
+    """The combo members for `count` instances of `part`; equal slices of a stage form one
+    member."""
     if len(part.nodes) == 1:
         ((pool, slice_, stage, layers),) = part.nodes
         return [Member(part.phase, slice_.gpus, pool.id, count, stage, layers)]
@@ -313,8 +321,8 @@ def resolve_slice(
 
 
 def gpu_usd_per_h(pool: Pool) -> float:
-    """Price of one GPU of `pool` for ranking: its share of the node, or a nominal price if
-    owned."""
+    """Price of one GPU of `pool` for ranking: its share of the node's price, or a nominal price if
+    the pool is owned."""
     if pool.price_usd_per_h > 0.0:
         return pool.price_usd_per_h / pool.per_node
     return pool.gpu.bf16_tflops * _OWNED_USD_PER_TFLOPS_H

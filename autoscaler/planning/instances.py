@@ -1,6 +1,6 @@
-"""Single-node instances of a service: the performance model's rates for planning.
+"""Single-node instances of a service: the rates of the performance model, as used for planning.
 
-The rate is the one within the SLO, or 0 if a request of maximal length does not fit.
+The rate is the rate within the SLO; it is 0 if a request of maximal length does not fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from autoscaler.performance.throughput import InstanceRate, instance_throughput,
 from autoscaler.templates.engine_filter import VLLM
 
 _CV_STEP = 1.125
-_LEAST_CV = 0.4  # several gateways with separate round robins smooth less than one gateway
+_LEAST_CV = (
+    0.4  # several gateways smooth arrivals less than one, because each has its own round robin
+)
 _ROUNDS = 2
 
 
@@ -57,9 +59,10 @@ def evaluate_instance(
     arrivals: Arrivals = POISSON_ARRIVALS,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> Instance:
-    """The instance of `service` on `node` in `phase` at `lengths`, with its SLO times `stretch`.
+    """The instance of `service` on `node` in `phase` at `lengths`, with the SLO multiplied by
+    `stretch`.
 
-    arrivals: of the model as a whole; the instance serves a share of them. link_gb_s: between
+    arrivals: of the whole model; the instance serves a share of them. link_gb_s: bandwidth between
     prefill and decode instances.
     """
     spec = served_spec(service)
@@ -85,11 +88,12 @@ def evaluate_instance(
 
 
 def served_spec(service: Service) -> ModelSpec:
-    """The architecture with the context length with which its servers start, `max_len`."""
+    """The architecture of `service` with its `max_len`, the context length with which its servers
+    start."""
     return _served(service.architecture, service.max_len_tokens)
 
 
-@lru_cache(maxsize=1024)  # returns the same object, so that caches keyed by it hit
+@lru_cache(maxsize=1024)  # returns one object per input, so that caches with this key hit
 def _served(spec: ModelSpec, max_len_tokens: int) -> ModelSpec:
     if max_len_tokens >= spec.max_position:
         return spec
@@ -113,7 +117,8 @@ def pipeline_rate(
 
 
 def cautious_share(service: Service, node: NodeSlice, profile: Profile) -> float:
-    """Share of the rate predicted for `service` on `node` on which plans count."""
+    """The share of the rate predicted for `service` on `node` that plans use, because the
+    prediction is uncertain."""
     if not service.cautious:
         return 1.0
     spec = service.architecture
@@ -128,9 +133,9 @@ _RateArguments = tuple[
 def _rate_at_shared_load(arguments: _RateArguments, arrivals: Arrivals) -> InstanceRate:
     """The rate of an instance that serves its share of `arrivals`.
 
-    The share depends on the rate and the rate on the share. Two iterations from the maximal rate
-    approximate the fixed point, and the burstier result counts. In a large fleet all instances have
-    the same share, and one evaluation is enough.
+    The share depends on the rate, and the rate on the share. Two iterations from the maximal rate
+    approximate the fixed point; of the two results, the one for burstier arrivals is used. In a
+    large fleet all instances have nearly the same share, and one evaluation is enough.
     """
     spec, node, phase, _, lengths, profile, _, _, link_gb_s = arguments
     most = max_req_per_s(spec, node, phase, lengths, profile, link_gb_s)
@@ -147,7 +152,7 @@ def _rate_at_shared_load(arguments: _RateArguments, arrivals: Arrivals) -> Insta
 
 
 def round_cv_up(cv: float) -> float:
-    """`cv` rounded up to a geometric grid (factor 1.125), so that caches hit; at least 0.4."""
+    """`cv`, but at least 0.4, rounded up to a geometric grid (factor 1.125), so that caches hit."""
     steps = math.ceil(math.log(max(cv, _LEAST_CV)) / math.log(_CV_STEP) - 1e-9)
     return float(_CV_STEP**steps)
 

@@ -11,8 +11,9 @@ from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 def link_gb_s(one: Pool, other: Pool) -> float:
     """Bandwidth in 1e9 bytes/s from a GPU of one pool to a GPU of the other.
 
-    The bandwidth inside a node counts only in a pool of one node; otherwise a pair may be on
-    different nodes. A pool that declares nothing is assumed to have 200 Gbit/s.
+    The bandwidth inside a node is used only if both are the same pool of a single node; otherwise
+    the two may be on different nodes. A pool that declares no network is assumed to have 200
+    Gbit/s.
     """
     if _one_node(one, other):
         return one.gpu.interconnect_gb_s
@@ -20,7 +21,8 @@ def link_gb_s(one: Pool, other: Pool) -> float:
 
 
 def assumed_links(pools: Iterable[Pool]) -> tuple[str, ...]:
-    """region/name of the pools of one pair that use a network between nodes but declare none."""
+    """region/name of those of `pools` (the pools of one pair) that use a network between nodes but
+    do not declare it."""
     members = tuple(pools)
     if len(members) < 2 and all(_one_node(pool, pool) for pool in members):
         return ()

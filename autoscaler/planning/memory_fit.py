@@ -1,4 +1,4 @@
-"""Models that fit into no slice of their pools, found from declared facts alone.
+"""Finds models that fit into no slice of their pools, from declared facts alone.
 
 Demand, fleet and rates do not matter: such a model fits nowhere, however low its demand is.
 """
@@ -25,14 +25,15 @@ _USUAL_GPUS = ("L40S", "H100", "H200", "B200")
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A model and the slice that comes nearest to holding it.
+    """A model, and the slice that comes nearest to holding it.
 
     where, slice: the pool and its slice; None if the model may use no pool, or if no engine can
     split it over any slice. refused: a slice that is large enough, and the reason why no engine can
-    split the model over it; "" if there is none. weights_gb, kv_gb: memory that the model needs,
-    with KV cache and state for one request of max_len tokens; usable_gb: memory of the slice for
-    both. In 1e9 bytes. longest_tokens: the max_len that would fit there, 0 if the weights alone do
-    not fit. would_do: other changes that make it fit.
+    split the model over it; "" if there is no such slice. In 1e9 bytes: weights_gb, kv_gb: memory
+    that the model needs for its weights, and for KV cache and state of one request of max_len
+    tokens; usable_gb: memory of the slice for both. longest_tokens: the largest max_len that would
+    fit there, 0 if the weights alone do not fit. would_do: other changes with which the model would
+    fit.
     """
 
     model: str
@@ -60,10 +61,10 @@ class Misfit:
 
 
 def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
-    """The models of `cluster` that fit no slice that they may use, in the order of the file.
+    """The models of `cluster` that fit no slice that they may use, in the order of declaration.
 
     Models whose engine may join nodes are not checked, because the planner decides where they fit.
-    Models of components declare rates where they fit.
+    Models of components are not checked either, because they declare rates only where they fit.
     """
     single = (s for s in cluster.services if s.pipelines == "none" and s.graph is None)
     found = (misfit(cluster, service) for service in single)
@@ -71,7 +72,8 @@ def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
 
 
 def misfit(cluster: Cluster, service: Service) -> Misfit | None:
-    """The nearest miss of `service` among the slices of one node that it may use; None: it fits."""
+    """For `service`, the slice of one node that comes nearest to holding the model, among those
+    that it may use; None if the model fits."""
     spec = service.architecture
     longest = min(service.max_len_tokens, spec.max_position)
     pools = len(usable_pools(cluster, service))
@@ -110,7 +112,8 @@ def misfit(cluster: Cluster, service: Service) -> Misfit | None:
 
 
 def _would_do(cluster: Cluster, service: Service, longest: int) -> tuple[str, ...]:
-    """Changes that make the model fit: FP8 weights, and the first GPUs of one node that hold it."""
+    """Changes with which the model would fit: FP8 weights, and the smallest usual number of GPUs of
+    one node that holds it."""
     spec = service.architecture
     found = []
     if spec.weight_dtype == "bf16":

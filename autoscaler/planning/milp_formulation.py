@@ -2,13 +2,13 @@
 
 Coral's online problem (sec. 4.3) with transition costs, in the form that `optimizer` solves.
 
-| Columns of a combo c, at p USD/h for the GPUs that it takes:
-|     keep    at most the running count               0
-|     switch  from a running combo on the same slices K_switch p
-|     load    on nodes that exist already             K_load p
-|     start   on nodes to be rented                   K_start p, see `Service.start_penalty`
-| Each rented pool has two columns of whole nodes, kept and new, at their price. So filling a
-| half-empty node costs nothing more, and an empty node is released.
+Columns of a combo, by the cost of its transition; p is the USD/h of the GPUs that it takes:
+    keep    at most the running count               0
+    switch  from a running combo on the same slices K_switch p
+    load    on nodes that exist already             K_load p
+    start   on nodes to be rented                   K_start p, see `Service.start_penalty`
+Each rented pool has two columns of whole nodes at their price: kept nodes and new nodes. So a
+further combo on a half-empty node costs nothing more, and an empty node is released.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from autoscaler.planning.planning_problem import PlanningProblem, RolloutMode
 from autoscaler.planning.problem_builder import ArrayBuilder
 from autoscaler.planning.survival import add_survival_rows, max_loss_levels
 
-# Among equal bills fewer owned GPUs win; small enough never to outweigh a cent.
+# A cost per owned GPU: of two plans with equal bills, the one with fewer owned GPUs is cheaper. It
+# is too small to outweigh a cent.
 _OWNED_USE = 1e-3
 
 
@@ -46,10 +47,10 @@ class Formulation:
     """The array form, with the meaning of its columns and rows.
 
     demand_names / resource_names: (row kind, model or pool) per row. demand_classes: number of
-    priority classes of demand; they come before those of other constraints. fixed_usd_per_h: nodes
-    that models outside the scope need in any case; every plan pays for them. survival_tightened:
-    the survival rows ask for more than the constraint, so the search may miss a cheaper plan
-    (`planning.survival`).
+    priority classes of demand; they come before the classes of other constraints. fixed_usd_per_h:
+    price of the nodes that models outside the scope need; every plan pays for them.
+    survival_tightened: the survival rows ask for more than the constraint requires, so the search
+    may miss a cheaper plan (`planning.survival`).
     """
 
     problem: AllocationProblem
@@ -64,10 +65,10 @@ class Formulation:
 def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
     """The array form of `problem`. exact: all survival rows, however many there are.
 
-    If not everything is possible, demand comes first, by the services' priorities. Then the other
-    constraints follow one after the other: floors, spot limits, useful floors, survival. So an
-    infeasible constraint takes nothing from the next. Models without any combo have no rows,
-    because they would reduce the shares of the others to nothing.
+    If not all rows can be met, demand comes first, by the services' priorities. Then the other
+    constraints follow in order: floors, spot limits, useful floors, survival. An infeasible
+    constraint takes nothing from the next one. Models without any combo have no rows, because their
+    rows would reduce the smallest fraction of their class to zero.
     """
     builder: ArrayBuilder[ColumnKey] = ArrayBuilder()
     rows = Rows({}, {}, {}, {}, {}, {}, {}, {}, {})
@@ -114,11 +115,12 @@ def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
 def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem) -> float:
     """Add GPU rows and node columns of every pool; return the cost of nodes that stay in any case.
 
-    Slices and nodes are powers of two and pack without gaps, so rows of GPUs are exact. One row has
-    every combo on all nodes. For rented pools, a second row limits the combos that do not wait for
-    a new node to the existing nodes. In mode SURGE, a third row limits additions to the GPUs that
-    are free now and to new nodes. New nodes must then fit the budget and the ceiling together with
-    all nodes that are paid for now, including empty ones.
+    Slices and nodes have powers of two of GPUs and pack without gaps, so rows that count GPUs are
+    exact. For each pool, one row limits all combos to the GPUs of all nodes. For rented pools, a
+    second row limits the combos that do not wait for a new node to the GPUs of the existing nodes.
+    In mode SURGE, a third row limits additions to the GPUs that are free now and to new nodes. The
+    new nodes must then be within the budget and the ceiling together with all nodes that are paid
+    for now, including empty nodes.
     """
     standing_gpus = problem.fixed_gpus()
     fixed_nodes = {
@@ -139,7 +141,7 @@ def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningPr
     for pool in problem.cluster.pools:
         there = problem.nodes_now(pool)
         nodes = there if pool.market is Market.OWNED else fixed_nodes[pool.id]
-        # Fixed combos may need more than the pool has left.
+        # Fixed combos may need more GPUs than the pool still has.
         capacity = max(0.0, float(nodes * pool.per_node - standing_gpus.get(pool.id, 0)))
         rows.gpus[pool.id] = builder.resource("GPUs", pool.id, capacity)
         if pool.market is Market.OWNED:
@@ -163,9 +165,9 @@ def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningPr
 def _add_surge_rows(
     builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem
 ) -> dict[str, dict[int, float]]:
-    """Add rows of the free GPUs, nodes and money while all running instances stay.
+    """Add rows that limit the free GPUs, the nodes and the money while all running instances stay.
 
-    Return the use of these rows by one new node of each pool.
+    Return how much of these rows one new node of each pool uses.
     """
     budget = problem.cluster.policy.budget_usd_per_h
     taken = problem.gpus_now()
@@ -193,7 +195,8 @@ def _add_combos(
     problem: PlanningProblem,
     services: list[Service],
 ) -> dict[str, list[tuple[int, Combo]]]:
-    """Add columns of every combo of the planned models; return their indices by model."""
+    """Add the columns of every combo of the planned models; return the combos with their column
+    indices, by model."""
     policy = problem.cluster.policy
     pools = {pool.id: pool for pool in problem.cluster.pools}
     standing = problem.fixed_gpus() if problem.additions_only else {}
@@ -237,7 +240,7 @@ def _add_combos(
             twins = [c for c in same if c.id != combo.id and c.can_switch_roles] if may else []
             ties = [builder.resource("running", combo.id, float(count))] if twins else []
             add(ColumnKind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), ties, "")
-            if len(twins) > 1 and may < count:  # the targets share the limit
+            if len(twins) > 1 and may < count:  # all switch targets share the limit
                 ties.append(builder.resource("switchable", combo.id, float(may)))
             for twin in twins:
                 add(ColumnKind.SWITCH, twin, policy.k_switch, float(may), ties, combo.id)
@@ -253,7 +256,7 @@ def _add_combos(
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """The usage of one combo. owned: small cost that orders plans with equal bills."""
+    """The resource use of one combo. owned: the small cost that orders plans with equal bills."""
 
     gpus: Mapping[str, int]
     usd_per_h: float
@@ -263,7 +266,8 @@ class _Usage:
 def _rows_of(
     kind: ColumnKind, combo: Combo, gpus: Mapping[str, int], rows: Rows
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Amounts that one combo serves and uses, by row. Only a start may use new nodes."""
+    """The amounts that one combo serves and uses, by row. Only a column of kind START may use new
+    nodes."""
     model = combo.model
     serve = {}
     if model in rows.demand:

@@ -1,6 +1,7 @@
-"""Rows of one model: its demand, limits and other constraints, in the order of their priority.
+"""Rows of one model: its demand, its limits and its other constraints, in the order of their
+priority.
 
-It also defines the keys that columns carry.
+This module also defines the keys that describe columns.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ USEFUL_FLOOR = "floor of useful instances"
 
 
 class ColumnKind(StrEnum):
-    """The kind of thing that a column counts."""
+    """The kind of thing that a column counts: a transition of a combo, or nodes."""
 
     KEEP = "keep"
     SWITCH = "switch"
@@ -36,7 +37,8 @@ class ColumnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnKey:
-    """The kind of a column and the combo or pool that it counts. source: combo switched from."""
+    """The kind of a column, and the combo or pool that it counts. source: the combo that
+    switches."""
 
     kind: ColumnKind
     subject: str
@@ -45,11 +47,11 @@ class ColumnKey:
 
 @dataclass(slots=True)
 class Rows:
-    """Row indices while building.
+    """Row indices, used while the arrays are built.
 
-    gpus: GPUs of existing and new nodes. gpus_up: GPUs of nodes that are up. surge: GPUs that are
-    free now, if additions are limited to them. retained: capacity that may not leave. off_spot:
-    capacity that may not use spot, as (row of requests/s, row of instances), -1: no such row.
+    gpus: GPUs of existing and new nodes. gpus_up: GPUs of existing nodes. surge: GPUs that are free
+    now, if additions are limited to them. retained: capacity that must not leave. off_spot:
+    capacity that must not use spot, as (row of requests/s, row of instances); -1: no such row.
     useful_floor: row of the floor, and the capacity from which an instance counts
     (`planning.floor_eligibility`).
     """
@@ -69,8 +71,8 @@ _SEPARATE = 48
 
 
 class PriorityClasses:
-    """Priority classes in the order of `next`. After _SEPARATE classes all others share the
-    last."""
+    """Numbers of priority classes, ascending with each call of `next`. After _SEPARATE classes, all
+    others share the last class."""
 
     def __init__(self) -> None:
         self._next = -1
@@ -81,7 +83,7 @@ class PriorityClasses:
         return self._next + 1
 
     def next(self) -> int:
-        """A class after all classes returned before."""
+        """A class that comes after all classes returned before."""
         self._next = min(self._next + 1, _SEPARATE)
         return self._next
 
@@ -93,9 +95,10 @@ def add_retention_rows(
     services: list[Service],
     classes: PriorityClasses,
 ) -> None:
-    """Add rows that keep the capacity that may not leave in one step.
+    """Add rows that keep the capacity that must not leave in one step.
 
-    Capacity above the need may leave, and as much as the disruption budget allows at a time.
+    Capacity above the need may leave; so may, in each step, as much as the disruption budget
+    allows.
     """
     level = classes.next()
     for service in services:
@@ -117,7 +120,7 @@ def add_demand_rows(
     services: list[Service],
     classes: PriorityClasses,
 ) -> None:
-    """Add rows of demand that fixed combos do not cover, the highest priority first."""
+    """Add rows for the demand that fixed combos do not cover, the highest priority first."""
     for priority in sorted({service.priority for service in services}, reverse=True):
         level = classes.next()
         for service in services:
@@ -154,7 +157,8 @@ def add_floor_and_spot_rows(
     service: Service,
     classes: PriorityClasses,
 ) -> None:
-    """Add the floor and the spot limit of one model, less the contribution of fixed combos."""
+    """Add the rows of the floor and the spot limit of one model, reduced by the contribution of
+    fixed combos."""
     model = service.model
     standing = problem.fixed_combos(model)
     least_count = service.min_instances - sum(count for _, count in standing)
@@ -180,7 +184,8 @@ def add_useful_floor(
     service: Service,
     classes: PriorityClasses,
 ) -> None:
-    """Add the floor of useful instances, if some candidates or running combos do not count."""
+    """Add the row of the floor of useful instances, if some candidates or running combos do not
+    count towards it."""
     model, least = service.model, min_useful_req_per_s(problem, service.model)
     missing = service.min_instances - count_useful(problem, model, problem.fixed_combos(model))
     combos = [*problem.candidates.get(model, ()), *(c for c, _ in problem.running_combos(model))]
@@ -192,8 +197,8 @@ def add_useful_floor(
 def spot_limit_applies(problem: PlanningProblem, service: Service) -> bool:
     """Whether the service's spot limit restricts this problem.
 
-    It does not if no combo uses spot, or if all do: a model that may use only spot nodes takes
-    them.
+    It does not if no combo uses spot, or if every combo does: a model that may use only spot nodes
+    is placed on spot nodes.
     """
     combos = [*problem.candidates.get(service.model, ())]
     combos += [combo for combo, _ in problem.running_combos(service.model)]
@@ -202,21 +207,22 @@ def spot_limit_applies(problem: PlanningProblem, service: Service) -> bool:
 
 
 def off_spot_req_per_s(problem: PlanningProblem, service: Service, provided: float) -> float:
-    """Raw capacity that may not use spot if the plan has `provided` in total.
+    """Raw capacity that must not use spot if the plan has the capacity `provided` in total.
 
-    It is a share of the need, or of `provided` if that is less.
+    It is a share of the need, or of `provided` if `provided` is less than the need.
     """
     needed = problem.needed_req_per_s(service.model)
     return (1.0 - service.spot_share) * min(needed, provided)
 
 
 def missing_off_spot(problem: PlanningProblem, service: Service) -> tuple[float, int]:
-    """Requests/s, and combos of the floor, that a plan must add off spot; 0 = fixed ones are
-    enough.
+    """The capacity that a plan must add off spot: (requests/s, number of combos for the floor); 0 =
+    the fixed combos are enough.
 
-    Capacity off spot >= (1 - share) x needed, and the same share of the floor's combos, rounded
-    down. A plan that does not meet the need asks for less, see `add_floor_and_spot_rows`. Running
-    combos count: if one combo off spot runs already, the second may use spot.
+    The capacity off spot must be at least (1 - spot share) x needed capacity, and the number of
+    combos off spot at least the same share of the floor, rounded down. A plan that does not meet
+    the need asks for less, see `add_floor_and_spot_rows`. Running combos count: if one combo off
+    spot is running, the second may use spot.
     """
     model = service.model
     floor = math.floor((1.0 - service.spot_share) * service.min_instances + 1e-9)

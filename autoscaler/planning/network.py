@@ -1,6 +1,6 @@
 """Checks whether the network between two instances is fast enough to separate prefill and decode.
 
-Source: Cauchy sec. 5, eq. 17-18: the KV cache of a prompt must leave a node at least as fast as
+Source: Cauchy sec. 5, eq. 17-18: a node must send the KV cache of a prompt at least as fast as
 prefill produces it, so that computation hides the transfer.
 """
 
@@ -26,8 +26,8 @@ def kv_transfer_keeps_up(
     """Whether `prefill` can send its KV cache to `decode` as fast as it produces it (eq. 18).
 
     prompts_per_s: of `prefill`, at full speed. The instances that fill a node share its network, so
-    the node needs the bandwidth of all of them; a decode node must receive the KV that its
-    instances consume.
+    a prefill node must have the bandwidth for all of them, and a decode node must receive the KV
+    for all of its instances.
     """
     pool, node, _, _ = prefill.nodes[0]
     sink, sink_node, _, _ = decode.nodes[0]
@@ -40,7 +40,7 @@ def kv_transfer_keeps_up(
 def most_prompts_per_s(
     spec: ModelSpec, prefill: InstanceOption, lengths: Lengths, profile: Profile
 ) -> float:
-    """Prompts/s of `prefill` at full speed, regardless of its SLO."""
+    """Prompts/s of `prefill` at full speed, without regard to the SLO."""
     if len(prefill.nodes) > 1:
         return prefill.req_per_s
     times = step_times(spec, prefill.nodes[0][1], Phase.PREFILL, profile)

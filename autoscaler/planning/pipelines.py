@@ -1,8 +1,9 @@
-"""Instances over several nodes: the irreducible pipelines of a service, and rates of given ones.
+"""Instances over several nodes: the irreducible pipelines of a service, and the rates of given
+pipelines.
 
-It takes pipelines for engines that declare them from the template library (`autoscaler.templates`).
-It adds aggregated instances over equal nodes, which libraries (of one phase) do not contain.
-Libraries are built for the planned lengths.
+Pipelines come from the template library (`autoscaler.templates`), for engines that declare
+pipelines. Aggregated instances over equal nodes are added, because each library has templates for
+one phase only. Libraries are built for the planned lengths.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Stages = tuple[tuple[tuple[NodeSlice, ...], int], ...]
 class Pipeline:
     """One instance of `phase` over several nodes, and its rate within the SLO.
 
-    ttft_ms, tpot_ms: predicted latencies; for library pipelines, which are sized to meet the SLO,
-    its limits.
+    ttft_ms, tpot_ms: predicted latencies. For library pipelines, which are sized to meet the SLO,
+    they are the limits of the SLO.
     """
 
     phase: Phase
@@ -77,9 +78,9 @@ def evaluate_pipeline(
     stretch: float = 1.0,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> Pipeline:
-    """The pipeline with these stages; req_per_s is 0 if it cannot run or meet the SLO.
+    """The pipeline with the given stages; req_per_s is 0 if it cannot run or cannot meet the SLO.
 
-    InvalidValue: the stages do not form the model, or the engine does not run so many stages.
+    InvalidValue: the stages do not form the model, or the engine does not support their number.
     """
     held, layers = [layers for _, layers in stages], service.architecture.layers
     if min(held) < 1 or sum(held) != layers:
@@ -113,9 +114,10 @@ def aggregated_pipelines(
     stretch: float = 1.0,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Pipeline, ...]:
-    """Aggregated instances over equal nodes that serve more than their nodes one by one.
+    """Aggregated instances over several equal nodes that serve more than separate instances on the
+    same nodes.
 
-    For each of `slices` the two smallest numbers of nodes that can serve are tried.
+    For each of `slices`, the two smallest numbers of nodes that can serve are tried.
     """
     spec = service.architecture
     found = []
@@ -138,8 +140,8 @@ def aggregated_pipelines(
 
 
 def split_evenly(layers: int, stages: int) -> tuple[int, ...]:
-    """`layers` in `stages` parts as equal as possible, larger ones first: 61 over 2 is 31 and
-    30."""
+    """`layers` divided into `stages` parts of nearly equal size, larger parts first: 61 over 2 is
+    31 and 30."""
     least, more = divmod(layers, stages)
     return tuple(least + (stage < more) for stage in range(stages))
 
@@ -168,7 +170,8 @@ def _limits(request: LibraryRequest) -> tuple[float, float]:
 
 
 def _share(service: Service, stages: Stages, profile: Profile) -> float:
-    """Share of the predicted rate on which plans count: that of the least certain node."""
+    """The share of the predicted rate that plans use: that of the node with the least certain
+    prediction."""
     return min(cautious_share(service, node, profile) for nodes, _ in stages for node in nodes)
 
 

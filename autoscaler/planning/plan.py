@@ -14,13 +14,13 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 
 class PlanStatus(StrEnum):
-    """How good a plan is, and how it came about."""
+    """The quality of a plan, and how that quality is known."""
 
     OPTIMAL = "optimal"  # no plan costs less
     WITHIN_GAP = "within_gap"  # proven to be within the requested gap
     LIMIT = "limit"  # feasible, but a limit ended the search before the gap was reached
     HEURISTIC = "heuristic"  # feasible, by a strategy that proves nothing about cost
-    BEST_EFFORT = "best_effort"  # demand cannot be met; the smallest served fraction is the most
+    BEST_EFFORT = "best_effort"  # demand cannot be met; the smallest served fraction is maximised
     FAILED = "failed"  # no plan
 
 
@@ -35,7 +35,8 @@ class PlannedCount:
 
 @dataclass(frozen=True, slots=True)
 class PlannedNodes:
-    """Nodes of one pool: planned, current, and the cost of the planned ones in USD/h together."""
+    """Nodes of one pool: the planned number, the current number, and the total USD/h of the planned
+    nodes."""
 
     pool: str
     count: int
@@ -47,7 +48,7 @@ class PlannedNodes:
 class RequestShare:
     """The `fraction` of the requests of a model's workload type that one combo serves.
 
-    0: the combo could serve the type, but the plan does not use it for that.
+    0: the combo could serve the type, but the plan does not use it for this type.
     """
 
     model: str
@@ -61,9 +62,9 @@ class BudgetWork:
     """The work of a plan within its budget.
 
     multiple: planned rate / requested rate (1.5 = one and a half times the demand), or batches per
-    second. bound: no plan reaches more, None if unknown. shares: division of each type among
-    combos; those of one type sum to 1. unserved: types that no combo serves within the SLO, as
-    (model, type).
+    second. bound: no plan reaches a larger multiple; None if unknown. shares: division of each type
+    among combos; the fractions of one type sum to 1. unserved: types that no combo serves within
+    the SLO, as (model, type).
     """
 
     multiple: float
@@ -81,18 +82,18 @@ class BudgetWork:
 class Plan:
     """Counts of all models, their cost and the proof.
 
-    cost_usd_per_h: of the nodes billed under the plan; now_usd_per_h: of those billed now.
-    objective_usd_per_h: cost plus the penalties of starting, loading and switching.
-    lower_bound_usd_per_h: bounds the objective of every plan that serves as much in the same
-    rollout mode. If demand is unserved now, that is usually SURGE, and a plan that needs removals
-    first may cost less; it is searched once all demand is served. gap: 1 - bound / objective, -1
-    without proof. capacity_req_per_s: raw, per planned model. shortfall_req_per_s: demand above
-    utilization x capacity, per model with a shortfall. served_fraction_bound: in best effort, no
-    plan serves a larger smallest fraction (1 = all, or unknown). limits_hit: limits that ended the
-    search; with one of them a second run may give another plan. switches: of running combos to
-    other roles, included in the counts. binding: constraints that limit the plan. violations:
-    constraints other than demand that the plan violates, each with its cause; of a model, or "*"
-    for the budget. work: in budget mode; gap is then that of the work.
+    cost_usd_per_h: of the nodes billed under the plan. now_usd_per_h: of the nodes billed now.
+    objective_usd_per_h: cost plus the penalties for starts, loads and switches.
+    lower_bound_usd_per_h: lower bound of the objective of every plan that serves as much in the
+    same rollout mode. If demand is unserved now, that mode is usually SURGE, and a plan with
+    removals first may cost less; it is searched once all demand is served. gap: 1 - bound /
+    objective, -1 without proof. capacity_req_per_s: raw, per planned model. shortfall_req_per_s:
+    demand above utilization x capacity, per model with a shortfall. served_fraction_bound: in best
+    effort, no plan serves a larger smallest fraction (1 = all, or unknown). limits_hit: limits that
+    ended the search; if there are any, a repeated search may give another plan. switches: switches
+    of running combos to other roles, included in the counts. binding: constraints that limit the
+    plan. violations: constraints other than demand that the plan violates, each with its cause; of
+    a model, or "*" for the budget. work: in budget mode; gap is then the gap of the work.
     """
 
     strategy: str
@@ -124,11 +125,12 @@ class Plan:
 
 
 class Strategy(Protocol):
-    """A planning algorithm. name: value of `--strategy`."""
+    """A planning algorithm. name: the value of `--strategy`."""
 
     @property
     def name(self) -> str: ...
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """A plan checked in floating point, or one with status FAILED and a note with the cause."""
+        """A plan that was checked in floating point, or a plan with status FAILED and a note of the
+        cause."""
         ...

@@ -1,4 +1,4 @@
-"""Notes of a plan: constraints that it could not satisfy, and the causes."""
+"""Notes of a plan: constraints that it does not satisfy, and the causes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _PROMISES: Mapping[str, Callable[[Service], Reason]] = {
     ONE_NODE: survival_constraint,
     ALL_SPOT: survival_constraint,
 }
-"""By the name of its row."""
+"""The constraint of a service for each row kind."""
 
 
 def with_notes(problem: PlanningProblem, plan: Plan) -> Plan:
-    """`plan` with binding constraints, violations and notes; best effort if demand is unserved.
+    """`plan` with binding constraints, violations and notes; its status is best effort if demand is
+    unserved.
 
-    For strategies without a proof; `shoal` adds more.
+    For strategies without a proof; the strategy `shoal` adds more notes.
     """
     plan = replace(plan, violations=violated_constraints(problem, plan))
     notes = (
@@ -56,7 +57,7 @@ def _not_kept(plan: Plan) -> Iterator[Reason]:
 
 
 def unservable_models(problem: PlanningProblem) -> tuple[Reason, ...]:
-    """Reasons for the models with a demand or a floor that no combo in their pools can serve."""
+    """A reason for each model with a demand or a floor that no combo in its pools can serve."""
     return tuple(
         unservable_reason(problem, service)
         for service in map(problem.cluster.service, problem.planned_models())
@@ -79,8 +80,8 @@ def unservable_reason(problem: PlanningProblem, service: Service) -> Reason:
 
 
 def slo_miss_notes(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
-    """Models planned on combos that miss the SLO at the measured lengths, because no combo meets
-    it."""
+    """A note for each model whose planned combos miss the SLO at the measured lengths, because no
+    combo meets it."""
     for model in problem.planned_models():
         late = [t.combo for t in plan.targets_of(model) if t.count and not t.combo.meets_slo]
         if not late:
@@ -93,7 +94,8 @@ def slo_miss_notes(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
 
 
 def rough_bound_notes(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[Reason]:
-    """A note that the gap of a plan with tightened survival rows is rough, see `Formulation`."""
+    """A note that the gap of a plan is only rough because survival rows were tightened. strict: see
+    `Formulation.survival_tightened`."""
     if strict and plan.status is PlanStatus.LIMIT and plan.gap > problem.options.gap:
         yield Reason(ReasonCode.ROUGH_BOUND)
 
@@ -104,9 +106,10 @@ def impossible_constraints(
     strict: bool,
     limited: bool,
 ) -> tuple[Reason, ...]:
-    """Constraints that no plan satisfies together with the demand, as far as that is proven.
+    """A note for each constraint that the plan does not satisfy in addition to the demand. It names
+    the cause: proven to be impossible, or only not planned.
 
-    kept: fraction satisfied, by (row kind, model). strict: see `Formulation.survival_tightened`.
+    kept: satisfied fraction, by (row kind, model). strict: see `Formulation.survival_tightened`.
     limited: a limit ended the search.
     """
     found: dict[tuple[str, ReasonCode], Reason] = {}

@@ -1,7 +1,7 @@
-"""The planner: one request, one plan. The control loop gets its plans only here.
+"""The planner: one request, one plan. The control loop gets all its plans from this module.
 
-It translates a request into a planning problem, and a plan into an answer. Pure: the caller decides
-where it runs (a process that can be killed, a thread, or in place in a simulation).
+It translates a request into a planning problem, and a plan into an answer. It is pure: the caller
+decides where it runs (in a process that can be killed, in a thread, or in place in a simulation).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from topics.reason_codes import ReasonCode
 OPTIONS = PlanOptions(gap=0.005, hysteresis=0.025, allow_slo_miss=True)
 """Searches stop at a gap of half a per cent of the cost, less than the cost of a change. A demand
 that fluctuates by 2% changes nothing, because 1.025 x 0.98 exceeds 1."""
-_LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50  # of the time, and where there is no clock
+_LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50  # share of the time; limit if there is no clock
 _MAX_COLUMNS = 500
 _PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
 
@@ -58,10 +58,10 @@ def answer_request(
     strategy: Strategy,
     options: PlanOptions = OPTIONS,
 ) -> PlanAnswer:
-    """The plan that `request` asks for. cluster: as declared; prices come with the request.
+    """The answer to `request`. cluster: as declared; prices come with the request.
 
-    There is always an answer. A malformed request (a price that is no number) gets an answer with
-    outcome NONE that names the error.
+    There is always an answer. A malformed request (e.g. a price that is not a number) gets an
+    answer with outcome NONE that names the error.
     """
     try:
         resolved = _resolve(request, cluster, profile)
@@ -75,7 +75,7 @@ def answer_request(
             splits.append(chosen)
         if made is None or request.scale_in_locked:
             whole = _solve(request, resolved, profile, strategy, options)
-            # The choice of thresholds may have used all the time.
+            # The choice of thresholds may have used up the time.
             made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made
     except InvalidValue as error:
         return no_plan_answer(request, Reason(ReasonCode.REQUEST_REFUSED, quoted=str(error)))
@@ -98,9 +98,9 @@ def explained_plan(
     model: str,
     options: PlanOptions = OPTIONS,
 ) -> tuple[PlanningProblem, Plan] | None:
-    """The problem of `request` and its plan, for questions about `model`; None without a plan.
+    """The problem of `request` and its plan, for questions about `model`; None if there is no plan.
 
-    The plan is the same as in `answer_request`, except that it has no hysteresis.
+    The plan is that of `answer_request`, but without hysteresis.
     """
     try:
         resolved = _resolve(request, cluster, profile)
@@ -130,11 +130,11 @@ def _lasting_plan(
     problem: PlanningProblem, resolved: _ResolvedRequest, strategy: Strategy
 ) -> Plan | None:
     """The best fleet for the models of an urgent request, in mode SURGE; None if only additions
-    count.
+    should be planned.
 
-    The cheapest additions are often expensive, and a full plan would soon replace them. So the best
+    The cheapest additions are often expensive, and a full plan would soon replace them, so the best
     fleet is searched first. There is no time for this if running combos are lost, if there are many
-    candidates, or if a model must survive a loss. Only a proven result within a short time counts.
+    candidates, or if a model must survive a loss. Only a proven result within a short time is used.
     """
     columns = sum(map(len, problem.candidates.values())) + len(problem.fleet)
     nothing = not any(problem.candidates.values()) or not any(problem.fleet.values())
@@ -144,7 +144,7 @@ def _lasting_plan(
     if any(s.model in short and s.survive != "none" for s in problem.cluster.services):
         return None
     if short.intersection(problem.scale_in_locked):
-        return None  # its scale-in is locked, so both fleets would be paid for
+        return None  # the old fleet stays because scale-in is locked, so both would be paid for
     stays = tuple(model for model in problem.demands if model not in short)
     options = replace(problem.options.within(_LASTING_TIME_SHARE), mip_nodes=_LASTING_MIP_NODES)
     whole = replace(
@@ -167,7 +167,7 @@ def _lasting_plan(
 def _routes_to_plan(
     request: PlanRequest, resolved: _ResolvedRequest
 ) -> list[tuple[QualityRoute, RouteTraffic]]:
-    """Services whose thresholds are planned with this request."""
+    """The services whose thresholds are planned with this request, each with its traffic."""
     asks = {ask.name: ask for ask in request.routes if request.urgency is Urgency.FULL}
     return [
         (route, asks[route.name])
@@ -187,8 +187,9 @@ def _plan_route(
 ) -> tuple[ChosenSplit, tuple[_ResolvedRequest, RollablePlan]]:
     """The thresholds of `route` and the plan for them, chosen together.
 
-    Every split gets an equal part of the time; otherwise later ones would only seem more expensive.
-    Prices ignore the scale-in lock, because while it holds, better answers cost nothing more.
+    Every split gets an equal part of the time; otherwise later splits would only seem more
+    expensive. The prices of splits ignore the scale-in lock: under the lock the present capacity is
+    paid for in any case, so better answers would seem free.
     """
     request = replace(request, scale_in_locked=())
 
@@ -203,10 +204,10 @@ def _plan_route(
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRequest:
-    """A request in terms of the current declarations.
+    """A request, expressed in terms of the current declarations.
 
     fleet: combos of the scope that are planned. untouched: combos that can no longer be evaluated
-    and must not be removed. taken_gpus: per pool, by `untouched` and all other models.
+    and must not be removed. taken_gpus: GPUs per pool used by `untouched` and by all other models.
     """
 
     cluster: Cluster
@@ -218,9 +219,9 @@ class _ResolvedRequest:
 
 
 def _resolve(request: PlanRequest, declared: Cluster, profile: Profile) -> _ResolvedRequest:
-    """Split the fleet of `request` into planned combos and GPUs that others take.
+    """Divide the fleet of `request` into planned combos and GPUs that others take.
 
-    Only combos of the scope are evaluated; the others only take GPUs.
+    Only combos of the scope are evaluated; of all other combos, only the GPUs count.
     """
     out = dict(request.unusable_nodes)
     pools = tuple(
@@ -258,7 +259,7 @@ def _resolve(request: PlanRequest, declared: Cluster, profile: Profile) -> _Reso
                 evaluate_combo(combo_id, cluster, service, demand.lengths, profile, arrivals)
             except InvalidValue:
                 if request.urgency is Urgency.FULL:
-                    continue  # the declarations could not start it again
+                    continue  # the current declarations no longer allow this combo
                 resolved.untouched[combo_id] = count
             else:
                 resolved.fleet[combo_id] = count
@@ -275,8 +276,8 @@ def _build_problem(
         return _assemble_problem(request, resolved, profile, options, None)
     short: tuple[str, ...] = tuple(resolved.demands)
     if not resolved.cluster.policy.spends_budget:
-        # The evaluation of candidates takes most of the time of an urgent plan. A model whose
-        # running instances are enough needs no candidates.
+        # The evaluation of candidates takes most of the time of an urgent plan. A model needs no
+        # candidates if its running instances are enough.
         bare = _without_lost_nodes(_assemble_problem(request, resolved, profile, options, ()))
         short = tuple(model for model in short if not _fleet_suffices(bare, model))
         if not short:
@@ -288,7 +289,7 @@ def _fleet_suffices(problem: PlanningProblem, model: str) -> bool:
     """Whether the running instances of `model` meet its demand, SLO and other constraints."""
     running, service = problem.running_combos(model), problem.cluster.service(model)
     serves = req_per_s_of(running)
-    # The same rule as in `spot_limit_applies`, which needs the candidates.
+    # `spot_limit_applies` has this rule too, but needs the candidates.
     only_spot = all(p.market is Market.SPOT for p in usable_pools(problem.cluster, service))
     return (
         service.graph is None
@@ -320,7 +321,7 @@ def _assemble_problem(
         prices_usd_per_h={p: usd for p, usd in request.prices_usd_per_h if p in known},
         options=options,
         additions_only=urgent,
-        # Additions cannot use GPUs of leaving instances; a full plan can, after they have left.
+        # Additions cannot use the GPUs of leaving instances; a full plan can use them later.
         taken_gpus=leaving + Counter(resolved.taken_gpus) if urgent else resolved.taken_gpus,
         leaving_gpus={} if urgent else leaving,
         offered=offered,
@@ -333,7 +334,7 @@ def _assemble_problem(
 
 
 def _without_lost_nodes(problem: PlanningProblem) -> PlanningProblem:
-    """`problem` without running combos for which nodes are missing, lowest priority first.
+    """`problem` without the running combos for which nodes are missing, lowest priority first.
 
     Lost combos do not serve, so the plan must replace them.
     """

@@ -1,4 +1,5 @@
-"""Messages between control loop and planner: request and answer, as values that pass a pipe."""
+"""Messages between the control loop and the planner: request and answer, as values that can be sent
+through a pipe."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from autoscaler.domain.workload import Demand
 
 
 class Urgency(StrEnum):
-    """How much a plan may change. URGENT: additions only, answered within the next tick or two.
+    """The changes that a plan may make. URGENT: additions only, answered within the next two ticks.
     FULL: additions, removals, role switches and moves."""
 
     URGENT = "urgent"
@@ -24,10 +25,10 @@ class Urgency(StrEnum):
 class RouteTraffic:
     """The current traffic of a service that divides its requests among several models.
 
-    mix: distribution of the requests over score classes. cuts: current or intended thresholds; the
-    demands of its models include its requests accordingly. (): no thresholds yet, and the demands
-    include none of its requests. recently_moved: the thresholds moved recently and move again only
-    if necessary.
+    mix: distribution of the requests over score classes. cuts: current or intended thresholds, with
+    which the service's requests are included in the demands of its models; (): there are no
+    thresholds yet, and the demands do not include these requests. recently_moved: the thresholds
+    moved recently, so they move again only if necessary.
     """
 
     name: str
@@ -39,8 +40,8 @@ class RouteTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSplit:
-    """The planned thresholds of `name`. quality, usd_per_h: as planned. bound_by: the constraint
-    that determines them."""
+    """The planned thresholds of the service `name`. quality, usd_per_h: as planned. bound_by: the
+    constraint that determines the thresholds."""
 
     name: str
     cuts: Cuts
@@ -52,23 +53,23 @@ class ChosenSplit:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """One question to the planner.
+    """A request for a plan.
 
-    demands: per model, requests/s to be able to serve (the planner applies utilization). fleet:
-    combo id -> wanted count, including starting ones. rented_nodes: usable nodes that are paid for
-    or being launched, per rented pool (a pool that is missing has as many as the fleet needs).
+    demands: per model, the requests/s to serve (the planner applies utilization). fleet: combo id
+    -> wanted count, including starting instances. rented_nodes: usable nodes that are paid for or
+    being launched, per rented pool; a pool that is missing has the nodes that the fleet needs.
     unusable_nodes: declared nodes of a pool that must not be used (lost, or backing off after
     failed launches). obtainable: further nodes available, per rented pool; a pool that is missing
     offers up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of instances
-    that are being removed; they are taken until the removal ends. prices_usd_per_h: per node and
-    hour, of pools whose price differs from the declared one. scope: models that may change (empty:
-    all models with a demand). floors: current minimum instances, for models with a scheduled floor.
-    routes: services whose thresholds are planned too, if all their models are in the scope of a
-    full request. surge_only: new instances must start while all running instances stay, because
-    none can leave first. switchable: combos of `fleet` that may switch roles now, with their counts
-    (None: all may). scale_in_locked: models that may exchange capacity but not reduce it, because
-    the evidence does not allow scale-in yet. Models and pools that are no longer declared are
-    ignored.
+    that are being removed; they stay taken until the removal ends. prices_usd_per_h: price per node
+    and hour, for pools whose price differs from the declared one. scope: models that may change
+    (empty: all models with a demand). floors: current minimum of instances, for models with a
+    scheduled floor. routes: services whose thresholds are planned too, if all their models are in
+    the scope of a full request. surge_only: new instances must start while all running instances
+    stay, because no instance can leave first. switchable: combos of `fleet` that may switch roles
+    now, with their counts (None: all may). scale_in_locked: models that may exchange capacity but
+    not reduce it, because the evidence does not allow scale-in yet. Models and pools that are no
+    longer declared are ignored.
     """
 
     number: int
@@ -108,13 +109,13 @@ class Outcome(StrEnum):
     """The outcome of a request."""
 
     PLANNED = "planned"
-    BEST_EFFORT = "best_effort"  # some demand or constraint cannot be met; the plan names it
-    NONE = "none"  # no plan, or not in time: the last plan stays in force
+    BEST_EFFORT = "best_effort"  # some demand or constraint cannot be met; the answer names it
+    NONE = "none"  # no plan was found in time; the last plan stays in force
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """`count` running combos `source` become combos `target`: same GPUs, other roles."""
+    """`count` running combos `source` become combos `target` on the same GPUs, with other roles."""
 
     source: str
     target: str
@@ -126,18 +127,18 @@ class PlanAnswer:
     """The answer to request `number`.
 
     counts: combo id -> count, complete for every model in `scope` (a missing combo has count 0).
-    replaced: in an urgent answer, which keeps all running instances: those that become superfluous
-    once its additions serve. switches: of running combos, included in `counts`. cost_usd_per_h: of
-    the nodes billed after all removals; now_usd_per_h: of those billed now. objective_usd_per_h:
-    cost and penalties; lower_bound_usd_per_h bounds it. gap: 1 - bound / objective, -1 without
-    proof. shortfall_req_per_s: unserved demand, per model with a shortfall. binding: constraints
-    that limit the plan. notes: unmet goals and their causes. violations: constraints (survival,
-    spot limits, floors, the budget) that the plan violates. shares: combos of each workload type,
-    as (model, type, combo, fraction), in budget mode. combos: those that the models in scope run or
-    will run, evaluated at the lengths of their demands. splits: thresholds chosen with the plan.
-    demands: the planned demands under these thresholds, if they differ from the requested ones.
-    needs_preemption: additions may find no room while all running instances stay, and it is worth
-    removing some first.
+    replaced: in an urgent answer, which keeps all running instances, the instances that are no
+    longer needed once the additions serve. switches: of running combos, included in `counts`.
+    cost_usd_per_h: of the nodes billed after all removals. now_usd_per_h: of the nodes billed now.
+    objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its lower bound. gap: 1 -
+    bound / objective, -1 without proof. shortfall_req_per_s: unserved demand, per model with a
+    shortfall. binding: constraints that limit the plan. notes: unmet goals and their causes.
+    violations: constraints (survival, spot limits, floors, the budget) that the plan violates.
+    shares: combos of each workload type, as (model, type, combo, fraction), in budget mode. combos:
+    the current and planned combos of the models in scope, evaluated at the lengths of their
+    demands. splits: thresholds chosen with the plan. demands: the planned demands under these
+    thresholds, if they differ from the requested ones. needs_preemption: additions may find no room
+    while all running instances stay, and it is worthwhile to remove some instances first.
     """
 
     number: int
@@ -165,7 +166,7 @@ class PlanAnswer:
 
 
 def no_plan_answer(request: PlanRequest, why: Reason) -> PlanAnswer:
-    """The answer to a request without a plan."""
+    """The answer to a request for which there is no plan. why: the cause."""
     return PlanAnswer(
         request.number, request.urgency, Outcome.NONE, scope=request.scope, notes=(why,)
     )

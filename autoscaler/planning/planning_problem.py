@@ -1,7 +1,7 @@
 """The planning problem: demand, candidates, running fleet, available nodes, and limits.
 
-`make_problem` makes one from a declared cluster. Every number is checked by name before any solver
-sees it.
+`make_problem` makes a problem from a declared cluster. It checks every number before any solver
+gets it; errors name the wrong value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autoscaler.planning.role_variants import best_roles
 from autoscaler.planning.slo_feasibility import UnattainableSlo, unattainable_slo
 from autoscaler.planning.workload_types import TypedDemand, typed_candidates, typed_demands
 
-# How many candidates each order keeps; fewer in large problems, so that one MIP holds them all.
+# Candidates that each ranking keeps. Large problems keep fewer, so that one MIP is enough.
 _KEEP_FOR_PLANS = 16
 _KEEP_PER_TYPE = 8
 _NEGLIGIBLE_REQ_PER_S = 1e-6
@@ -36,11 +36,12 @@ _HALF = 0.5
 class PlanOptions(Limits):
     """Limits of one plan.
 
-    hysteresis: share above the need up to which a fleet is not reduced, so that small fluctuations
-    of demand do not start and stop instances. allow_slo_miss: if no combo meets the SLO at the
-    measured lengths and the declared percentile, use the nearest combos. If fewer than half of the
-    requests can meet it at the declared lengths, nothing is bought in any case. spare: share of the
-    time that the search leaves to the caller if not all demand can be served.
+    hysteresis: share by which the capacity of a fleet may exceed the need before it is reduced, so
+    that small fluctuations of demand do not start and stop instances. allow_slo_miss: if no combo
+    meets the SLO at the measured lengths and the declared percentile, use the nearest combos. If
+    fewer than half of the requests can meet the SLO at the declared lengths, nothing is bought in
+    any case. spare: share of the time that the search leaves to the caller if not all demand can be
+    served.
     """
 
     gap: float = 1e-4
@@ -56,11 +57,11 @@ class PlanOptions(Limits):
 
 
 class RolloutMode(Enum):
-    """The time at which a plan's additions start, relative to its removals.
+    """When the additions of a plan start, relative to its removals.
 
-    SURGE: while all running instances stay. STEP: after one step of removals, as large as each
-    model's disruption budget allows. RECREATE: after all removals. Nodes and budget must suffice
-    then.
+    SURGE: while all running instances stay. STEP: after one step of removals, which is as large as
+    each model's disruption budget allows. RECREATE: after all removals; the nodes and the budget
+    need to suffice only then.
     """
 
     SURGE = auto()
@@ -70,21 +71,21 @@ class RolloutMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanningProblem:
-    """One planning problem; `make_problem` fills it from a declared cluster.
+    """One planning problem; `make_problem` makes it from a declared cluster.
 
-    cluster: with current prices. demands: per model (a model without one is not planned and keeps
-    its instances). candidates: per model, combos at the lengths of its demand. fleet: combo id ->
-    count of running and starting ones; running: those combos at current lengths. taken_gpus: GPUs
-    per pool used by others than `fleet`; leaving_gpus: by instances that are being removed, so that
-    no addition can use them yet. rented_nodes: nodes paid for now, per rented pool. obtainable:
-    further nodes available, per rented pool (a missing pool: up to its declared maximum). scope:
-    models that may change (empty = all). additions_only: all running instances and their nodes
-    stay, including those in the scope. rollout_mode: see `RolloutMode`. scale_in_locked: models
-    that keep at least their current capacity, whatever they need. switchable: running combos that
-    may switch roles, with counts; None: all. unattainable_slos: models whose SLO no slice of their
-    pools meets, with the nearest latencies. types: the demands by workload type, in budget mode.
-    The fleet may need more than the pools have now (after node losses or a lower maximum); the
-    excess cannot be kept.
+    cluster: with current prices. demands: per model (a model without a demand is not planned and
+    keeps its instances). candidates: per model, combos at the lengths of its demand. fleet: combo
+    id -> count of running and starting instances; running: these combos at current lengths.
+    taken_gpus: GPUs per pool used by instances outside `fleet`. leaving_gpus: GPUs per pool of
+    instances that are being removed, which additions cannot use yet. rented_nodes: nodes paid for
+    now, per rented pool. obtainable: further nodes available, per rented pool (a missing pool: up
+    to its declared maximum). scope: models that may change (empty = all). additions_only: all
+    running instances and their nodes stay, including those in the scope. rollout_mode: see
+    `RolloutMode`. scale_in_locked: models that keep at least their current capacity, even if they
+    need less. switchable: running combos that may switch roles, with counts; None: all.
+    unattainable_slos: models whose SLO no slice of their pools meets, with the nearest latencies.
+    types: the demands by workload type, in budget mode. The fleet may need more nodes than the
+    pools have now (after node losses or a lower maximum); the excess cannot be kept.
     """
 
     cluster: Cluster
@@ -148,7 +149,7 @@ class PlanningProblem:
         return self.demands[model].req_per_s / self.cluster.service(model).utilization
 
     def with_hysteresis(self, amount: float, reached: float) -> float:
-        """The amount to ask for if `amount` is needed and the fleet provides `reached`.
+        """The amount to plan for if `amount` is needed and the fleet provides `reached`.
 
         See `PlanOptions.hysteresis`.
         """
@@ -168,8 +169,8 @@ class PlanningProblem:
         return self.running_combos(model) if stays else ()
 
     def fixed_fleet(self) -> dict[str, int]:
-        """Running combos that every plan keeps: only additions are allowed, or their model is not
-        planned."""
+        """Running combos that every plan keeps, because only additions are allowed or their model
+        is not planned."""
         return {
             combo_id: count
             for combo_id, count in self.fleet.items()
@@ -181,7 +182,7 @@ class PlanningProblem:
         return self._with_gpus(self.taken_gpus, self.fixed_fleet())
 
     def gpus_now(self) -> dict[str, int]:
-        """GPUs per pool that are taken now, including those of leaving instances."""
+        """GPUs per pool that are taken now, including the GPUs of leaving instances."""
         used = Counter(self.taken_gpus)
         used.update(self.leaving_gpus)
         return self._with_gpus(used, self.fleet)
@@ -190,12 +191,13 @@ class PlanningProblem:
         return add_gpus(taken, ((self.running[i], count) for i, count in fleet.items()))
 
     def fixed_nodes(self, pool: Pool, gpus: int) -> int:
-        """Nodes of `pool` that are billed under every plan if `gpus` GPUs are taken on them."""
+        """Nodes of `pool` that are billed under every plan if `gpus` GPUs of the pool are taken."""
         needed = -(-gpus // pool.per_node)
         return max(needed, self.nodes_now(pool)) if self.additions_only else needed
 
     def nodes_now(self, pool: Pool) -> int:
-        """Nodes of `pool` that exist and are paid for: all owned ones, the rented ones."""
+        """Nodes of `pool` that exist and are paid for: all nodes of an owned pool, the rented nodes
+        of any other pool."""
         if pool.market is Market.OWNED:
             return pool.max_nodes
         rented = self.rented_nodes.get(pool.id, 0)
@@ -234,10 +236,10 @@ def make_problem(
 ) -> PlanningProblem:
     """The current planning problem of a declared cluster.
 
-    fleet: combo id -> count. rented_nodes: by default the fewest that hold the fleet.
-    prices_usd_per_h: per pool id and node, replaces the declared price. offered: models that get
-    candidates (None: all). InvalidValue: names an unknown pool, combo or model, or a number that is
-    not finite.
+    fleet: combo id -> count. rented_nodes: by default the fewest nodes that hold the fleet.
+    prices_usd_per_h: current price of a node by pool id, which replaces the declared price.
+    offered: models that get candidates (None: all). InvalidValue: names an unknown pool, combo or
+    model, or a number that is not finite.
     """
     now = with_prices(cluster, prices_usd_per_h or {})
     running_counts = {combo_id: count for combo_id, count in (fleet or {}).items() if count}
@@ -313,7 +315,8 @@ def _role_variants(
     demand: Demand,
     profile: Profile,
 ) -> list[Combo]:
-    """Combos that those of `running` could become by switching roles, without `candidates`."""
+    """Combos that those in `running` could become by a role switch, except those in
+    `candidates`."""
     if not cluster.policy.switches_roles or service.scale_targets:
         return []
     arrivals = arrivals_of(demand, service)
@@ -331,17 +334,18 @@ def _half_attain_slo(cluster: Cluster, service: Service, profile: Profile) -> bo
     """Whether at least half of the requests of `service`, at its declared lengths, can meet its
     SLO.
 
-    If only a tail of them cannot, serving the rest is better than serving none.
+    If only some of the longest requests cannot meet the SLO, serving the others is better than
+    serving none.
     """
     enough = replace(service, percentile=min(service.percentile, _HALF))
     return bool(candidate_combos(cluster, enough, service.lengths, profile))
 
 
 def _discounted_if_late(combo: Combo, candidates: Iterable[Combo], late: bool) -> Combo:
-    """`combo` with negligible capacity if it misses the SLO and others can meet it.
+    """`combo` with negligible capacity if it misses the SLO and other combos can meet it.
 
-    The plan replaces it, and until then it gets almost no requests. late: it counts fully if no
-    other can meet the SLO.
+    The plan then replaces it, and until then it gets almost no requests. late: `combo` keeps its
+    capacity if no candidate can meet the SLO.
     """
     if combo.meets_slo or (late and not any(other.meets_slo for other in candidates)):
         return combo
@@ -349,12 +353,12 @@ def _discounted_if_late(combo: Combo, candidates: Iterable[Combo], late: bool) -
 
 
 def arrivals_of(demand: Demand, service: Service) -> Arrivals:
-    """The arrival process of `demand` at the capacity that serves it."""
+    """The arrival process of `demand`, with its rate divided by the utilization of `service`."""
     return Arrivals(demand.req_per_s / service.utilization, demand.arrival_cv)
 
 
 def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Cluster:
-    """`cluster` with these node prices; owned pools stay free at the margin."""
+    """`cluster` with these node prices; owned pools stay free."""
     if not prices_usd_per_h:
         return cluster
     known = {pool.id for pool in cluster.pools}
@@ -372,7 +376,8 @@ def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Clus
 
 
 def fewest_nodes(cluster: Cluster, combos: Iterable[tuple[Combo, int]]) -> dict[str, int]:
-    """Nodes per pool that hold `combos`: power-of-two slices fill nodes without gaps."""
+    """Nodes per pool that are needed for `combos`; slices of powers of two of GPUs fill nodes
+    without gaps."""
     gpus = add_gpus({}, combos)
     return {p.id: -(-gpus[p.id] // p.per_node) for p in cluster.pools if p.id in gpus}
 

@@ -11,12 +11,13 @@ from autoscaler.optimizer.problem import AllocationProblem, Follows
 
 K = TypeVar("K")
 
-# Solver rounding must not add a column to a demand that whole columns meet exactly.
+# If whole columns meet a demand exactly, rounding in the solver must not add a further column.
 _EXACT_IS_ENOUGH = 1.0 - 2e-8
 
 
 class ArrayBuilder(Generic[K]):
-    """Collects rows and columns; `keys` describe the columns, in their order."""
+    """Collects rows and columns. `keys`: a description of each column, in the order of the
+    columns."""
 
     def __init__(self) -> None:
         self.keys: list[K] = []
@@ -32,20 +33,19 @@ class ArrayBuilder(Generic[K]):
         self._follows: list[Follows] = []
 
     def demand(self, what: str, subject: str, amount: float, priority: int) -> int:
-        """Add a row of which at least `amount` (> 0) must be served; return its index."""
+        """Add a demand row of which at least `amount` (> 0) must be served; return its index."""
         self.demand_names.append((what, subject))
         self._demand.append(amount * _EXACT_IS_ENOUGH)
         self._priority.append(priority)
         return len(self._demand) - 1
 
     def follow(self, row: int, of: int, share: float, least: float) -> None:
-        """Let `row` ask only for `least` plus `share` of the served part of row `of`, if that is
-        less."""
-        if self._priority[of] < self._priority[row]:  # not where both are among many last ones
+        """Let `row` ask for at most `least` plus `share` times the service of row `of`."""
+        if self._priority[of] < self._priority[row]:  # not if both share the last class
             self._follows.append(Follows(row, of, share, least))
 
     def resource(self, what: str, subject: str, capacity: float) -> int:
-        """Add a row of which at most `capacity` may be used; return its index."""
+        """Add a resource row of which at most `capacity` may be used; return its index."""
         self.resource_names.append((what, subject))
         self._capacity.append(capacity)
         return len(self._capacity) - 1
@@ -68,11 +68,11 @@ class ArrayBuilder(Generic[K]):
         return len(self.keys) - 1
 
     def serve(self, column: int, row: int, rate: float) -> None:
-        """Let an existing column serve a further row."""
+        """Let an existing column also serve `row`."""
         self._serve[column] = {**self._serve[column], row: rate}
 
     def use(self, column: int, row: int, amount: float) -> None:
-        """Let an existing column use a further resource."""
+        """Let an existing column also use `resource`."""
         self._use[column] = {**self._use[column], row: amount}
 
     def build(self) -> AllocationProblem:

@@ -17,8 +17,8 @@ from autoscaler.planning.instance_options import InstanceOption
 class CandidateCombo:
     """A candidate with the figures by which it is ranked.
 
-    options: instance options with their counts. group: its region and markets. gpus: by pool.
-    usd_per_h: with owned GPUs at 0.
+    options: instance options with their counts. group: its region and set of markets. gpus: by
+    pool. usd_per_h: price in which owned GPUs cost 0.
     """
 
     id: str
@@ -33,7 +33,8 @@ class CandidateCombo:
 
 
 def best_per_group(offers: list[CandidateCombo], keep: int) -> list[CandidateCombo]:
-    """Per region and markets: one direction per GPU pair, then the best few by three orders."""
+    """For each region and set of markets: one direction per GPU pair, then the best few candidates
+    by three rankings."""
     groups: dict[tuple[str, frozenset[Market]], list[CandidateCombo]] = {}
     for offer in _one_direction(offers):
         groups.setdefault(offer.group, []).append(offer)
@@ -50,13 +51,13 @@ def best_per_group(offers: list[CandidateCombo], keep: int) -> list[CandidateCom
 
 
 def _undominated(offers: list[CandidateCombo]) -> list[CandidateCombo]:
-    """Candidates of one group that no other dominates with no more GPUs of any pool and no less
-    rate.
+    """The candidates of one group that no other candidate dominates. A dominating candidate uses no
+    more GPUs of any pool and has at least the same rate.
 
-    Slices pack without gaps, so a combo's resources are its GPUs per pool.
+    Slices pack without gaps, so the resources of a combo are its GPUs per pool.
     """
     kept: list[CandidateCombo] = []
-    # A dominating candidate has no less rate and no more GPUs, so it comes earlier in this order.
+    # In this order, a dominating candidate comes before the candidates that it dominates.
     for offer in sorted(offers, key=lambda o: (-o.req_per_s, sum(o.gpus.values()), o.id)):
         mine = offer.gpus
         beaten = any(
@@ -68,7 +69,8 @@ def _undominated(offers: list[CandidateCombo]) -> list[CandidateCombo]:
 
 
 def _one_direction(offers: list[CandidateCombo]) -> list[CandidateCombo]:
-    """Cauchy's Pareto filter: of A prefills for B and B prefills for A the better one stays."""
+    """Cauchy's Pareto filter: of the two directions "A prefills for B" and "B prefills for A", the
+    more cost-efficient one remains."""
     best: dict[object, tuple[float, str]] = {}
     for offer in offers:
         key = (offer.group, offer.gpu_pair)

@@ -1,7 +1,7 @@
 """Role variants: other roles of a running prefill-decode combo on the same slices.
 
-Candidates have the ratio with the cheapest request, which needs other slices at other lengths.
-Without role variants, a combo in a full pool would have no switch target.
+Candidates have the ratio with the cheapest request, which depends on the lengths and may need other
+slices. Without role variants, a combo in a full pool would have no switch target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def best_roles(
     """`combo` with the roles on its slices that give the most requests/s within the SLO at
     `lengths`.
 
-    The combo itself if no other roles gain MIN_GAIN, or if it is no pair of single-node instances.
+    `combo` itself is returned if no other roles exceed its rate by the factor MIN_GAIN, or if it is
+    not a pair of single-node instances.
     """
     if not _is_pair(combo):
         return combo
@@ -54,7 +55,8 @@ def _is_pair(combo: Combo) -> bool:
 
 
 def _other_roles(combo: Combo) -> Iterator[_Members]:
-    """Members of the same slices: any ratio on slices of one type, the other direction on two."""
+    """The members of other combos on the same slices: any ratio if all slices are equal, the other
+    direction if there are two types."""
     slices = slices_of(combo)
     if len(slices) == 1:
         ((pool, gpus), count) = next(iter(slices.items()))

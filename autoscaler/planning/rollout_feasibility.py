@@ -1,8 +1,8 @@
 """Chooses a plan that a rollout from the running fleet can reach.
 
-The best fleet for a demand may have no room until some serving instances have left, or may exceed
-the budget while both fleets run. This module chooses between that plan and the best plan whose
-additions start while all running instances stay.
+The best fleet for a demand may have no room until some serving instances have left, or the budget
+may not suffice while both fleets are running. This module chooses between that plan and the best
+plan whose additions start while all running instances stay.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from topics.reason_codes import ReasonCode
 
 _TOLERANCE = 1e-6
 _SURGE_TIME_SHARE = 0.5
-"""Share of the time for a search with limited room: the next search may serve more."""
+"""Share of the time that a search in mode SURGE or STEP leaves to the next search."""
 _BUDGET_TIME_SHARE = 0.8
-"""Share of the time for the most work; a search for additions alone is faster."""
+"""Share of the time for the plan with the most work; the search for additions needs less time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,22 @@ class RollablePlan:
 
 
 def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
-    """The best plan if its additions fit in mode SURGE or if it is worth the cost of its rollout.
+    """The best plan that a rollout can reach: the best plan of all if its rollout is worthwhile,
+    otherwise the best plan in mode SURGE.
 
-    Otherwise it is the best plan in mode SURGE. A plan that only costs less may wait for room if
-    the running instances serve as much and the nodes rented meanwhile are within the budget; no
-    needed instance leaves for it. A plan that serves more may remove serving instances if its gain
-    until the next full plan exceeds the loss during the rollout, for each step of the disruption
-    budgets. The best plan with one step is preferred to the best plan of all. No model gives up
-    instances for its own additions in a full pool.
+    A plan whose additions fit in mode SURGE is always worthwhile. A plan that only costs less may
+    wait for room if the running instances serve as much and the nodes rented meanwhile are within
+    the budget; no needed instance leaves for it. A plan that serves more may remove serving
+    instances if its gain until the next full plan exceeds the loss during the rollout, summed over
+    the steps of the disruption budgets. The best plan in mode STEP is preferred to the best plan in
+    mode RECREATE. No model gives up instances for its own additions in a full pool.
 
-    Usually one search is enough. If demand is unserved, mode SURGE comes first, and its plan is
-    final if it serves everything. If all demand is served, the cheapest fleet is the plan.
+    Usually one search is enough. If demand is unserved, mode SURGE is searched first, and its plan
+    is final if it serves everything. If all demand is served, the cheapest fleet is the plan.
 
-    A scale-in lock holds if the running instances serve all demand within their limits and no
-    constraint is violated for it. Otherwise it is dropped: locked capacity takes nothing from other
-    models, and nothing is bought to compensate for it.
+    A scale-in lock is kept if the running instances serve all demand within their limits and the
+    lock causes no violated constraint. Otherwise the lock is dropped: locked capacity takes nothing
+    from other models, and nothing is bought to compensate for it.
     """
     if problem.scale_in_locked:
         if _fleet_serves_all(problem):
@@ -68,7 +69,7 @@ def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> Rollable
 
 
 def _rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
-    """The same, with locked capacity counted as needed."""
+    """The plan of `best_rollable_plan`, without a check whether scale-in locks can be kept."""
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
     if problem.types and running and not problem.additions_only:
         return _budget_plan(problem, strategy)
@@ -88,14 +89,14 @@ def _rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan
 
 
 def _solve_in_mode(problem: PlanningProblem, strategy: Strategy, room: RolloutMode) -> Plan:
-    """The best plan in this rollout mode; it leaves time for the later modes."""
+    """The best plan in the rollout mode `room`; the search leaves time for later modes."""
     spare = 0.0 if room is RolloutMode.RECREATE else _SURGE_TIME_SHARE
     options = replace(problem.options, spare=spare)
     return strategy.solve(replace(problem, rollout_mode=room, options=options))
 
 
 def _cheapest_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
-    """The cheapest fleet, where all is served already."""
+    """The cheapest fleet that a rollout can reach, if the running fleet serves all demand."""
     limited = (
         problem.cluster.policy.budget_usd_per_h > 0.0 or problem.cluster.pools_by_shared_limit()
     )
@@ -111,10 +112,10 @@ def _cheapest_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan
 
 
 def _budget_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
-    """The fleet that does the most for the budget and replaces the running fleet step by step.
+    """The fleet that does the most work for the budget and replaces the running fleet step by step.
 
-    If all running instances would have to leave before any addition starts, it is the best plan
-    with additions only.
+    If all running instances would have to leave before any addition starts, the result is the best
+    plan with additions only.
     """
     best = strategy.solve(replace(problem, options=problem.options.within(_BUDGET_TIME_SHARE)))
     there = RollablePlan(best, needs_preemption=best.work is not None)
@@ -131,8 +132,8 @@ def _budget_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
 def _models_without_rollout(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
     """Models whose first addition has no room or no money even after all permitted removals.
 
-    Their own instances leave in steps of the disruption budget, those of other models at once. Free
-    GPUs are counted without their location on nodes.
+    The model's instances leave in steps of the disruption budget, the instances of other models all
+    at once. Free GPUs are counted without regard to the node on which they are.
     """
     added = _added(plan)
     stays = {t.combo.id: min(t.now, t.count) for t in plan.targets}
@@ -196,8 +197,9 @@ def _available_and_affordable(
 
 
 def _larger_plan(problem: PlanningProblem, strategy: Strategy, surge: Plan) -> RollablePlan:
-    """A plan that serves more than `surge`, the best plan in mode SURGE, if that is worthwhile."""
-    # Hysteresis of one model must not take capacity that another model needs.
+    """The best plan without the room limits of mode SURGE if that is worthwhile, otherwise `surge`,
+    the best plan in mode SURGE."""
+    # The hysteresis of one model must not take capacity that another model needs.
     problem = replace(problem, options=replace(problem.options, hysteresis=0.0))
     plans: list[Plan] = []
     for room in (RolloutMode.STEP, RolloutMode.RECREATE):
@@ -230,8 +232,8 @@ def _serves_all(problem: PlanningProblem, plan: Plan) -> bool:
 
 
 def _fleet_serves_all(problem: PlanningProblem) -> bool:
-    """Whether the running fleet has its nodes, is within the budget, and covers every need and
-    floor."""
+    """Whether the running fleet has enough nodes, is within the budget, and meets all demand,
+    floors and ceilings."""
     taken = problem.gpus_now()
     over = any(
         taken.get(p.id, 0) > problem.nodes_now(p) * p.per_node for p in problem.cluster.pools
@@ -251,9 +253,10 @@ def _fleet_serves_all(problem: PlanningProblem) -> bool:
 
 
 def _replaces_its_own(problem: PlanningProblem, plan: Plan) -> bool:
-    """Whether a model would give up instances for its own additions in a full pool.
+    """Whether some model would give up instances in a full pool for its own additions.
 
-    Free GPUs are counted without their location, so a free block may be too small.
+    Free GPUs are counted without regard to the node on which they are, so a free block may be too
+    small.
     """
     free_of_charge = replace(problem.cluster.policy, budget_usd_per_h=0.0)
     cluster = replace(problem.cluster, policy=free_of_charge)
@@ -275,7 +278,8 @@ def _is_underserved_now(problem: PlanningProblem, plan: Plan, model: str) -> boo
 
 
 def _added(plan: Plan) -> dict[str, int]:
-    """Combos that start: counts above the current ones, except those that others switch to."""
+    """Number of instances that start, by combo id: counts above the current ones, except instances
+    that result from a role switch."""
     added = Counter({t.combo.id: max(0, t.count - t.now) for t in plan.targets})
     added.subtract({switch.target: switch.count for switch in plan.switches})
     return dict(+added)
@@ -286,19 +290,19 @@ def _fits(
 ) -> bool:
     """Whether `counts` of the plan's combos fit in addition to `taken` GPUs per pool.
 
-    Their nodes must fit the budget together with all nodes that are paid for now.
+    Their nodes and all nodes that are paid for now must be within the budget together.
     """
     gpus = add_gpus(taken, ((t.combo, counts.get(t.combo.id, 0)) for t in plan.targets))
     return _available_and_affordable(problem, gpus, surge=True)
 
 
 def _gain_exceeds_loss(problem: PlanningProblem, plan: Plan, surge: Plan) -> bool:
-    """Whether `plan` serves more than `surge` until the next full plan, less the loss of its
-    rollout.
+    """Whether `plan` serves more than `surge` until the next full plan, after subtracting the loss
+    during its rollout.
 
-    A higher priority outweighs all lower ones. E.g. a start takes 60 s and a full plan comes every
-    300 s: if a third of the need leaves for a larger instance, the gain must exceed 6.7% of the
-    demand.
+    A higher priority outweighs all lower ones. Example: a start takes 60 s and a full plan comes
+    every 300 s. If instances that serve a third of the need are stopped to make room for a larger
+    one, the gain must exceed 6.7% of the demand.
     """
     starts_s = (t.combo.start_s for t in plan.targets if t.count > t.now)
     share = max(starts_s, default=0.0) / problem.cluster.policy.replan_every_s
@@ -312,9 +316,11 @@ def _gain_exceeds_loss(problem: PlanningProblem, plan: Plan, surge: Plan) -> boo
 
 
 def _share_lost(problem: PlanningProblem, plan: Plan, model: str, of_time: float) -> float:
-    """The share of the need of `model` that serves now and leaves under `plan`, times `of_time`.
+    """The share of the need of `model` that is served by instances that leave under `plan`,
+    multiplied by `of_time`, the share of time without them.
 
-    It counts once for every step of the disruption budget. It is infinite if no instance may leave.
+    The loss counts once for every step of the disruption budget. It is infinite if no instance may
+    leave.
     """
     needed, targets = problem.needed_req_per_s(model), plan.targets_of(model)
     runs = sum(target.now * target.combo.req_per_s for target in targets)
@@ -330,16 +336,17 @@ def _share_lost(problem: PlanningProblem, plan: Plan, model: str, of_time: float
 
 
 def _gain(problem: PlanningProblem, one: Plan, other: Plan) -> dict[str, float]:
-    """Additional service of `one` over `other`, as a share of each planned model's demand.
+    """Additional service of the plan `one` over the plan `other`, as a share of each planned
+    model's demand.
 
-    A missed floor counts as demand.
+    A missed floor counts like unserved demand.
     """
     more, less = _shares_served(problem, one), _shares_served(problem, other)
     return {model: more[model] - less[model] for model in more}
 
 
 def _shares_served(problem: PlanningProblem, plan: Plan) -> dict[str, float]:
-    """The share of each planned model's demand that `plan` serves, less the missed share of its
+    """The share of each planned model's demand that `plan` serves, minus the missed share of its
     floor."""
     found = {}
     for model in problem.planned_models():

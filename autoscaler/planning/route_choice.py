@@ -21,8 +21,8 @@ from topics.reason_codes import ReasonCode
 Fleet = TypeVar("Fleet")
 
 _MAX_SPLITS = 48
-_MIN_SAVING = 0.02  # what less would save does not pay for instances that start and stop
-_STANDARD_ERRORS = 2.0  # standard errors by which a sample may miss the minimum quality
+_MIN_SAVING = 0.02  # a smaller saving does not pay for the starts and stops of instances
+_STANDARD_ERRORS = 2.0  # number of standard errors by which a sample may miss the minimum quality
 
 
 def choose_split(
@@ -31,9 +31,9 @@ def choose_split(
     """The best split and its fleet.
 
     price: returns (fleet, USD/h including transition costs, underserved) for a split and the number
-    of splits that remain to be priced, including this one. Recently moved thresholds move only if
-    they serve less than the load, or if their quality is below the minimum by more than sampling
-    error.
+    of splits that remain to be priced, including this one. Thresholds that moved recently move
+    again only if the load is not served in full, or if their quality is below the minimum by more
+    than the sampling error.
     """
     found = candidate_splits(route, ask)
     if ask.recently_moved:
@@ -51,13 +51,13 @@ def choose_split(
 
 
 def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
-    """Splits of sufficient quality, or the best one, and the split in force; at most a few
-    dozen."""
+    """The splits of sufficient quality (or the best split if there are none) and the split in
+    force; at most a few dozen."""
     found = sorted(splits(route, ask.mix), key=lambda s: (s.quality, s.cuts))
     good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
     if len(good) > _MAX_SPLITS:
         good = [good[round(i * (len(good) - 1) / (_MAX_SPLITS - 1))] for i in range(_MAX_SPLITS)]
-    # The lowest split and the one just below the minimum show the price of the quality.
+    # The lowest split and the split just below the minimum quality show the price of the quality.
     worse = [s for s in found if s.quality < route.at_least - 1e-9]
     below = worse[:1] + worse[-1:]
     wanted = {s.cuts: s for s in (*below, *good)}
@@ -69,8 +69,8 @@ def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
 def with_split(
     route: QualityRoute, split: Split, ask: RouteTraffic, demands: Mapping[str, Demand]
 ) -> dict[str, Demand]:
-    """`demands` with the requests of `route` moved from the shares of `ask.cuts` to those of
-    `split`."""
+    """`demands` after the requests of `route` have been divided by `split` instead of by
+    `ask.cuts`."""
     before = route.fractions(ask.cuts, ask.mix) if ask.cuts else (0.0,) * len(route.models)
     made = dict(demands)
     for model, now, then in zip(route.models, before, split.fractions, strict=True):
@@ -80,7 +80,8 @@ def with_split(
 
 
 def sampling_error(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
-    """Sampling error of the mean quality with this number of requests."""
+    """The largest error of the mean quality that sampling explains (_STANDARD_ERRORS standard
+    errors), for the number of requests in `mix`."""
     if not mix.requests:
         return 0.0
     ends = (0, *cuts, len(route.shares))
@@ -144,5 +145,6 @@ def _keeps_current(
 
 
 def _is_good(route: QualityRoute, mix: ScoreMix, split: Split, enough: float) -> bool:
-    """Whether the quality is at least `enough`, or below it by no more than sampling error."""
+    """Whether the quality of `split` is at least `enough`, or below it by no more than the sampling
+    error."""
     return split.quality >= enough - 1e-9 - sampling_error(route, split.cuts, mix)

@@ -1,4 +1,4 @@
-"""SLOs that no hardware of a cluster meets: the violated limit, and the nearest latencies.
+"""Finds SLOs that no hardware of a cluster meets: the violated limit, and the nearest latencies.
 
 Every slice is checked with a single request on it, so demand and prices do not matter.
 """
@@ -23,10 +23,10 @@ from topics.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class UnattainableSlo:
-    """The lowest latencies possible for a model, against an SLO that is lower.
+    """The lowest latencies that are possible for a model, and its SLO, which is lower.
 
-    ttft_ms, tpot_ms: the minimum of each over all slices, at the declared percentile. ttft_on,
-    tpot_on: names of these slices.
+    ttft_ms, tpot_ms: the minimum of each latency over all slices, at the declared percentile.
+    ttft_on, tpot_on: names of the slices with these minima.
     """
 
     slo: Slo
@@ -45,7 +45,8 @@ class UnattainableSlo:
 def unattainable_slo(
     cluster: Cluster, service: Service, lengths: Lengths, profile: Profile
 ) -> UnattainableSlo | None:
-    """The latencies nearest to the SLO of `service`; None if no slice of one node can hold it."""
+    """The lowest latencies that are possible for `service`, with its SLO; None if no slice of one
+    node can hold the model."""
     if service.graph is not None:
         return None
     spec = served_spec(service)

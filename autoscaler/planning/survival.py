@@ -19,7 +19,7 @@ from autoscaler.planning.problem_builder import ArrayBuilder
 K = TypeVar("K")
 
 LOSS_LEVEL = "loss of a node"
-"""Rows that tell whether a combo is used of which one node serves more than some level."""
+"""Rows that forbid combos with more than some requests/s on one node, if their switch is on."""
 
 ONE_NODE, ALL_SPOT = "survive one-node", "survive all-spot"
 
@@ -35,8 +35,8 @@ requires more spare capacity than necessary. More steps slow down the search of 
 class _LostNode:
     """One node of `pool` that may be lost.
 
-    wanted: requests/s that must remain. least: requests/s of such a node in any case. on_it:
-    columns on the pool, with the requests/s of a node of them.
+    wanted: requests/s that must remain. least: requests/s that the fixed combos lose with such a
+    node. on_it: columns on the pool, each with the requests/s that it loses with such a node.
     """
 
     pool: Pool
@@ -46,12 +46,12 @@ class _LostNode:
 
     @property
     def most(self) -> float:
-        """Largest requests/s of such a node."""
+        """Largest requests/s that can be lost with the node."""
         return max((loss for _, loss in self.on_it), default=self.least)
 
     @property
     def steps(self) -> list[float]:
-        """Possible requests/s of such a node above the least, ascending."""
+        """The possible losses in requests/s above `least`, ascending."""
         return sorted({loss for _, loss in self.on_it if loss > self.least})
 
 
@@ -64,13 +64,14 @@ def add_survival_rows(
     priority: int,
     levels: int,
 ) -> bool:
-    """Add rows for the loss that `service` must survive; `columns` are those of its combos.
+    """Add rows for the loss that `service` must survive. columns: the columns of its combos.
+    levels: maximal number of steps of b_p. Return True if steps were dropped.
 
-    all-spot: combos without a spot node serve the demand. one-node, for every pool p: let b_p be
-    the largest rate of this model on one node of p. Either all combos together serve the demand +
-    b_p, or all combos outside of p serve the demand. Both rows get a column that switches them off,
-    of which at most one may be on. b_p depends on the chosen combos, see `_add_levels`. levels:
-    maximal steps of b_p. Return True if steps were dropped.
+    all-spot: the combos without a spot node serve the demand. one-node, for every pool p: let b_p
+    be the largest rate of this model on one node of p. Either all combos together serve the demand
+    + b_p, or all combos outside of p serve the demand. Each of the two rows has a column that
+    switches it off; at most one of these columns may be on. b_p depends on the chosen combos, see
+    `_add_levels`.
     """
     left_out = False
     model, demand = service.model, problem.demands[service.model].req_per_s
@@ -104,7 +105,9 @@ def add_survival_rows(
         builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
         builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
         nodes = problem.nodes_now(node.pool) + problem.rentable_nodes(node.pool)
-        most_count = max(1.0, float(nodes * node.pool.per_node))  # or the switch uses nothing
+        most_count = max(
+            1.0, float(nodes * node.pool.per_node)
+        )  # not 0: the switch must use some of the row
         left_out |= _add_levels(builder, auxiliary, whole, node, most_count, levels)
     return left_out
 
@@ -112,9 +115,9 @@ def add_survival_rows(
 def _nodes(
     problem: PlanningProblem, service: Service, columns: list[tuple[int, Combo]]
 ) -> Iterator[_LostNode]:
-    """The node to be lost of every pool that `service` may use.
+    """For every pool that `service` may use, the node whose loss the plan must survive.
 
-    Pools whose loss the fixed combos survive are skipped.
+    Pools are skipped if the fixed combos survive the loss.
     """
     model, demand = service.model, problem.demands[service.model].req_per_s
     running, standing = problem.running_combos(model), problem.fixed_combos(model)
@@ -144,7 +147,8 @@ def _nodes(
 def max_loss_levels(
     problem: PlanningProblem, columns: Mapping[str, list[tuple[int, Combo]]]
 ) -> int:
-    """Maximal number of steps per model and pool; columns: of the combos of each model."""
+    """Maximal number of steps of the loss per model and pool. columns: those of the combos of each
+    model."""
     services = [problem.cluster.service(model) for model in columns]
     steps = [
         len(node.steps)
@@ -158,7 +162,7 @@ def max_loss_levels(
 
 
 def _loses_nodes(problem: PlanningProblem, service: Service) -> bool:
-    """Whether `service` must survive the loss of a node."""
+    """Whether `service` must survive the loss of a single node and has a demand."""
     return service.survive == "one-node" and problem.demands[service.model].req_per_s > 0.0
 
 
@@ -170,15 +174,17 @@ def _add_levels(
     most_count: float,
     at_most: int,
 ) -> bool:
-    """Lower the required capacity if the combos with the largest loss per node are not used.
+    """Add switches that lower the required capacity if the combos with the largest loss per node
+    are not used.
 
-    `whole` asks for the largest loss. There is one switch per step down to the least; it may be on
-    if no column above the step is used. Return True if there are more steps than `at_most`.
+    The row `whole` asks for the largest loss. There is one switch per step from the largest loss
+    down to the least; a switch may be on if no column with a loss above its step is used. Return
+    True if there are more steps than `at_most`.
     """
     every = node.steps
     levels = every[:: max(1, -(-len(every) // at_most))]
     for low, high in itertools.pairwise([node.least, *levels, node.most]):
-        # With no column that loses more than `low`, nothing between `low` and `high` is lost.
+        # If no column with a loss above `low` is used, the loss is at most `low` instead of `high`.
         if high <= low:
             continue
         off = builder.resource(LOSS_LEVEL, "", most_count)
@@ -192,12 +198,13 @@ def _add_levels(
 def _surviving_req_per_s(
     combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
 ) -> float:
-    """Requests/s of `combos` without those that are lost."""
+    """Requests/s of `combos` without the combos that are lost. falls: whether a combo is lost."""
     return req_per_s_of(pair for pair in combos if not falls(pair[0]))
 
 
 def lost_with_one_node(combo: Combo, pool: Pool) -> float:
-    """Most requests/s of combos like `combo` that one node of `pool` can serve.
+    """The most requests/s that are lost with one node of `pool` that is full of members of such
+    combos.
 
     The loss of any member stops the whole combo.
     """

@@ -1,6 +1,6 @@
-"""Time limits derived from the declarations, and contradictions among declared ones. Pure.
+"""Time limits derived from the declarations, and contradictions among declared time limits. Pure.
 
-All checks of one limit against another are here; docs/time-limits.md lists every limit.
+All checks of one limit against another are in this module; docs/time-limits.md lists every limit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GATEWAY_REQUEST_S = 1_800.0
 class Contradiction:
     """A time limit that is too short for other declarations.
 
-    key: of shoal.yaml or an option. model, pool: "" if it concerns none. harmless: Shoal works with
-    it, or cannot check whether it was fixed.
+    key: the key in shoal.yaml, or an option. model, pool: "" if the limit concerns none. harmless:
+    Shoal works with it, or cannot check whether it was corrected.
     """
 
     code: ReasonCode
@@ -38,16 +38,17 @@ class Contradiction:
 
     @property
     def reason(self) -> Reason:
-        """The same as a reason."""
+        """The contradiction as a `Reason`."""
         subject = self.model or self.pool or "*"
         return Reason(self.code, subject, quantities=(self.limit_s, self.needs_s))
 
 
 def longest_answer_s(service: Service, measured: Lengths | None = None) -> float:
-    """Seconds that an answer of the model may take within its SLO.
+    """Seconds that the longest answer of the model may take within its SLO.
 
-    The TTFT limit, plus the TPOT limit for each token of the longest answers (99.5% are shorter) of
-    the declared workload and the measured lengths, but at most `max_len` tokens.
+    It is the TTFT limit, plus the TPOT limit for each token of the longest answers (99.5% of all
+    answers are shorter). The number of tokens is the larger one of the declared workload and the
+    measured lengths, but at most `max_len`.
     """
     lengths = [service.lengths, *(kind.lengths for kind in service.types)]
     if measured is not None:
@@ -58,18 +59,16 @@ def longest_answer_s(service: Service, measured: Lengths | None = None) -> float
 
 
 def drain_timeout_s(service: Service, policy: Policy, measured: Lengths | None = None) -> float:
-    """Seconds that a draining instance of the model may take to finish its requests.
-
-    The declared time-out, or the duration of the longest answer.
-    """
+    """Seconds that a draining instance of the model may take to finish its requests: the declared
+    time-out, or else the duration of the longest answer."""
     if policy.drain_timeout_s > 0.0:
         return policy.drain_timeout_s
     return min(MOST_S, max(LEAST_DRAIN_S, longest_answer_s(service, measured)))
 
 
 def request_limit_s(cluster: Cluster) -> float:
-    """The `--request-s` that a gateway needs for the answers of all models, at least its
-    default."""
+    """The `--request-s` that a gateway needs for the longest answers of all models, but at least
+    its default."""
     longest = (longest_answer_s(service) for service in cluster.services)
     return min(MOST_S, max(GATEWAY_REQUEST_S, *longest, 0.0))
 
@@ -77,8 +76,8 @@ def request_limit_s(cluster: Cluster) -> float:
 def drain_contradiction(
     service: Service, policy: Policy, measured: Lengths | None = None
 ) -> Contradiction | None:
-    """The contradiction of the declared drain time-out for this model; None if it is long
-    enough."""
+    """The contradiction between the declared drain time-out and the answers of this model; None if
+    the time-out is long enough."""
     needs_s = longest_answer_s(service, measured)
     if not 0.0 < policy.drain_timeout_s < needs_s:
         return None
@@ -149,7 +148,8 @@ def _slow_pool(pool: Pool, policy: Policy) -> Contradiction:
 
 
 def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None:
-    """The key whose duration exceeds the demand window, and the error; None if there is none."""
+    """The key whose duration exceeds the demand window, and the error; None if there is no such
+    key."""
     for key, declared_s in (
         ("zero_after", service.zero_after_s),
         ("scale_in_after", service.scale_in_after_s),
@@ -163,7 +163,8 @@ def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None
 def drain_warnings(
     services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
 ) -> dict[str, Reason]:
-    """As `Guards.held`: models whose drains may cut answers, at the measured lengths."""
+    """Warnings for models whose drains may cut off answers, at the measured lengths. The keys are
+    those of `Guards.held`."""
     found: dict[str, Reason] = {}
     for model, service in services.items():
         wrong = drain_contradiction(service, policy, measured.get(model))

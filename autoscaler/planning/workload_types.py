@@ -1,7 +1,7 @@
 """Workload types of the planned models: the demand of each type and the combos that serve it.
 
 Long prompts need arithmetic and long answers need memory bandwidth, so the best combo for one type
-may be the worst for another. Candidates are those of every type, and each is evaluated for all.
+may be the worst for another. The candidates of all types are evaluated for every type.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ ALL_REQUESTS = "all"
 
 @dataclass(frozen=True, slots=True)
 class TypedDemand:
-    """One workload type of one model. req_per_s: its demand (or requests of a batch).
+    """One workload type of one model. req_per_s: the demand of the type (or the requests of a
+    batch).
 
-    combos: by id, those that serve the type within the SLO, at their rate for this type alone.
+    combos: by id, those that serve the type within the SLO, with their rate for this type alone.
     """
 
     model: str
@@ -34,7 +35,7 @@ class TypedDemand:
 
     @property
     def name(self) -> str:
-        """Model and type, as people read it."""
+        """Model and type as text for people."""
         return self.model if self.type.name == ALL_REQUESTS else f"{self.model}/{self.type.name}"
 
 
@@ -46,7 +47,8 @@ def types_of(service: Service) -> tuple[WorkloadType, ...]:
 def typed_candidates(
     cluster: Cluster, service: Service, profile: Profile, keep: int
 ) -> tuple[Combo, ...]:
-    """Combos worth considering for any type. keep: per region, set of markets and type."""
+    """Combos worth considering for any type. keep: number of combos to keep per region, set of
+    markets and type."""
     found: dict[str, Combo] = {}
     for kind in types_of(service):
         for combo in candidate_combos(cluster, service, kind.lengths, profile, keep, Arrivals()):
@@ -58,7 +60,8 @@ def typed_candidates(
 def typed_demands(
     cluster: Cluster, service: Service, demand: Demand, combos: Iterable[str], profile: Profile
 ) -> tuple[TypedDemand, ...]:
-    """`demand` by type, over the combos with these ids. Types without demand are omitted."""
+    """`demand` by type, each with those of the combos with the given ids that serve the type. Types
+    without demand are omitted."""
     shares = dict(demand.mix)
     names = tuple(dict.fromkeys(combos))
     found = []
@@ -75,7 +78,7 @@ def typed_demands(
 def _for_type(
     combo_id: str, cluster: Cluster, service: Service, kind: WorkloadType, profile: Profile
 ) -> Combo | None:
-    """The combo at the lengths of `kind`; None if it cannot hold even one such request."""
+    """The combo at the lengths of `kind`; None if it cannot hold even one request of the type."""
     try:
         return evaluate_combo(combo_id, cluster, service, kind.lengths, profile)
     except InvalidValue:

@@ -1,11 +1,11 @@
 """Budget strategy: the most work for the budget, starting from the running fleet.
 
-It decides the best plan, whether the running fleet is good enough, and the binding constraints. The
+It decides the best plan, whether the running fleet is good enough, and which constraints bind. The
 problem gives the demand by workload type (`planning.workload_types`). A type that no combo serves
-within the SLO is dropped and reported. If not all floors can be met, models with the highest
-priority and demand keep theirs. If not even one instance of every model is possible, a model gets
-nothing if more important models leave no room for it. If the time limit ends the search before a
-plan, the running fleet stays.
+within the SLO is dropped and reported. If not all floors can be met, the models with the highest
+priority and demand keep their floors. If the budget does not suffice for one instance of every
+model, a model gets nothing if more important models leave no room for it. If the time limit ends
+the search before a plan is found, the running fleet stays.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from topics.reason_codes import ReasonCode
 
 _EXACT = 1e-6
 _SEARCH, _BINDING = 0.4, 0.5
-"""Shares of the time left: for one search, which may take half as much again for the cheapest of
-equal plans, and for the binding constraints."""
+"""Shares of the remaining time for one search and for the binding constraints. A search may take
+50% more than its share to find the cheapest of equal plans."""
 _ANY_GAP = 1.0
 """Gap of a search that only checks feasibility."""
 _URGENT_S = 4.0
-"""Seconds for additions: they are urgent, and the next full plan improves on them."""
+"""Seconds for a plan of additions, which is urgent; the next full plan improves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class BudgetStrategy:
     name: str = "budget"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """The plan with the most work; the running fleet if its work is within the hysteresis."""
+        """The plan with the most work, or the running fleet if its work is within the hysteresis of
+        the best plan."""
         if not problem.types:
             return failed_plan(problem, self.name, Reason(ReasonCode.NO_BUDGET_OBJECTIVE), ())
         options = _options(problem)
@@ -110,16 +111,16 @@ def _options(problem: PlanningProblem) -> PlanOptions:
 
 
 def _seconds(options: PlanOptions, share: float) -> float:
-    """This share of the time that is left, or of the whole time without a clock."""
+    """This share of the remaining time, or of the whole time if there is no clock."""
     left_s = options.left_s()
     return share * (options.time_limit_s if math.isinf(left_s) else max(0.0, left_s))
 
 
 def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays, Mix | Unfound]:
-    """The best plan with all floors, or else with as much of them as possible.
+    """The best plan that meets all floors, or as much of them as possible.
 
-    If the time limit ends the search: the running fleet if it meets the floors, or else a plan that
-    removes no instance below a floor.
+    If the time limit ends the search, the result is the running fleet if it meets the floors,
+    otherwise a plan that removes no instance below a floor.
     """
     arrays = budget_arrays(problem)
     best = _search(arrays, options)
@@ -142,7 +143,7 @@ def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays,
 
 
 def _keeps_running(arrays: BudgetArrays, mix: Mix) -> bool:
-    """Whether every model keeps its running copies up to its floor."""
+    """Whether `mix` keeps the running copies of every model, up to its floor."""
     p = arrays.mix
     return bool(np.all(p.groups @ mix.copies >= np.minimum(p.copies_min, p.groups @ p.running)))
 
@@ -155,7 +156,8 @@ def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:
 
 
 def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
-    """The running fleet with the best assignment if it does nearly as much as `best`."""
+    """The running fleet with its best assignment of work if that is nearly as much work as in
+    `best`."""
     if not problem.options.hysteresis:
         return best
     as_it_is, enough = _running_mix(arrays), best.multiple * (1.0 - problem.options.hysteresis)
@@ -163,15 +165,15 @@ def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -
 
 
 def _running_mix(arrays: BudgetArrays) -> Mix | None:
-    """The running fleet with the best assignment; None if a limit forbids it or a type is
-    unserved."""
+    """The running fleet with its best assignment of work; None if a limit forbids the fleet or a
+    type is unserved."""
     running = arrays.mix.running.astype(np.int64)
     mix = work_of(arrays.mix, running) if running.any() else None
     return mix if mix is not None and _fits(arrays, mix) else None
 
 
 def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
-    """Whether nodes, floors and the budget allow these copies."""
+    """Whether the nodes, floors and budget allow the copies of `mix`."""
     p = arrays.mix
     per_group = p.groups @ mix.copies
     return bool(
@@ -186,7 +188,8 @@ def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
 def _unaffordable_models(
     problem: PlanningProblem, arrays: BudgetArrays, options: PlanOptions
 ) -> tuple[str, ...]:
-    """Models without room for even one instance in addition to the more important models."""
+    """Models for which the budget does not suffice for one instance in addition to the more
+    important models."""
     models = tuple(dict.fromkeys(typed.model for typed in arrays.types))
     quick = replace(options, gap=_ANY_GAP)
     out = set(models)

@@ -1,8 +1,9 @@
-"""Cauchy's strategies: the deployment ILP of eq. 16 and the two that it is compared with.
+"""Cauchy's strategies: the deployment ILP of eq. 16, and the two strategies with which Cauchy
+compares it.
 
 Their objectives and their ILP, in PuLP: goodput per model, GPUs per pool, spot limits, floors,
-ceilings and the budget. Unlike `shoal` they ignore whole nodes and transition costs; the same rules
-bill their plans. Source: Cauchy sec. 3.3.2 and 4.3.
+ceilings and the budget. Unlike `shoal`, they ignore whole nodes and transition costs, but their
+plans are billed by the same rules. Source: Cauchy sec. 3.3.2 and 4.3.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def eq16(usd_per_h: float, tokens_per_usd: float) -> float:
 
 
 def most_efficient(usd_per_h: float, tokens_per_usd: float) -> float:
-    """1 / C_n: cost efficiency alone. Price does not count, so large combos win (MCE-LP)."""
+    """1 / C_n: cost efficiency alone. The price of a combo does not count, so the ILP prefers large
+    combos (MCE-LP)."""
     del usd_per_h
     return 1e6 / tokens_per_usd
 
@@ -53,9 +55,9 @@ def cheapest(usd_per_h: float, tokens_per_usd: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CauchyStrategy:
-    """An ILP over combos with one objective, through PuLP and HiGHS.
+    """An ILP over combos with one objective, solved by PuLP and HiGHS.
 
-    If not all demand can be served, it maximises goodput first.
+    If not all demand can be served, the goodput is maximised first.
     """
 
     name: str
@@ -92,7 +94,8 @@ class CauchyStrategy:
         return with_notes(problem, made)
 
     def _weights(self, problem: PlanningProblem, combos: list[Combo]) -> list[float]:
-        """The objective, scaled to around 1: P / C is of the order of 1e-6."""
+        """The weight of each combo in the objective, scaled to about 1, because P / C is of the
+        order of 1e-6."""
         pools = problem.pools()
         weights = []
         for combo in combos:
@@ -111,7 +114,7 @@ def _cheapest(
     wanted: Mapping[str, float],
     promises: bool,
 ) -> tuple[list[int], bool] | None:
-    """Counts of least weight that serve `wanted`, and whether they are proven optimal; None:
+    """Counts of least weight that serve `wanted`, and whether they are proven to be optimal. None:
     infeasible."""
     model, x = _rows(problem, combos)
     for name, missing in wanted.items():
@@ -128,8 +131,8 @@ def _cheapest(
 def _most_goodput(
     problem: PlanningProblem, combos: list[Combo], needed: Mapping[str, float]
 ) -> dict[str, float]:
-    """The part of `needed` that can be served, by priority and then the worst served model
-    first."""
+    """The part of `needed` that can be served. Higher priorities come first; within a priority, the
+    smallest served fraction is maximised."""
     reached: dict[str, float] = {}
     services = [problem.cluster.service(name) for name in needed]
     for priority in sorted({service.priority for service in services}, reverse=True):
@@ -151,7 +154,7 @@ def _most_goodput(
             served = 0.0
             for combo, n in zip(combos, solved[0] if solved else (), strict=False):
                 served += n * combo.req_per_s if combo.model == name else 0.0
-            # A hair less, so that rounding cannot make it impossible.
+            # Slightly less than is served, so that rounding cannot make the rate impossible.
             reached[name] = min(needed[name], served) * (1.0 - 1e-9)
     return reached
 
@@ -159,9 +162,10 @@ def _most_goodput(
 def _rows(
     problem: PlanningProblem, combos: list[Combo]
 ) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
-    """Counts within the GPUs of every pool, the ceilings and the budget.
+    """The ILP without an objective: counts within the GPUs of every pool, the ceilings and the
+    budget.
 
-    Slices are powers of two and so are nodes: rows of GPUs are exact.
+    Slices and nodes have powers of two of GPUs, so rows that count GPUs are exact.
     """
     model = pulp.LpProblem("combos", pulp.LpMinimize)
     x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(combos))]
@@ -197,7 +201,8 @@ def _add_ceiling_of_both(
     users: Mapping[str, list[pulp.LpAffineExpression]],
     standing: Mapping[str, int],
 ) -> None:
-    """Whole nodes of both markets within one ceiling: each is of one market."""
+    """Limit the whole nodes of both markets together to their ceiling. Each node belongs to one
+    market."""
     nodes: list[pulp.LpVariable] = []
     for pool in pools:
         taken = standing.get(pool.id, 0)
@@ -216,7 +221,7 @@ def _add_promises(
     x: list[pulp.LpVariable],
     service: Service,
 ) -> None:
-    """The floor, and what may not rest on spot."""
+    """Add the floor of `service`, and the capacity that must not use spot."""
     least = service.min_instances - _standing(problem, service)
     if least > 0 and problem.can_be_served(service.model):
         model += _number(combos, x, service.model) >= least
@@ -245,9 +250,10 @@ def _number(combos: list[Combo], x: list[pulp.LpVariable], model: str) -> pulp.L
 def _solved(
     model: pulp.LpProblem, x: list[pulp.LpVariable], problem: PlanningProblem
 ) -> tuple[list[int], bool] | None:
-    """Counts and whether they are proven optimal; None: infeasible, or the solver failed.
+    """The counts, and whether they are proven to be optimal. None: infeasible, or the solver
+    failed.
 
-    It uses one thread and a fixed seed.
+    The solver uses one thread and a fixed seed.
     """
     options = problem.options
     solver = pulp.HiGHS(

@@ -1,8 +1,9 @@
-"""Homo: each model on homogeneous combos, the most goodput per USD first. The simplest baseline.
+"""Homo: each model on combos of one GPU type, the most goodput per USD first. The simplest
+baseline.
 
-Models go in order of priority and demand. Each takes the combo with the most goodput per USD, and
-continues with the next one if GPUs run out. No model yields to another: under scarcity the last
-ones get nothing. Source: Coral sec. 6 ("Homo").
+The models are planned in the order of priority and demand. Each model gets the combo with the most
+goodput per USD, and the next best combo if the GPUs run out. Later models get nothing if earlier
+models leave no GPUs. Source: Coral sec. 6 ("Homo").
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class HomoStrategy:
     name: str = "homo"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """Plan model after model; spot only up to a service's share."""
+        """Plan one model after the other; spot is used only up to a service's spot share."""
         used = problem.fixed_gpus()
         counts: dict[str, int] = {}
         services = [problem.cluster.service(model) for model in problem.planned_models()]
@@ -74,8 +75,8 @@ def _usd_per_req(combo: Combo, problem: PlanningProblem) -> float:
 
 
 def _place(combo: Combo, count: int, used: dict[str, int], problem: PlanningProblem) -> int:
-    """Add up to `count` of `combo` to the GPUs `used` as far as there is room; return the number
-    added."""
+    """Add up to `count` instances of `combo` to the GPUs `used`, as far as there is room; return
+    the number of instances added."""
     taken = combo.gpus_by_pool()
     pools = problem.pools()
     left = (available_gpus(problem, pools[i], used) // gpus for i, gpus in taken.items())

@@ -1,6 +1,6 @@
-"""Shoal's strategy: the whole problem as arrays, solved with a proof.
+"""Shoal's strategy: solves the whole problem, as arrays, with a proof.
 
-It runs the solver and decodes its columns.
+It runs the solver and decodes the columns of its solution.
 """
 
 from __future__ import annotations
@@ -53,20 +53,21 @@ _STATUS = {
 _URGENT_COLUMNS = 500
 """Maximal number of columns of an urgent plan, so that its search takes less than a second."""
 _FOR_BOUND_S = 0.25
-"""Minimal time for the bound if survival rows are tightened; at most half of the time left."""
+"""Minimal time for the bound if survival rows are tightened; at most half of the remaining time."""
 _FOR_BOUND = 0.05
 _NODE_KINDS = (ColumnKind.KEPT_NODES, ColumnKind.NEW_NODES)
 
 
 @dataclass(frozen=True, slots=True)
 class ShoalStrategy:
-    """Coral's online problem with keep, start, switch and load (see `planning.formulation`)."""
+    """Coral's online problem with keep, start, switch and load (see
+    `planning.milp_formulation`)."""
 
     solver: Solver = solve_arrays
     name: str = "shoal"
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """The cheapest plan with its bound; best effort if demand cannot be met."""
+        """The cheapest plan with its bound; best effort if the demand cannot be met."""
         arrays = formulate(problem)
         problem.options.step("formulation", arrays.problem.columns, 0, 0.0, math.inf)
         solved = self._run(arrays, problem)
@@ -100,8 +101,9 @@ class ShoalStrategy:
     def _quickly(self, arrays: Formulation, limits: SolveOptions) -> AllocationResult | None:
         """A plan of additions over the best columns, including all node columns.
 
-        Its gap applies to the whole cost, at most a twentieth of the additions; the next full plan
-        corrects the difference. None if these columns do not serve everything.
+        Its gap is relative to the whole cost, including fixed nodes, but at most 5% of the cost of
+        the additions; the next full plan corrects the difference. None if these columns do not
+        serve all demand.
         """
         whole = arrays.problem
         rows = np.ones(len(whole.demand_req_per_s))
@@ -127,7 +129,7 @@ class ShoalStrategy:
 
 
 def _running_counts(arrays: Formulation, problem: PlanningProblem) -> Ints:
-    """Counts (n,) of the running fleet, as a start of the search."""
+    """Counts (n,) of the running fleet, with which the search starts."""
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
     for index, key in enumerate(arrays.keys):
         if key.kind is ColumnKind.KEEP:
@@ -140,7 +142,8 @@ def _running_counts(arrays: Formulation, problem: PlanningProblem) -> Ints:
 def _prefer_running_fleet(
     arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
-    """The running fleet if it is within the gap of `solved`: small changes are not worthwhile."""
+    """The running fleet if its cost is within the gap of `solved`, because small changes are not
+    worthwhile; otherwise `solved`."""
     if problem.additions_only or not any(problem.fleet.values()):
         return solved
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
@@ -170,7 +173,7 @@ def _prefer_running_fleet(
 
 
 def _before_bound(options: PlanOptions) -> PlanOptions:
-    """Options of a search that leaves time for the bound."""
+    """The options for a search that leaves time for the bound."""
     left_s = max(1e-3, options.left_s())
     return options.within(1.0 - max(_FOR_BOUND, min(0.5, _FOR_BOUND_S / left_s)))
 
@@ -178,8 +181,8 @@ def _before_bound(options: PlanOptions) -> PlanOptions:
 def _with_relaxed_bound(
     arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
-    """`solved`, with the bound of the relaxation of the exact survival rows; 0 if it takes too
-    long."""
+    """`solved` with another bound: the relaxation of the problem with exact survival rows, or 0 if
+    that takes too long."""
     exact = formulate(problem, exact=True).problem
     seconds = max(_FOR_BOUND_S, problem.options.left_s())
     got = relaxed(exact, solved.served_target, seconds)
@@ -195,7 +198,7 @@ def _with_relaxed_bound(
 
 
 def _switch_on(arrays: Formulation, counts: Ints) -> None:
-    """Set the switches of the survival rows to match the other `counts` (n,)."""
+    """Set the counts of the switch columns of survival rows to match the other `counts` (n,)."""
     problem = arrays.problem
     switches = [
         (index, arrays.resource_names[problem.use_resource[problem.use_indptr[index]]][0])
@@ -252,7 +255,7 @@ def _to_plan(
             violations=broken,
         )
     except InvalidValue as error:
-        # The re-check in floating point refused the solver's answer.
+        # The check in floating point refused the solver's answer.
         why = Reason(ReasonCode.SOLVER_REFUTED, quoted=str(error))
         return failed_plan(problem, name, why, solved.limits_hit)
     rough = rough_bound_notes(problem, made, arrays.survival_tightened)
@@ -264,7 +267,8 @@ def _to_plan(
 
 
 def _status(solved: AllocationResult) -> PlanStatus:
-    """The plan's status. A micro-dollar per hour is the solver's tolerance, not a gap."""
+    """The plan's status. A difference of a micro-dollar per hour is the solver's tolerance, not a
+    gap."""
     exact = solved.cost_usd_per_h - solved.lower_bound_usd_per_h <= 1e-6
     if solved.status is Status.LIMIT and exact and not solved.limits_hit:
         return PlanStatus.OPTIMAL
@@ -274,11 +278,12 @@ def _status(solved: AllocationResult) -> PlanStatus:
 def _fraction_bound(
     problem: PlanningProblem, arrays: Formulation, solved: AllocationResult
 ) -> float:
-    """No plan serves a larger smallest fraction of a model's demand than this. 1 outside RECREATE.
+    """A bound: no plan serves a larger smallest fraction of a model's demand. 1 outside RECREATE.
 
-    In other rollout modes, plans with removals first may serve more. A bound of a class holds given
-    the service of the classes before it, so only the first class bounds all plans. Rows contain the
-    demand that fixed combos leave. Among rows with the same bound, at least one is served no more.
+    In other rollout modes, a plan with removals first may serve more. The bound of a class depends
+    on the service of earlier classes, so only the bound of the first class applies to all plans.
+    The rows contain the demand that fixed combos leave unserved. Of several rows with the same
+    bound, at least one is served no better than the bound.
     """
     if problem.rollout_mode is not RolloutMode.RECREATE:
         return 1.0
@@ -296,7 +301,8 @@ def _fraction_bound(
 
 
 def _empty_result(problem: AllocationProblem) -> AllocationResult:
-    """The empty plan: optimal without demand, otherwise the only plan without columns."""
+    """The empty plan: optimal if there is no demand, otherwise the only plan because there are no
+    columns."""
     nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(
         status=Status.BEST_EFFORT if nothing.size else Status.OPTIMAL,
