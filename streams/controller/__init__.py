@@ -1,1 +1,1 @@
-"""Controller process: Kafka input, control loop and publication of its effects."""
+"""Controller process: reads Kafka, runs the control loop and publishes its effects."""

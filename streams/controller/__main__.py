@@ -38,8 +38,8 @@ _END_WITHIN_S = 3.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until a signal or the supervisor ends it. Returns 0; 2 for invalid input or an
-    unreachable broker; 1 after a crash."""
+    """Run until a signal or the supervisor ends the process. Returns 0, or 2 for invalid input or
+    an unreachable broker, or 1 after a crash."""
     given = _parse(argv)
     log_to_stderr(given.log_level, given.log_format)
     collect_rarely()

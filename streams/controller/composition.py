@@ -77,10 +77,10 @@ _STALL_REAL_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of the controller command. default_mode, cautious: defaults if the file declares no
-    mode and no capacity.
+    mode or no capacity.
 
     workload: a demand file, for models whose workload the file does not declare. merged: read
-    demand from the merged records of window workers instead of every gateway's telemetry.
+    demand from the merged records of window workers instead of the telemetry of every gateway.
     """
 
     config: Path
@@ -101,10 +101,10 @@ be a standby, and after the first tick of each of its terms."""
 
 
 async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:
-    """Run until `end` is set.
+    """Run the controller until `end` is set.
 
     Raises UserError for an invalid file, BrokerUnreachable, TopicsUnusable, and any exception that
-    crashed one of its loops.
+    crashed one of the controller's loops.
     """
     config = _config(options)
     config = _patient(config, options.time_base.speed)
@@ -263,7 +263,8 @@ def _config(options: Options) -> Config:
 
 
 def _patient(config: Config, speed: float) -> Config:
-    """Scale the timeouts of `config` to `speed`, because processes stall in real seconds."""
+    """`config` with a longer limit for silent nodes at a high `speed`, because nodes stall in real
+    seconds."""
     policy = config.cluster.policy
     silent_s = max(policy.node_silent_s, min(3600.0, _STALL_REAL_S * speed))
     cluster = replace(config.cluster, policy=replace(policy, node_silent_s=silent_s))
@@ -336,7 +337,7 @@ class _DeadLetters:
             self.flush()
 
     def flush(self) -> None:
-        """Write the pending letters that no other controller has written."""
+        """Write the pending dead letters that no other controller has written."""
         while self._waiting:
             poison = self._waiting.popleft()
             if poison.place not in self._latest.dead:

@@ -167,12 +167,12 @@ class ControlState:
             kept[key] = record
 
     def take_engines(self) -> dict[str, EngineView]:
-        """Engine observations since the last call, by model."""
+        """Engine observations that arrived since the last call, by model."""
         found, self.engines = self.engines, {}
         return found
 
     def take_alerts(self) -> tuple[Alert, ...]:
-        """Alerts since the last call."""
+        """Alerts that arrived since the last call."""
         found, self.alerts = tuple(self.alerts), []
         return found
 
@@ -185,7 +185,7 @@ class ControlState:
                 del self.dead[oldest]
 
     def drop(self, topic: str, key: str) -> None:
-        """Apply a tombstone: remove `key` of `topic`."""
+        """Apply a tombstone: remove the record with `key` of `topic`."""
         if topic == "services":
             self.services.pop(key, None)
             self.withdrawn.add(key)

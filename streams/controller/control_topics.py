@@ -165,7 +165,7 @@ class ControlTopics:
             self._partitions, self._changed = places, True
 
     async def close(self) -> None:
-        """Close the consumer; a running `follow` opens another one."""
+        """Close the consumer. If `follow` is running, it opens another consumer."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             with contextlib.suppress(KafkaError, OSError):
@@ -348,7 +348,7 @@ class _Span:
         return sorted((m for last in self._last.values() for m in last), key=lambda m: m.offset)
 
     def add(self, messages: list[Any]) -> None:
-        """Append later records of the partition."""
+        """Append later records of the partition to this section."""
         self.count += len(messages)
         if messages:
             self.oldest_ms = self.oldest_ms or messages[0].timestamp

@@ -89,6 +89,7 @@ class DeclaredCluster:
 
 
 def check_decidable(cluster: Cluster, now_ms: int) -> None:
-    """Run one decision for `cluster` from an empty state; raises any exception of that decision."""
+    """Run one decision for `cluster` from an empty state. Exceptions of that decision pass
+    through."""
     state = restore(cluster, {}, {}, {}, (), now_ms)
     decide(state, Observation(), cluster, now_ms)

@@ -20,8 +20,8 @@ _KEPT_SCOPES = 10_000
 
 
 class DeclaredNames:
-    """cluster: the current declared cluster. assignments: by node. dropped: number of dropped
-    records by topic, incremented here."""
+    """cluster: returns the current declared cluster. assignments: the latest by node. dropped:
+    number of dropped records by topic, incremented here."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Choose the demand source of each model: gateway telemetry, or Prometheus if the model has a
-query."""
+"""Choose the demand source of each model: Prometheus if the model has a query, else gateway
+telemetry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def demand_sources(
 
 
 def prometheus_queries(config: Config) -> dict[str, str]:
-    """PromQL by model. UserError: a model has a query, but no Prometheus address is declared."""
+    """PromQL query by model. UserError: a model has a query, but no Prometheus address is
+    declared."""
     queries = {
         s.model: vllm_query(s.model) if s.demand_query == FROM_VLLM else s.demand_query
         for s in config.cluster.services

@@ -72,7 +72,8 @@ class Election:
     _rivals: dict[str, float] = field(default_factory=dict)
 
     def apply(self, record: Leadership, offset: int, age_s: float = 0.0) -> None:
-        """Apply a record of the topic, in order. age_s: real seconds since it was appended."""
+        """Apply a record of the topic, in order. age_s: real seconds since the record was
+        appended."""
         if offset < self.offset:
             # The topic was recreated: a leader must claim again. A leader that has not noticed
             # this still has its lease.

@@ -66,7 +66,8 @@ class LeaderProducer:
     async def send(
         self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> Any:
-        """Queue one record; the future is done when the broker has acknowledged it."""
+        """Queue one record; the returned future is done when the broker has acknowledged the
+        record."""
         return await self._producer.send(topic, value=value, key=key, headers=headers)
 
     @contextlib.asynccontextmanager

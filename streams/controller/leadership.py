@@ -1,4 +1,4 @@
-"""Writes this controller's records on the `leadership` topic, and tells whether this controller
+"""Write this controller's records on the `leadership` topic, and report whether this controller
 leads.
 
 This module decides when to write a record; `election` holds the rules. Each acknowledgement also
@@ -73,7 +73,7 @@ class LeadershipClient:
             await asyncio.sleep(_STEP_S)
 
     def step(self, now_s: float) -> None:
-        """Send the record that is due at `now_s`."""
+        """Send the record that is due at `now_s`, if any."""
         self.election.watch(now_s)
         sending = self._sending is not None and not self._sending.done()
         if sending or self.election.claiming(now_s):

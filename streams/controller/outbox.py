@@ -38,12 +38,13 @@ class Producer(Protocol):
         """Whether a batch is written as one transaction."""
 
     async def open(self) -> None:
-        """Open again after a failure."""
+        """Open the producer again after a failure."""
 
     async def send(
         self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> asyncio.Future[Any]:
-        """Queue one record; the future is done when the broker has acknowledged it."""
+        """Queue one record; the returned future is done when the broker has acknowledged the
+        record."""
 
     def batch(self) -> AbstractAsyncContextManager[None]:
         """Context for the sends of one batch."""

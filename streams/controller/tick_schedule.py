@@ -24,12 +24,13 @@ class TickPacing:
         self._not_before_s = 0.0
 
     def tick_finished(self, began_s: float) -> None:
-        """The tick that began at `began_s`, in seconds of the clock, is finished."""
+        """Note that a tick has finished. began_s: its start, in seconds of the clock."""
         took_s = self._clock.now_s() - began_s
         self._not_before_s = began_s + max(_SPACING_S, _REST * took_s)
 
     async def next(self, wait_s: float, answered: asyncio.Event) -> None:
-        """Wait for `wait_s` real seconds, a planner answer, or telemetry."""
+        """Wait until `wait_s` real seconds have passed, a planner answer arrives, or telemetry
+        arrives."""
         deadline_s = self._clock.now_s() + wait_s
         answer = asyncio.ensure_future(answered.wait())
         fresh = asyncio.ensure_future(self.fresh.wait())
