@@ -54,8 +54,8 @@ class Results:
 
 
 def read_results(path: Path) -> Results:
-    """The runs in `path`, a file or the folder of a `vllm bench sweep`; UserError says in one line
-    what is wrong."""
+    """The runs in `path`, a file or the folder of a `vllm bench sweep`. UserError: the file is
+    invalid."""
     if path.is_dir():
         return _of_folder(path)
     try:
@@ -291,8 +291,8 @@ def _average(raw: Mapping[str, Any], metrics: Mapping[str, Any], name: str) -> f
 
 
 def _rate_of(raw: Mapping[str, Any]) -> float:
-    """Requested rate in requests/s; 0 if requests were sent as fast as the concurrency limit
-    allowed."""
+    """Requested rate in requests/s; 0 if no rate was requested, so only the concurrency limit
+    delayed requests."""
     rate = raw.get("request_rate")
     if rate in (None, "", "inf", math.inf):
         return 0.0

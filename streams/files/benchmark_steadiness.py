@@ -33,7 +33,7 @@ class Steadiness:
     ramp: str = ""
 
     def doubt(self) -> str:
-        """Reason why the run is not a steady load of successful requests, "" if it is."""
+        """Reason why the run is not a steady load of successful requests; "" for a steady run."""
         return self._failures() or self._ramp() or self._rate() or self._concurrency()
 
     def _failures(self) -> str:

@@ -190,5 +190,5 @@ def _slo(section: Section | None) -> Slo:
 
 
 def _unknown(model: str) -> ModelSpec:
-    """Placeholder architecture of minimal size, because the inside of the model is unknown."""
+    """Placeholder architecture of minimal size, because the architecture is unknown."""
     return ModelSpec(model, 1, 1, 1, 1, 1, 1, 1, 1.0, 1.0, 1.0, 1.0, max_position=100_000_000)

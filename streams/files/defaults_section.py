@@ -1,4 +1,4 @@
-"""Read `defaults:` of a `shoal.yaml`: settings that models inherit unless they set their own."""
+"""Read `defaults:` of `shoal.yaml`: settings for models that do not set their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAPACITY = (CAUTIOUS, "predicted")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Settings that models inherit unless they set their own."""
+    """Settings for models that do not set their own."""
 
     percentile: float = 0.95
     utilization: float = 0.85
@@ -38,7 +38,7 @@ def read_defaults(section: Section | None, cautious: bool) -> Defaults:
 
 
 def over(section: Section, base: Defaults) -> Defaults:
-    """`base` overridden by `section`; the caller handles other keys."""
+    """`base` with the settings that `section` sets; the caller handles other keys."""
     return Defaults(
         percentile=section.take("percentile", units.percentile, base.percentile),
         utilization=section.take("utilization", units.number(0.05, 1.0), base.utilization),

@@ -99,7 +99,7 @@ def load_or_build(
 
 
 def file_name(request: LibraryRequest, wanted: str) -> str:
-    """Readable file name that changes with every input of the library."""
+    """Readable file name of a library; it changes with every input of the library."""
     model = re.sub(r"[^A-Za-z0-9.-]+", "-", request.model.name).strip("-.")[:60]
     return f"{model}-{request.phase}-{request.engine.name}-{wanted[:16]}{SUFFIX}"
 
@@ -133,7 +133,7 @@ def _load(path: Path, request: LibraryRequest, wanted: str, notices: list[str]) 
 
 
 def _save(path: Path, data: bytes, notices: list[str]) -> None:
-    """Write through a temporary file, so that a reader never sees half a library."""
+    """Write `data` through a temporary file, so that a reader never sees an incomplete library."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".building-")

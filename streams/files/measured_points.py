@@ -70,7 +70,7 @@ class _Skip(Exception):
 
 
 def read_points(path: Path) -> PointsFile:
-    """Every usable point of `path`; UserError says in one line what is wrong."""
+    """Every usable point of `path`. UserError: the file is invalid."""
     rows = numbered_rows(path)
     columns = rows[0][1].keys()
     parse, needed = _kind(path, columns)

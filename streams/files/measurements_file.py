@@ -22,7 +22,7 @@ _NEEDED = {field.name for field in fields(Measurement) if field.default is MISSI
 
 
 def read_measurements(path: Path) -> tuple[Measurement, ...]:
-    """The measurements in `path`. UserError: one line that names the fault."""
+    """The measurements in `path`. UserError: the file is invalid."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

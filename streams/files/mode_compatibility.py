@@ -13,7 +13,7 @@ from streams.files.user_errors import UserError
 def refuse_mixed(
     file: str, policy: Policy, services: Sequence[Service], routes: Sequence[QualityRoute]
 ) -> None:
-    """UserError if the objective does not support the declared services."""
+    """UserError if the objective of `policy` does not support the declared services."""
     if not policy.spends_budget:
         return
     what = [f"models of components ({s.model})" for s in services if s.graph is not None]

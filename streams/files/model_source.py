@@ -24,7 +24,7 @@ _MOST_BYTES = 4_000_000
 
 
 def is_file(source: str) -> bool:
-    """Whether `source` names a file (./config.json, /models/config.json), not a model."""
+    """Whether `source` names a file (./config.json, /models/config.json) rather than a model."""
     return source.startswith(_STARTS) or source.endswith(".json")
 
 

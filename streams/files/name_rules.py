@@ -10,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
 def check_name(section: Section, name: str) -> None:
-    """Refuse `name` of `section` unless it is valid in a topic key and in a path."""
+    """Refuse the name of `section` unless it is valid in a topic key and in a path."""
     if not _NAME.match(name):
         raise section.error(
             name, "a name is 1 to 63 letters, digits or . _ -, beginning with one of the first two"

@@ -1,4 +1,4 @@
-"""Read `regions:` of a `shoal.yaml`: pools for rent and owned pools."""
+"""Read `regions:` of `shoal.yaml`: pools for rent and owned pools."""
 
 from __future__ import annotations
 

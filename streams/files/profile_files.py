@@ -15,7 +15,7 @@ from streams.files.user_errors import UserError
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in `path`. UserError: one line that names the fault."""
+    """The profile in `path`. UserError: the file is invalid."""
     try:
         return decode(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -23,7 +23,7 @@ class PrometheusServer:
 
 
 def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
-    """Servers by name. File paths are relative to the folder of the configuration."""
+    """Prometheus servers by name. File paths are relative to the folder of the configuration."""
     if section is None:
         return {}
     folder = Path(section.file).parent
@@ -45,7 +45,7 @@ def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
 
 
 def url(value: object) -> str:
-    """The address of an HTTP server."""
+    """Check the address of an HTTP server and return it."""
     said = units.text(value)
     try:
         parts = urlsplit(said)

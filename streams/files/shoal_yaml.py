@@ -87,7 +87,7 @@ class Config:
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
-        """Models declared as components."""
+        """Models that are declared as components."""
         return tuple(s.graph for s in self.cluster.services if s.graph is not None)
 
 

@@ -78,7 +78,7 @@ def of_rows(rows: Iterator[Numbered], shown: str) -> Table:
 
 
 def read_lines(path: Path, expected: str) -> list[str]:
-    """The lines of a text file, see `read_text`."""
+    """The lines of a text file. Errors as in `read_text`."""
     return read_text(path, expected).splitlines()
 
 

@@ -28,7 +28,7 @@ DATE_EXAMPLE = "2023-11-16 18:15:46.68"
 
 
 class UnclearUnit(ValueError):
-    """Plain numbers are plausible in several units."""
+    """The numbers are plausible in several units."""
 
 
 @dataclass(frozen=True, slots=True)

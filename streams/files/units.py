@@ -1,6 +1,7 @@
-"""Parse quantities as users write them: durations, shares, counts. Each parser raises InvalidValue.
+"""Parse quantities as users write them: durations, shares, counts.
 
 Each parser takes the value from YAML (str, int, float, ...) and returns a plain number.
+InvalidValue: the value is not allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def duration_s(value: object) -> float:
-    """Seconds of "500ms", "2s", "10m", "1h" (the unit is required); positive and finite."""
+    """Duration in seconds, written "500ms", "2s", "10m" or "1h" (the unit is required); positive
+    and finite."""
     seconds = _seconds(value)
     if not 0.0 < seconds <= 30 * 86400.0:
         raise InvalidValue("", value, "a duration above 0 and up to 30d")
@@ -44,7 +46,7 @@ def _seconds(value: object) -> float:
 
 
 def named_duration_s(option: str, text: str) -> float:
-    """`duration_s` of a command-line option; InvalidValue names the option."""
+    """The duration of a command-line option, in seconds; InvalidValue names the option."""
     try:
         return duration_s(text)
     except InvalidValue as error:
@@ -52,7 +54,8 @@ def named_duration_s(option: str, text: str) -> float:
 
 
 def bandwidth_gb_s(value: object) -> float:
-    """1e9 bytes per second of "100Gbit/s" or "12.5GB/s" (the unit is required); above 0."""
+    """Bandwidth in 1e9 bytes/s, written "100Gbit/s" or "12.5GB/s" (the unit is required); above
+    0."""
     match = _BANDWIDTH.match(value) if isinstance(value, str) else None
     allowed = 'a bandwidth with its unit, such as "100Gbit/s" or "12.5GB/s"'
     if not match:

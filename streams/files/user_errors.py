@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 def without_login(text: str) -> str:
-    """`text` for display: URLs without the user and password before the host."""
+    """`text` for display, without users and passwords in URLs."""
     return _LOGIN.sub("", text)
 
 

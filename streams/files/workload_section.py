@@ -80,7 +80,7 @@ def mean_lengths(types: Sequence[WorkloadType]) -> Lengths:
 
 
 def types_as_yaml(types: Sequence[WorkloadType]) -> str:
-    """The `types` of a workload as YAML for a shoal.yaml."""
+    """The request types as YAML text for the `types` of a workload."""
     lines = [
         f"  {kind.name}: {{share: {kind.share:.2%}, input: {kind.lengths.input_tokens:.0f}, "
         f"output: {kind.lengths.output_tokens:.0f}}}"

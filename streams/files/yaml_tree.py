@@ -104,7 +104,8 @@ class Section:
         return ConfigError(self.file, self.line_of(key), self._key(key), problem)
 
     def take(self, key: str, parse: Callable[[object], T], default: object = _MISSING) -> T:
-        """The value of a scalar or list at `key`, parsed; InvalidValue becomes a ConfigError."""
+        """The value of a scalar or list at `key`, parsed with `parse`; InvalidValue becomes a
+        ConfigError."""
         self._asked.append(key)
         if key not in self._values:
             if default is _MISSING:
@@ -128,7 +129,8 @@ class Section:
             raise self.error(key, _unreadable(node)) from None
 
     def section(self, key: str, required: bool = False) -> Section | None:
-        """The mapping at `key`; None if it is missing (an error if required)."""
+        """The mapping at `key`; None if the key is missing. ConfigError: the key is missing but
+        required."""
         self._asked.append(key)
         node = self._values.get(key)
         empty = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
