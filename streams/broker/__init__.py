@@ -1,1 +1,1 @@
-"""Brokers: the embedded one (its own process) and the set-up of a real Kafka."""
+"""Brokers: the embedded broker (its own process) and the set-up of a real Kafka cluster."""

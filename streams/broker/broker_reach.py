@@ -18,7 +18,7 @@ from streams.broker.kafka_clients import FilesUnreadable, options, security
 
 
 class BrokerUnreachable(ConnectionError):
-    """No broker answers at `address`, or it refuses access."""
+    """No broker answers at `address`, or the broker refuses access."""
 
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"Kafka at {address} cannot be used: {why}")
@@ -43,11 +43,10 @@ def parse_address(text: str) -> str:
 
 
 async def greet(bootstrap: str, timeout_s: float) -> None:
-    """Return once one of the servers answers with its metadata, over TLS and after a login if
-    configured.
+    """Return once a server answers with its metadata, over TLS and after a login if configured.
 
     timeout_s: real seconds for each server. BrokerUnreachable gives the reason, including
-    unreadable files. InvalidValue: invalid TLS or SASL settings.
+    unreadable files. InvalidValue: the TLS or SASL settings are invalid.
     """
     settings = security()
     try:

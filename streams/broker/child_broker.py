@@ -20,7 +20,8 @@ _START_S = 30.0
 
 @contextlib.asynccontextmanager
 async def own_broker(prefix: str) -> AsyncIterator[str]:
-    """Address of the broker, "host:port". EmbeddedBrokerFailed: it did not start."""
+    """Context with an embedded broker; yields its address "host:port". EmbeddedBrokerFailed: the
+    broker did not start."""
     theirs, ours = os.pipe()
     process = None
     try:

@@ -1,4 +1,5 @@
-"""Factory for all Kafka clients of the control plane, so that TLS and SASL apply to each."""
+"""Factory for all Kafka clients of the control plane, so that TLS and SASL settings apply to every
+client."""
 
 from __future__ import annotations
 

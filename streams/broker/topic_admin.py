@@ -49,7 +49,8 @@ async def ensure_topics(
 ) -> EnsuredTopics:
     """Return once every topic of `table` exists with its settings.
 
-    Raises BrokerUnreachable if no Kafka broker answers, and TopicsUnusable.
+    BrokerUnreachable: no Kafka broker answers. TopicsUnusable: a topic cannot be created or has
+    unsuitable settings.
     """
     await greet(bootstrap, _TIMEOUT_S)
     try:

@@ -1,1 +1,1 @@
-"""Ports to systems that users already have: Protocols, each with a first implementation."""
+"""Ports to systems that users already have: Protocols, each with an implementation."""

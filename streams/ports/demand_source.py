@@ -1,7 +1,7 @@
-"""Port: a source of demand. First implementations: `telemetry_topic`, `promql`.
+"""Port: a source of demand, implemented by `telemetry_topic`, `demand_topic` and `promql`.
 
-A source converts its input to telemetry records with event times, so that windows, significance and
-the handling of missing data are the same for every source.
+A source converts its input to telemetry records with event times, so that windows, significance
+tests and the handling of missing data do not depend on the kind of source.
 """
 
 from __future__ import annotations

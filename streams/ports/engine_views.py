@@ -1,7 +1,7 @@
 """Query Prometheus for the engines' own metrics when an alert fires, before the alert takes effect.
 
-The query has a time limit. The alert is delivered in any case: with the answer, or with the reason
-why there is none.
+The query has a time limit. The alert is always delivered: with the answer, or with the reason why
+there is no answer.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def after_text(data: _Text, at: int, end: int) -> int:
 
 @compiled
 def after_word(data: _Text, at: int, end: int) -> int:
-    """Position after the word true, false or null that begins at `at`; -1 if there is none."""
+    """Position after the word true, false or null that begins at `at`; -1 if no such word begins
+    there."""
     for word in (b"true", b"false", b"null"):
         if at + len(word) <= end:
             same = True
@@ -52,7 +53,7 @@ def after_word(data: _Text, at: int, end: int) -> int:
 
 @compiled
 def after_digits(data: _Text, at: int) -> int:
-    """Position after the digits from `at`; `at` if there are none."""
+    """Position after the digits that begin at `at`; `at` if no digit begins there."""
     while _ZERO <= data[at] <= _NINE:
         at += 1
     return at

@@ -167,7 +167,7 @@ class PromqlDemand:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def live(self) -> None:
-        """Returns at once: there is no backlog."""
+        """Returns at once, because there is no backlog."""
 
     async def ask_all(self, sink: Sink) -> None:
         """Query every server for every model once, concurrently, and report the answers."""

@@ -24,7 +24,7 @@ class Seal:
     clock: Clock
 
     def __call__(self, record: Signed) -> Signed:
-        """`record` ready to publish, valid for 15 domain minutes (at least one real minute)."""
+        """`record` dated and signed, valid for 15 domain minutes (at least one real minute)."""
         return sign_record(record, self.keys, self.clock.now_ms(), self.valid_ms)
 
     @property

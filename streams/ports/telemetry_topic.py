@@ -71,7 +71,7 @@ class TelemetryTopic:
         self.behind = ConsumerLag(prefix)
 
     async def replay(self, sink: Sink) -> None:
-        """Read from the horizon to the current end."""
+        """Read from `horizon_s` ago to the current end."""
         consumer = await self._open()
         try:
             self._next = await self._starts(consumer)
