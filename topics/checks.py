@@ -27,7 +27,7 @@ MOST_USD_PER_H = 1e9
 class InvalidRecord(ValueError):
     """A field of a record has an invalid value.
 
-    field: its path. value: the invalid value. allowed: a description of valid values.
+    field: path of the field. value: the invalid value. allowed: a description of valid values.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
@@ -65,22 +65,22 @@ def label(field: str, value: object) -> None:
 
 
 def text(field: str, value: object, limit: int = 2000) -> None:
-    """Check free text for people, at most `limit` characters."""
+    """Check free text of at most `limit` characters."""
     if not isinstance(value, str) or len(value) > limit:
         raise InvalidRecord(field, value, f"text of at most {limit} characters")
 
 
 def machine_text(field: str, value: object, limit: int) -> None:
-    """Check text for programs: at most `limit` printable characters."""
+    """Check text that programs read: at most `limit` printable characters."""
     text(field, value, limit)
     if not str(value).isprintable():
         raise InvalidRecord(field, value, f"at most {limit} printable characters")
 
 
 def free_text(record: object, field: str, limit: int = 2000) -> None:
-    """Check a field of a frozen record that holds text for people, or a tuple of texts.
+    """Check a field of a frozen record that holds free text, or a tuple of free texts.
 
-    Replaces unprintable characters in the field (`topics.printable`) instead of refusing them.
+    Unprintable characters in the field are replaced (`topics.printable`), not refused.
     """
     value = getattr(record, field)
     if isinstance(value, tuple):
@@ -118,7 +118,7 @@ def count(field: str, value: object, high: int = MAX_COUNT) -> None:
 
 
 def flag(field: str, value: object) -> None:
-    """Check true or false."""
+    """Check a value that must be true or false."""
     if not isinstance(value, bool):
         raise InvalidRecord(field, value, "true or false")
 

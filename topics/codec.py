@@ -85,7 +85,8 @@ def read_value(kind: Any, value: Any) -> Any:
 
 
 def write_value(value: Any) -> bytes:
-    """JSON from which `read_value` makes an equal value; sets are written sorted."""
+    """Convert `value` to JSON from which `read_value` makes an equal value; sets are written
+    sorted."""
     return orjson.dumps(value, default=_write_collection, option=_VALUES)
 
 

@@ -1,7 +1,7 @@
 """Demand records: telemetry of all gateways, merged per model and second of a `telemetry`
 partition.
 
-Times ending in `_ms` are in ms since the epoch, by the broker's clock.
+Points in time (fields `..._ms`) are ms since the epoch by the broker's clock.
 """
 
 from __future__ import annotations

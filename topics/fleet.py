@@ -1,6 +1,6 @@
 """Assignments and statuses: the desired and the observed state of a node.
 
-Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
+Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.time_base`).
 """
 
 from __future__ import annotations

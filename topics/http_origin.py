@@ -33,7 +33,7 @@ class HostRule:
 
     @property
     def restricts(self) -> bool:
-        """Whether some names are refused."""
+        """Whether the endpoint refuses some names."""
         return bool(self.names) or is_loopback(self.listens_on)
 
     def allows(self, host: str) -> bool:

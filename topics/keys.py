@@ -119,14 +119,14 @@ def derive_key(cluster: str, topic: str, key: str) -> str:
 
 
 def principal_key(cluster: str, principal: Principal, name: str = "") -> str:
-    """The key of a principal. A node's own key equals the key of its assignments."""
+    """The key of a principal. The key of a node is also the key of its assignments."""
     if principal is Principal.NODE:
         return derive_key(cluster, ASSIGNMENTS.name, name)
     return derive_key(cluster, principal, name)
 
 
 def credential(cluster: str, principal: Principal, name: str = "") -> str:
-    """The key text for a node, a gateway or an operator, with as many lines as `cluster`."""
+    """The key text for a node, a gateway or an operator, with one line per line of `cluster`."""
 
     def line(one: str) -> str:
         own = principal_key(one, principal, name)

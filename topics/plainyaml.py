@@ -16,7 +16,7 @@ MOST_DEPTH = 32
 
 
 class PlainLoader(yaml.SafeLoader):
-    """A loader that raises yaml.MarkedYAMLError, with the line, for input beyond the bounds."""
+    """YAML loader that raises yaml.MarkedYAMLError, with the line, for input beyond the bounds."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MOST_CHARS:
@@ -26,7 +26,7 @@ class PlainLoader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node, as SafeLoader makes it."""
+        """Compose the next node as SafeLoader does, if the bounds allow it."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
         if getattr(event, "anchor", None) is not None:  # an alias event has an anchor
@@ -48,7 +48,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def load(text: str) -> Any:
-    """The value of `text`; yaml.YAMLError if it is invalid or beyond the bounds."""
+    """The value of the YAML `text`; yaml.YAMLError if `text` is invalid or beyond the bounds."""
     try:
         return yaml.load(text, PlainLoader)  # noqa: S506  a SafeLoader with bounds
     except (

@@ -10,12 +10,12 @@ from enum import StrEnum
 
 
 class ReasonCode(StrEnum):
-    """One reason. meaning: its sentence in docs/reason-codes.md."""
+    """One reason. meaning: the sentence about the code in docs/reason-codes.md."""
 
     meaning: str
 
     def __new__(cls, code: str, meaning: str) -> ReasonCode:
-        """A member with the value `code`."""
+        """Create the member with the value `code`."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning

@@ -1,4 +1,4 @@
-"""Re-exports all wire records, so that users need one import."""
+"""Re-exports all wire records, so that other modules need only one import."""
 
 from topics.alerts import Alert
 from topics.controls import Control

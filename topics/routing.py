@@ -1,6 +1,6 @@
 """Routes: the endpoints of a model, and the distribution of requests over them.
 
-Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
+Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.time_base`).
 """
 
 from __future__ import annotations

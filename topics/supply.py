@@ -1,6 +1,6 @@
 """Supply records: available nodes and prices of pools.
 
-Times ending in `_ms` since the epoch are domain time (`topics.time_base`).
+Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.time_base`).
 """
 
 from __future__ import annotations

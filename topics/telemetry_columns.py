@@ -44,8 +44,8 @@ class TelemetryBatch:
     """A batch of `Telemetry` records.
 
     numbers: one row of COLUMNS per record. cells: sketches of SKETCHES per record, as pairs of
-    16-bit numbers (place and count, see `topics.sketch`). kinds: request kinds by record index, for
-    records that have any.
+    16-bit numbers (place and count, see `topics.sketch`). kinds: request kinds by record index,
+    only for records with kinds.
     """
 
     names: Sequence[SourceName]

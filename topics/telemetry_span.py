@@ -1,6 +1,6 @@
 """Counters of one model between two telemetry records.
 
-Real and simulated gateways count arrivals and answers with them.
+Real and simulated gateways use these counters for arrivals and answers.
 """
 
 from __future__ import annotations

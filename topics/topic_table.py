@@ -132,7 +132,7 @@ _BY_RECORD = {topic.record: topic for topic in TABLE}
 
 
 def topic(name: str) -> Topic:
-    """The topic with this short name; InvalidRecord if there is none."""
+    """The topic with the short name `name`; InvalidRecord if there is none."""
     found = _BY_NAME.get(name)
     if found is None:
         raise InvalidRecord("topic", name, " or ".join(_BY_NAME))
