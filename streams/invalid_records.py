@@ -20,7 +20,8 @@ _MOST_FORGERIES, _FORGERIES_S = 20, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """An invalid record at (topic, partition, offset). topic: the short name. why: the reason."""
+    """An invalid record at (topic, partition, offset). topic: the short name. why: why the record
+    is invalid."""
 
     topic: str
     partition: int
@@ -54,7 +55,7 @@ class Forgeries:
         self._told = 0
 
     def tell(self, poison: Poison) -> None:
-        """Report `poison` unless the limit is reached."""
+        """Report `poison` unless the limit per minute is reached."""
         now_s = self._monotonic_s()
         if now_s - self._since_s >= _FORGERIES_S:
             self._since_s, self._told = now_s, 0

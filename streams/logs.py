@@ -36,7 +36,7 @@ class RepeatFilter(logging.Filter):
         self._last_s: dict[tuple[str, object], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` passes."""
+        """Whether `record` passes the filter."""
         key, now_s = (record.name, record.msg), self._monotonic_s()
         last_s = self._last_s.get(key)
         if last_s is not None and now_s - last_s < self._again_s:

@@ -1,4 +1,4 @@
-"""Text that depends on a number, and lines of limited width."""
+"""Texts with counts, and lines of limited width."""
 
 from __future__ import annotations
 

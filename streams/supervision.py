@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def supervision_fd() -> int | None:
-    """Read end of the supervisor's pipe; None for a process started by hand."""
+    """Read end of the supervisor's pipe; None if the process has no supervisor."""
     text = os.environ.get(VARIABLE, "")
     if not text.isdigit():
         return None

@@ -53,7 +53,7 @@ async def warmed(pipelines: bool) -> None:
 
 
 def warm_up() -> None:
-    """Compile telemetry code, or load it from disk. May run in a thread."""
+    """Compile telemetry code, or load the compiled code from disk. May run in a thread."""
     record = Telemetry(
         "model", "gateway", "boot", 1, _NOW_MS, 1000, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
         ttft_ms={1: 1},

@@ -46,7 +46,8 @@ class Rerun:
 
 
 def rerun(segments: Iterable[Segment], since_ms: int, until_ms: int) -> Rerun:
-    """Decide the ticks in [since_ms, until_ms] again. UserError: a segment cannot be read."""
+    """Repeat the decisions of the ticks in [since_ms, until_ms]. UserError: a segment cannot be
+    read."""
     found = Rerun()
     for segment in segments:
         start, ticks = segment.read()

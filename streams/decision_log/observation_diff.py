@@ -75,7 +75,8 @@ class ObservationReader:
         self._values: dict[str, dict[str, Any]] = {}
 
     def read(self, written: Mapping[str, Any]) -> Observation:
-        """The next observation. ValueError (InvalidRecord is one): the object is invalid."""
+        """Decode the next observation. ValueError (or its subclass InvalidRecord): the object is
+        invalid."""
         found: dict[str, Any] = {}
         for name, hint in self._hints.items():
             if typing.get_origin(hint) is not Mapping:

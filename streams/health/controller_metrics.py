@@ -63,7 +63,7 @@ class Metrics(Collector):
         return bytes(generate_latest(self._registry))
 
     def describe(self) -> Iterable[Family]:
-        """Returns nothing: all samples are computed at the scrape."""
+        """Returns no families, because all samples are computed at the scrape."""
         return ()
 
     def collect(self) -> Iterator[Family]:

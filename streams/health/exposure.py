@@ -1,4 +1,4 @@
-"""Unauthenticated interfaces of a controller, as codes with texts for people.
+"""Unauthenticated interfaces of a controller, as codes with explanations.
 
 The codes are stable because other programs read them.
 """

@@ -43,7 +43,7 @@ class BearerToken:
             return ""
 
     def allows(self, authorization: str) -> bool:
-        """Whether the header `authorization` holds the token. Without a token, nothing is
+        """Whether the header `authorization` holds the token. If there is no token, no request is
         allowed."""
         token = self.read()
         given = authorization.encode("utf-8", "surrogateescape")

@@ -19,7 +19,7 @@ def encode_request(request: PlanRequest, cluster: Cluster) -> bytes:
 
 
 def decode_request(line: bytes) -> tuple[PlanRequest, Cluster]:
-    """Decode a line of `encode_request`."""
+    """Decode a line that `encode_request` wrote."""
     said = orjson.loads(line)
     request: PlanRequest = read_value(PlanRequest, said["request"])
     cluster: Cluster = read_value(Cluster, said["cluster"])
@@ -27,7 +27,7 @@ def decode_request(line: bytes) -> tuple[PlanRequest, Cluster]:
 
 
 def decode_answer(line: bytes) -> PlanAnswer:
-    """Decode a line of `encode_answer`."""
+    """Decode a line that `encode_answer` wrote."""
     found: PlanAnswer = read_value(PlanAnswer, orjson.loads(line))
     return found
 

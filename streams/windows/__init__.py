@@ -1,1 +1,1 @@
-"""Window workers: merge the telemetry of all gateways per model and second, on several machines."""
+"""Window workers, on several machines: merge the telemetry of all gateways per model and second."""
