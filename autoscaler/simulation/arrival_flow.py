@@ -1,8 +1,8 @@
 """Arrivals of one model as counts per span, with their lengths.
 
-If an arrival of the trace stands for many requests (`weight`), the trace gives the rate and the
-lengths, and the count of a span is drawn (Poisson). With weight 1, counts and lengths are those of
-the trace.
+If an arrival of the trace represents several requests (`weight`), the trace gives the rate and the
+lengths, and the count of a span is drawn from a Poisson distribution. With weight 1, counts and
+lengths are those of the trace.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def empty_sketch() -> Ints:
 class Batch:
     """Requests of one span.
 
-    too_long: requests that no engine accepts. input_tokens, inputs, shapes: of all requests.
-    output_tokens, outputs: of the accepted ones.
+    too_long: number of requests that no engine accepts. input_tokens, inputs, shapes: of all
+    requests. output_tokens, outputs: of the accepted requests.
     """
 
     requests: int = 0
@@ -57,12 +57,15 @@ class Batch:
 
     @property
     def servable(self) -> int:
-        """Requests that an engine accepts."""
+        """Number of requests that an engine accepts."""
         return self.requests - self.too_long
 
 
 class ArrivalFlow:
-    """arrivals: of one model, by rising time. Times in seconds from the start of the demand."""
+    """The arrivals of one model. Times are in seconds from the start of the demand.
+
+    arrivals: by rising time.
+    """
 
     def __init__(
         self,
@@ -77,11 +80,11 @@ class ArrivalFlow:
         self._fits = self._inputs + self._outputs <= max_len_tokens
         ins = _map_distinct(self._inputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
         outs = _map_distinct(self._outputs, lambda tokens: bucket_of(float(tokens)) - LOWEST)
-        # The bucket of a shape is one part by its input plus one by its output.
+        # The bucket of a shape is the sum of a part for its input and a part for its output.
         shapes = _map_distinct(self._inputs, lambda tokens: shape_of(tokens, 0.0) - LOWEST)
         shapes += _map_distinct(self._outputs, lambda tokens: shape_of(0.0, tokens) - LOWEST)
         self._buckets = np.stack((ins, outs, shapes))
-        # If an arrival stands for many, they flow evenly until the next arrival.
+        # If an arrival represents several requests, these flow evenly until the next arrival.
         self._edges_s = np.append(self._at_s, self._at_s[-1:] + 1e-9)
         self._weight, self._random = weight, random
         self._stretches = self._find_stretches()
@@ -114,11 +117,12 @@ class ArrivalFlow:
         return low, high
 
     def has_same_lengths(self, from_s: float, to_s: float) -> bool:
-        """Whether lengths are equal throughout [from_s, to_s] and the two minutes before."""
+        """Whether the distribution of lengths is constant over [from_s, to_s] and the two minutes
+        before."""
         return self._stretch(from_s - _WINDOW_S) == self._stretch(to_s)
 
     def lengths(self, at_s: float) -> Lengths | None:
-        """Lengths around `at_s`; None without any servable request."""
+        """Lengths of the requests around `at_s`; None if no engine accepts any of them."""
         low, high = self._stretch(at_s)
         if low == high:
             low, high = 0, len(self._at_s)
@@ -135,8 +139,11 @@ class ArrivalFlow:
         return self._stretches[min(int(max(0.0, at_s) // _WINDOW_S), len(self._stretches) - 1)]
 
     def _find_stretches(self) -> list[tuple[int, int]]:
-        """Per window, the arrivals of its stretch as [low, high). A window without arrivals joins
-        its neighbours."""
+        """For each window, the arrivals of its stretch (adjacent windows with equal lengths) as
+        [low, high).
+
+        A window without arrivals joins its neighbours.
+        """
         windows = int(self._at_s[-1] // _WINDOW_S) + 1 if len(self._at_s) else 1
         edges = self._at_s.searchsorted(_WINDOW_S * np.arange(windows + 1))
         tokens = np.where(self._fits, np.stack([self._inputs, self._outputs]), 0).astype(float)
@@ -166,7 +173,7 @@ class ArrivalFlow:
 
 @compiled
 def _count_until(edges_s: Floats, at_s: float) -> float:
-    """Arrivals by `at_s`, if they flow evenly from one edge to the next."""
+    """Number of arrivals by `at_s`, if they flow evenly from one edge to the next."""
     at = int(np.searchsorted(edges_s, at_s, side="right")) - 1
     if at < 0 or at == len(edges_s) - 1:
         return float(max(at, 0))
@@ -184,9 +191,9 @@ def _count_into(
 ) -> tuple[int, int, int]:
     """Count `rows` and add their sketches to `counts`.
 
-    Returns the requests that do not fit, the input tokens of all and the output tokens of the
-    others. counts, (3, WIDTH): sketches of inputs, outputs and shapes. places, (3, n): their
-    buckets.
+    Returns the number of requests that do not fit, the input tokens of all requests, and the output
+    tokens of those that fit. counts, (3, WIDTH): sketches of inputs, outputs and shapes. places,
+    (3, n): buckets of inputs, outputs and shapes.
     """
     too_long = input_tokens = output_tokens = 0
     for at in rows:
@@ -202,8 +209,10 @@ def _count_into(
 
 
 def _same_lengths(one: Floats, other: Floats) -> bool:
-    """Whether two samples have equal mean lengths. Each: count, tokens in, tokens out, and the sums
-    of their squares."""
+    """Whether two samples have equal mean lengths within chance.
+
+    Each sample is a count, the sums of input and output tokens, and the sums of their squares.
+    """
     if not one[0] or not other[0]:
         return True
     both = one + other
@@ -214,8 +223,8 @@ def _same_lengths(one: Floats, other: Floats) -> bool:
 
 
 def _normal_score_correlation(one: Ints, other: Ints) -> float:
-    """Correlation of normal scores that yields the rank correlation of the two; 0 if it is small or
-    may be chance."""
+    """Correlation of the normal scores of `one` and `other`, from their rank correlation; 0 if it
+    is small or may be chance."""
     ranks = [_ranks(values) for values in (one, other)]
     if any(np.ptp(each) == 0.0 for each in ranks):
         return 0.0

@@ -1,4 +1,4 @@
-"""Arrivals of a scenario, and figures of their lengths and rates.
+"""Arrivals of a scenario, and statistics of their lengths and rates.
 
 The edge reads recorded traces from files and passes them as `Arrival`s.
 """
@@ -19,10 +19,11 @@ from autoscaler.domain.workload import LEVELS, Lengths
 class Arrival:
     """One request.
 
-    at_s: domain seconds from the start of the scenario's demand. media: media that come with it,
-    for a model of components. score: for a service that routes to several models. session: requests
-    of one conversation share it; a turn waits until the previous turn has ended. delay_s: seconds
-    from that end to this turn; None: it comes at at_s, or at that end if that is later.
+    at_s: domain seconds from the start of the scenario's demand. media: media in the request, for a
+    model of components. score: difficulty, for a service that routes to several models. session:
+    shared by the requests of one conversation; each turn waits until the previous turn has ended.
+    delay_s: seconds from the end of the previous turn to this turn. If it is None, the turn comes
+    at at_s, or at that end if it is later.
     """
 
     at_s: float
@@ -36,8 +37,8 @@ class Arrival:
 
 
 def fitting_arrivals(arrivals: Iterable[Arrival], services: Iterable[Service]) -> list[Arrival]:
-    """The arrivals that a gateway accepts. Without this, one refused prompt of a million tokens
-    would distort the mean length of the served requests."""
+    """The arrivals that a gateway accepts. Without this filter, one refused prompt of a million
+    tokens would distort the mean length of the served requests."""
     longest = {service.model: service.max_len_tokens for service in services}
     return [a for a in arrivals if a.input_tokens + a.output_tokens <= longest[a.model]]
 
@@ -59,7 +60,7 @@ def lengths_of(pairs: npt.NDArray[np.float64]) -> Lengths:
 
 
 def p99_10s_req_per_s(arrivals_s: Sequence[float], span_s: tuple[float, float]) -> float:
-    """99th percentile of the requests/s in full 10 s spans; 0 if there is no full span."""
+    """99th percentile of the requests/s over all full spans of 10 s; 0 if there is no full span."""
     bins = int((span_s[1] - span_s[0]) / 10.0)
     if bins < 1:
         return 0.0

@@ -1,8 +1,8 @@
 """Instances of a baseline policy: added one by one, drained one by one, never replaced.
 
-Keeps groups and their records for policies that only decide counts. A drained group leaves the
-routes and its node in one step, as a Kubernetes pod leaves its endpoints when it is deleted; its
-requests finish.
+Keeps groups and their records for policies that decide only counts. A drained group leaves the
+routes and its node in one step, as a Kubernetes pod leaves its endpoints when it is deleted. The
+group's requests finish.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def _ended(placed: Placed, fleet: FleetView) -> bool:
 
 
 class BaselineFleet:
-    """lengths: per model, for the slots and weights in the routes."""
+    """The groups of a baseline policy. lengths: per model; they decide slots and weights in the
+    routes."""
 
     def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
         self._lengths = {s.model: lengths.get(s.model, s.lengths) for s in cluster.services}
@@ -54,7 +55,7 @@ class BaselineFleet:
         self._serial = 0
 
     def observe(self, inputs: DeciderInput, now_ms: int) -> None:
-        """Read the statuses: drop groups that have ended, failed or were lost."""
+        """Read the statuses. Groups that have ended, failed or been lost are dropped."""
         fleet = fleet_view(inputs.statuses)
         timeout_ms = int(1000 * inputs.cluster.policy.start_timeout_s)
         self._views = {
@@ -87,7 +88,7 @@ class BaselineFleet:
         return view is not None and view.all_ready
 
     def requests_in_engines(self, inputs: DeciderInput, model: str) -> int:
-        """Requests in the engines of `model`."""
+        """Number of requests in the engines of `model`."""
         return sum(
             instance.in_flight
             for status in inputs.statuses.values()
@@ -111,7 +112,7 @@ class BaselineFleet:
         return True
 
     def drain(self, group: ServingGroup, now_ms: int) -> None:
-        """Drain `group`: it finishes its requests and stops."""
+        """Drain `group`: its requests finish, then it stops."""
         gone = replace(group, life=Life.DRAINING, since_ms=now_ms)
         self._groups = tuple(gone if g.name == group.name else g for g in self._groups)
 

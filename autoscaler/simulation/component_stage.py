@@ -1,7 +1,7 @@
-"""One stage of a model of components in virtual time: serves its requests one after the other.
+"""One stage of a model of components in virtual time: it serves one request at a time.
 
-A request takes as long as its components take by the declared rates, as in the simulated stage that
-`shoal up` starts.
+The declared rates of a request's components give its time, as in the simulated stage that `shoal
+up` starts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from topics.fleet import DesiredInstance
 
 @dataclass(frozen=True, slots=True)
 class StageSetup:
-    """Speed of one stage instance. seconds: per request, by the components that it runs here
-    (sorted). startup_s: from launch to ready. Both in domain seconds."""
+    """Speed of one stage instance.
+
+    seconds: domain seconds per request, by the components that run here for the request (sorted).
+    startup_s: domain seconds from launch to ready.
+    """
 
     seconds: Mapping[tuple[str, ...], float]
     startup_s: float
@@ -66,7 +69,7 @@ class SimStage:
             self._start_next()
 
     def die(self) -> None:
-        """End the stage; all of its requests break."""
+        """End the stage. All of its requests break."""
         self._alive = False
         jobs, self._queue = [job for _, job in self._queue], deque()
         for job in jobs:
@@ -106,7 +109,7 @@ def stage_setup(
 
 
 def engine_on(setup: AnySetup, events: EventQueue, address: str) -> AnyEngine:
-    """Start the engine that `setup` describes."""
+    """Start the engine that `setup` describes, a stage or an LLM engine."""
     if isinstance(setup, StageSetup):
         return SimStage(setup, events, address)
     return SimEngine(setup, events, address)

@@ -1,7 +1,7 @@
 """The production controller (`autoscaler.decide`) as a decider of a simulation.
 
-Builds the observation of a tick and sorts its effects. To simulate a restarted controller, set
-`state` to a restored one.
+Builds the observation of a tick and sorts the controller's effects. To simulate a restarted
+controller, set `state` to a restored one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DemandFilter = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
 class ControllerUnderTest:
     """Calls `decide` and keeps its state between ticks.
 
-    demand_filter: changes the demand that the controller sees; experiments leave parts out. None
-    passes it unchanged.
+    demand_filter: changes the demand that the controller sees, so that experiments can leave parts
+    out. None changes nothing.
     """
 
     def __init__(self, demand_filter: DemandFilter | None = None) -> None:

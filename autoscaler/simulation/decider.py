@@ -1,4 +1,4 @@
-"""The decider of a simulation: its interface, its input and its output at each tick."""
+"""Interface of a simulation's decider, with its input and its output at each tick."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from topics.supply import Availability, Price
 class DeciderInput:
     """Input of a tick.
 
-    statuses: latest per node. availability, prices: latest per pool. answers, alerts: since the
-    last tick.
+    statuses: latest status per node. availability, prices: latest record per pool. answers, alerts:
+    those since the last tick.
     """
 
     cluster: Cluster
@@ -45,7 +45,7 @@ class DeciderOutput:
 
 
 class Decider(Protocol):
-    """Called once per domain second."""
+    """The decider of a simulation. It is called once per domain second."""
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick at `now_ms`, domain ms since the epoch."""

@@ -1,7 +1,7 @@
-"""Jobs of requests at engines: they pass each request's progress to its gateway.
+"""Jobs of requests at engines: they report each request's progress to its gateway.
 
-One class per kind of stay: at the engine that produces the tokens, at a prefill instance, at a
-stage of a model of components.
+There is one class for each place of a request: the engine that produces the tokens, a prefill
+instance, a stage of a model of components.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from topics.routing import Endpoint
 
 
 class SendingGateway(Protocol):
-    """The gateway that sent a request."""
+    """Interface of the gateway that sent a request."""
 
     def on_answered(self, call: Call, endpoint: Endpoint) -> None:
-        """`endpoint` has answered the request in full."""
+        """`endpoint` has answered the whole request."""
         ...
 
     def on_engine_lost(self, call: Call, endpoint: Endpoint) -> None:
-        """`endpoint` was lost with the request in it."""
+        """`endpoint` was lost while it held the request."""
         ...
 
     def hand_over_kv(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
-        """The prefill has finished: its KV cache goes to a decode instance of the same group."""
+        """The prefill has finished: transfer its KV cache to a decode instance of its group."""
         ...
 
     def on_stage_finished(
@@ -73,7 +73,7 @@ class Prefill:
         self._engine = engine
 
     def first_token(self, at_ms: float) -> None:
-        """Ignored: the client receives the decode instance's first token."""
+        """Does nothing: the client gets the first token of the decode instance."""
 
     def finished(self, at_ms: float) -> None:
         self._gateway.hand_over_kv(self._call, self._pick, self._engine)

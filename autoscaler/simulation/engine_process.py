@@ -1,6 +1,6 @@
 """One engine process in virtual time: runs the batching model and wakes up at its next event.
 
-Reports the progress of each request to the `Job` that was submitted with it.
+Reports the progress of each request to the `Job` that was submitted with the request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autoscaler.serving.pipeline_stages import PipelinedBatcher
 from autoscaler.simulation.event_queue import EventQueue
 
 _NEVER = float("inf")
-_MIN_STEP_MS = 1e-3  # rounding may place an event just after the wake-up for it
+_MIN_STEP_MS = 1e-3  # rounding may put an event just after its wake-up
 
 
 class Job(Protocol):
@@ -26,7 +26,7 @@ class Job(Protocol):
         ...
 
     def finished(self, at_ms: float) -> None:
-        """The engine has produced all tokens; after a prefill it holds the KV cache."""
+        """The engine has produced all tokens. After a prefill, the engine holds the KV cache."""
         ...
 
     def broken(self) -> None:
@@ -56,7 +56,7 @@ class SimEngine:
 
     @property
     def held_kv(self) -> int:
-        """Finished prefills whose KV cache is held."""
+        """Number of finished prefills whose KV cache the engine still holds."""
         return self._batcher.held_leases
 
     def submit(self, work: Work, job: Job) -> None:
@@ -69,7 +69,8 @@ class SimEngine:
         self._schedule()
 
     def transfer_kv(self, request: int, transfer_ms: float) -> bool:
-        """Transfer the KV cache of prefill `request` to a decode instance; False if it is gone."""
+        """Transfer the KV cache of prefill `request` to a decode instance; False if the cache is
+        gone."""
         until_ms = self._events.now_ms + transfer_ms
         if not self._alive or not self._batcher.extend(request, until_ms):
             return False
@@ -77,7 +78,7 @@ class SimEngine:
         return True
 
     def die(self) -> None:
-        """End the process; all of its requests break."""
+        """End the process. All of its requests break."""
         self._alive = False
         self._due_ms = _NEVER
         jobs = list(self._jobs.values())

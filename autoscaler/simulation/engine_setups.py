@@ -16,7 +16,7 @@ from topics.fleet import DesiredInstance
 
 
 class EngineSetups:
-    """Computes setups and keeps them by architecture, slices, phase and length."""
+    """Computes setups and caches them by architecture, slices, phase and length."""
 
     def __init__(self) -> None:
         self._setups: dict[tuple[object, ...], EngineSetup] = {}

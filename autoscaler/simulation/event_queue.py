@@ -1,6 +1,6 @@
-"""Virtual time of a simulation, in ms since its start: runs actions in order of their time.
+"""Virtual time of a simulation, in ms since its start: runs scheduled actions in order of time.
 
-Actions of the same time run in the order in which they were scheduled.
+Actions with equal times run in the order in which they were scheduled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ class EventQueue:
         self._noted = 0
 
     def at(self, at_ms: float, action: Action) -> None:
-        """Schedule `action` at `at_ms`; if that has passed, directly after the current action."""
+        """Schedule `action` at `at_ms`. If that time has passed, `action` runs directly after the
+        current action."""
         self._noted += 1
         due_ms = at_ms if at_ms > self.now_ms else self.now_ms
         heapq.heappush(self._events, (due_ms, self._noted, action))
 
     def every(self, period_ms: float, action: Action) -> None:
-        """Run `action` now and every `period_ms` after that."""
+        """Run `action` now, and then every `period_ms`."""
 
         def again() -> None:
             action()

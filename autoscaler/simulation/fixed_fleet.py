@@ -1,6 +1,6 @@
 """Decider of a fixed fleet: constant assignments, routes to its ready instances.
 
-It replaces no lost instance. It is the yardstick for the production controller.
+It does not replace lost instances. The production controller is compared with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from topics.routing import Routes
 
 
 class FixedFleet:
-    """counts: combo id -> number of groups. lengths: per model, for slots and weights."""
+    """Decider of a fixed fleet.
+
+    counts: combo id -> number of groups. lengths: per model; they decide slots and weights.
+    """
 
     def __init__(
         self, counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
@@ -64,8 +67,8 @@ class FixedFleet:
 def combos_by_id(
     counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
 ) -> dict[str, Combo]:
-    """The combos with these ids, evaluated at each model's lengths; InvalidValue for an unknown
-    id."""
+    """The combos with the ids in `counts`, evaluated at each model's lengths; InvalidValue for an
+    unknown id."""
     found, profile = {}, cluster_profile(cluster)
     for combo_id in counts:
         model, _ = parse_combo_id(combo_id)
@@ -80,7 +83,7 @@ def place_groups(
     """Groups for `counts` on an empty cluster; InvalidValue if they do not fit."""
     groups: list[ServingGroup] = []
     used: Used = {}
-    # Larger slices first: small ones would fragment the blocks that large ones need.
+    # Larger slices are placed first, because small slices would fragment their blocks.
     order = sorted(counts, key=lambda c: (-max(m.gpus for m in combos[c].members), c))
     for combo_id in order:
         combo = combos[combo_id]

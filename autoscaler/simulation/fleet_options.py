@@ -1,8 +1,8 @@
 """Possible fixed fleets of one model, and their price per hour.
 
-A fleet is a count per instance kind: region, GPU type and GPUs of an aggregated instance. For each
-kind, owned nodes are filled first, then spot up to the service's spot share, then on-demand.
-Declared floors and ceilings hold.
+A fleet has a count for each instance kind: the region, GPU type and number of GPUs of an aggregated
+instance. For each kind, owned nodes are filled first, then spot nodes up to the service's spot
+share, then on-demand nodes. Declared minimum and maximum numbers hold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class InstanceKind:
-    """Equal instances. pools: in the order in which they are filled. req_per_s: of one instance."""
+    """Equal instances. pools: in the order in which they are filled. req_per_s: capacity of one
+    instance."""
 
     name: str
     gpus: int
@@ -45,11 +46,11 @@ class InstanceKind:
         return pool.max_nodes * (pool.per_node // self.gpus)
 
     def max_count_in(self, *markets: Market) -> int:
-        """Number of instances that the pools of these markets can hold."""
+        """Number of instances that the pools of `markets` can hold."""
         return sum(self._room(pool) for pool in self.pools if pool.market in markets)
 
     def count_by_pool(self, by_market: dict[Market, int]) -> dict[str, int]:
-        """Pool id -> count, for a count per market."""
+        """Distribute the counts per market over pools. Returns pool id -> count."""
         left, found = dict(by_market), dict[str, int]()
         for pool in self.pools:
             count = min(left.get(pool.market, 0), self._room(pool))
@@ -59,8 +60,8 @@ class InstanceKind:
         return found
 
     def usd_per_h(self, market: Market) -> float:
-        """Price of one instance's share of a node in the cheapest pool of `market`; 0 if there is
-        none."""
+        """Price of one instance (its share of a node) in the cheapest pool of `market`; 0 if the
+        market has no pool."""
         prices = [p.price_usd_per_h * self.gpus / p.per_node for p in self.pools]
         mine = [
             price for price, pool in zip(prices, self.pools, strict=True) if pool.market is market
@@ -83,7 +84,7 @@ def instance_kinds(
         try:
             made = evaluate_combo(name, cluster, service, lengths, cluster_profile(cluster))
         except InvalidValue:
-            continue  # the weights, or one request, do not fit
+            continue  # the weights or a single request do not fit
         ordered = tuple(sorted(pools, key=lambda p: (_ORDER[p.market], p.price_usd_per_h)))
         found.append(InstanceKind(f"{gpus}x{gpu} {region}", gpus, ordered, made.req_per_s))
     return tuple(found)
@@ -91,7 +92,7 @@ def instance_kinds(
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """Fleets of `service`, the only service of `cluster`, at these lengths."""
+    """Fleets of `service`, the only service of `cluster`, at the given lengths."""
 
     cluster: Cluster
     service: Service
@@ -99,8 +100,11 @@ class FleetOptions:
     kinds: tuple[InstanceKind, ...]
 
     def combo_counts(self, counts: Counts) -> dict[str, int]:
-        """Combo id -> count: owned first, the cheapest split of the rest over spot and on-demand.
-        InvalidValue if the pools hold too few."""
+        """Combo id -> count: owned nodes first, then the cheapest split of the other instances
+        between spot and on-demand.
+
+        InvalidValue if the pools hold too few instances.
+        """
         pairs = list(zip(counts, self.kinds, strict=True))
         owned = [min(count, kind.max_count_in(Market.OWNED)) for count, kind in pairs]
         rest = tuple(count - own for count, own in zip(counts, owned, strict=True))
@@ -120,7 +124,7 @@ class FleetOptions:
         return found
 
     def usd_per_h(self, counts: Counts) -> float | None:
-        """Price of the whole nodes that the fleet fills; None if it does not fit."""
+        """Price of all nodes of the fleet, each counted whole; None if the fleet does not fit."""
         least, most = self.service.min_instances, self.service.max_instances
         if sum(counts) < least or (most and sum(counts) > most):
             return None
@@ -134,7 +138,8 @@ class FleetOptions:
         return sum(self.cluster.pool(pool).price_usd_per_h for _, pool in nodes)
 
     def lower_bound_usd_per_h(self, counts: Counts) -> float:
-        """A lower bound of the price: shares of nodes, spot for the kinds that save most."""
+        """A lower bound of the price: each instance pays its share of a node, and spot nodes go to
+        the kinds that save most."""
         pairs = list(zip(counts, self.kinds, strict=True))
         spot = self.service.spot_share * sum(count * kind.req_per_s for count, kind in pairs)
         usd, saving = 0.0, list[tuple[float, float]]()
@@ -156,10 +161,11 @@ class FleetOptions:
         return {self.service.model: self.lengths}
 
     def _spot(self, rest: Counts, most_req_per_s: float) -> Counts:
-        """Spot instances of each kind: the split that saves most with at most `most_req_per_s` on
+        """Spot instances of each kind: the split that saves most, with at most `most_req_per_s` on
         spot.
 
-        Exact if there are few splits; else the kinds that save most per capacity go first.
+        The result is exact if there are few splits. Otherwise the kinds that save most per capacity
+        come first.
         """
         pairs = list(zip(rest, self.kinds, strict=True))
         ranges = [range(min(count, kind.max_count_in(Market.SPOT)) + 1) for count, kind in pairs]

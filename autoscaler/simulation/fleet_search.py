@@ -1,16 +1,16 @@
 """Search for the cheapest fixed fleet that attains a target, by simulating fleets.
 
-Models share no engines, so each model is searched alone and the costs add up; two models that fill
-the same node both pay for it here.
+Models share no engines, so each model is searched alone and the costs are added. If two models fill
+parts of one node, both pay for the whole node here.
 
-Search: the smallest sufficient fleet of each instance kind alone (bisection) bounds the cost.
-Cheaper mixes are then simulated from the cheapest on. Mixes that cannot be sufficient are skipped:
+The smallest sufficient fleet of each instance kind alone (found by bisection) bounds the cost.
+Cheaper mixes are then simulated, the cheapest first. Mixes that cannot be sufficient are skipped:
 if n instances of a kind are just sufficient and n - 1 are not, one instance covers at most 1 / (n -
 1) of the need, and these parts must add up to `MIN_PARTS` (below 1, because two kinds may help each
 other).
 
-A simulation ends as soon as more requests have missed than the target allows: most candidate fleets
-are too small and show it early. With `fluid`, fleets are simulated as rates.
+A simulation ends as soon as more requests have missed than the target allows. Most candidate fleets
+are too small and end early. With `fluid`, rates are simulated instead of requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHECK_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """A fixed fleet of one model and its figures. cost_usd: over the whole run."""
+    """A fixed fleet of one model and its results. cost_usd: cost of the whole run."""
 
     counts: tuple[tuple[str, int], ...]
     usd_per_h: float
@@ -49,8 +49,8 @@ class SimulatedFleet:
 class FleetSearchResult:
     """The cheapest fixed fleets of one model.
 
-    cheapest: fleet by target attainment, None if no fleet attains it. fleets_simulated: count.
-    truncated: a search ended at `MAX_MIXES`, so a cheaper mix may exist.
+    cheapest: fleet by target attainment; None if no fleet attains the target. fleets_simulated:
+    their number. truncated: whether a search ended at `MAX_MIXES`, so that a cheaper mix may exist.
     """
 
     model: str
@@ -66,7 +66,7 @@ def search_fleets(
     targets: Sequence[float],
     fluid: bool = False,
 ) -> FleetSearchResult:
-    """The cheapest fixed fleet of `model` for each of `targets`, at these lengths."""
+    """The cheapest fixed fleet of `model` for each of `targets`, at `lengths`."""
     search = _Search(scenario, lengths, model, min(targets), fluid)
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
     return FleetSearchResult(model, found, len(search.simulated), search.truncated)
@@ -77,7 +77,7 @@ class _Search:
     scenario: Scenario
     lengths: Mapping[str, Lengths]
     model: str
-    min_target: float  # the lowest target: below it a fleet is not simulated to the end
+    min_target: float  # a fleet below the lowest target is not simulated to the end
     fluid: bool = False
     options: FleetOptions = field(init=False)
     kinds: tuple[InstanceKind, ...] = field(init=False)
@@ -128,13 +128,14 @@ class _Search:
         return best
 
     def _cheapest_full_fleet(self, target: float) -> SimulatedFleet | None:
-        """The cheapest sufficient one of the fleets that fill all pools with equal slices."""
+        """The cheapest sufficient fleet among those that fill all pools with equal slices per GPU
+        type."""
         by_gpu: dict[str, list[int]] = {}
         for index, kind in enumerate(self.kinds):
             by_gpu.setdefault(kind.name.split("x", 1)[1], []).append(index)
         best: SimulatedFleet | None = None
         for chosen in itertools.product(*by_gpu.values()):
-            for tenths in range(10, 0, -1):  # the spot share may exclude some nodes
+            for tenths in range(10, 0, -1):  # the spot share may exclude nodes
                 most = [int(kind.max_count() * tenths / 10) for kind in self.kinds]
                 counts = tuple(n if i in chosen else 0 for i, n in enumerate(most))
                 fleet = self._simulate(counts)
@@ -145,8 +146,8 @@ class _Search:
         return best
 
     def _min_count(self, index: int, target: float) -> int | None:
-        """Fewest instances of one kind alone that attain `target`; None if the pools hold too
-        few."""
+        """Smallest number of instances of a single kind that attains `target`; None if the pools
+        hold too few."""
         low, high, most = 0, 1, self.kinds[index].max_count()
         while not self._is_enough(self._counts_of_one_kind(index, min(high, most)), target):
             if high >= most:
@@ -170,7 +171,10 @@ class _Search:
 
     def _mixes(self, parts: list[float], most_usd_per_h: float) -> Iterator[tuple[float, Counts]]:
         """Mixes of two or more kinds that may be sufficient and cheaper, each with a lower bound of
-        its price per hour."""
+        its price per hour.
+
+        parts: per kind, the largest share of the need that one instance covers.
+        """
         if most_usd_per_h <= 0.0:
             return
         ranges = [
@@ -188,8 +192,11 @@ class _Search:
                 yield usd_per_h, counts
 
     def _simulate(self, counts: Counts) -> SimulatedFleet | None:
-        """The figures of a fleet; None if it does not fit. If it misses every target, its
-        attainment is an upper bound and its cost covers only the simulated time."""
+        """The results of a fleet; None if it does not fit.
+
+        If the fleet misses every target, its attainment is an upper bound and its cost covers only
+        the simulated time.
+        """
         if counts in self.simulated:
             return self.simulated[counts]
         usd_per_h = self.options.usd_per_h(counts)
@@ -208,8 +215,8 @@ class _Search:
         return fleet
 
     def _run(self, chosen: Mapping[str, int]) -> Timeline:
-        """Simulate a fleet on exactly the nodes that it fills, to the end or until it has missed
-        too much."""
+        """Simulate a fleet on exactly the nodes that it fills, to the end or until too many
+        requests have missed."""
         cluster = self.options.cluster
         combos = combos_by_id(chosen, cluster, self.options.lengths_by_model)
         filled = {

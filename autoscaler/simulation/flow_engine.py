@@ -1,4 +1,4 @@
-"""An engine process of the rate simulator: it knows only its load."""
+"""An engine process of the rate simulator. It holds a load instead of single requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from autoscaler.simulation.event_queue import EventQueue
 
 
 class FlowEngine(SimEngine):
-    """An engine that knows only how many requests are in it, and until when."""
+    """An engine that holds only the number of its requests, and the time until which that number is
+    valid."""
 
     def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
         self.setup = setup
@@ -28,9 +29,9 @@ class FlowEngine(SimEngine):
         return 0
 
     def set_load(self, load: int, until_ms: float) -> None:
-        """`load` requests are in it until `until_ms`, or until the next call."""
+        """Set the number of requests to `load`, until `until_ms` or the next call."""
         self._load, self._until_ms = load, until_ms
 
     def die(self) -> None:
-        """End the process; its load is gone."""
+        """End the process. Its load becomes 0."""
         self._until_ms = 0.0

@@ -20,7 +20,7 @@ _TTFT, _TPOT, _INPUTS, _OUTPUTS, _SHAPES = range(5)
 
 
 class FlowMeter:
-    """Counts since the last report, as in `Telemetry`. in_flight: requests now."""
+    """Counts since the last report, as in `Telemetry`. in_flight: current number of requests."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -45,7 +45,7 @@ class FlowMeter:
         counts = self._counts
         counts["completions"] += cohort.served
         counts["refused"] += cohort.refused
-        # The fraction carries over to the next cohort: rounding each small cohort would be biased.
+        # The fraction is carried over to the next cohort, because rounding each is biased.
         self._attained += cohort.attained
         whole = min(cohort.served, math.floor(self._attained + 0.5))
         self._attained -= whole
@@ -57,8 +57,8 @@ class FlowMeter:
         self._cells[_TPOT] += cohort.tpot
 
     def report(self, sequence: int, span_ms: int, route_generation: int) -> tuple[list[int], bytes]:
-        """End the span: its counts, zeros included, as a row of `TelemetryBatch.numbers`, and its
-        cells."""
+        """End the span. Returns its counts, including zeros, as a row of `TelemetryBatch.numbers`,
+        and its cells."""
         row = [*self._counts.values(), sequence, span_ms, 0, self.in_flight, route_generation, 0]
         if not self._any:
             return row, b""
@@ -69,7 +69,8 @@ class FlowMeter:
 
 @compiled
 def _take_cells(counts: Ints) -> npt.NDArray[np.int16]:
-    """`topics.telemetry_columns.cell_pairs` for the buckets of `counts`; resets `counts` to 0."""
+    """The cells of `counts`, as `topics.telemetry_columns.cell_pairs` gives them. Resets `counts`
+    to 0."""
     cells = 0
     for count in counts:
         cells += count // MOST_IN_CELL + 1 if count else 0
@@ -82,7 +83,7 @@ def _take_cells(counts: Ints) -> npt.NDArray[np.int16]:
             pairs[at, 0], pairs[at, 1] = place, min(left, MOST_IN_CELL)
             left -= MOST_IN_CELL
             at += 1
-            if left == 0:  # a full cell is always followed by another one
+            if left == 0:  # another cell follows each full cell
                 pairs[at, 0], pairs[at, 1] = place, 0
                 at += 1
     return pairs

@@ -21,7 +21,8 @@ class GatewayMeter(Span):
     def count_ended(
         self, call: Call, too_long: bool, ttft_limit_ms: float, tpot_limit_ms: float
     ) -> None:
-        """Count the end of a request. too_long: no engine would have accepted it."""
+        """Count the end of a request. too_long: whether no engine would have accepted the
+        request."""
         self.in_flight -= 1
         if call.ending is Ending.REFUSED:
             self.refused += 1
@@ -42,9 +43,10 @@ class GatewayMeter(Span):
     def take_report(
         self, sequence: int, span_ms: int, route_generation: int
     ) -> tuple[list[int], bytes, SentByKind]:
-        """End the span: a row of `TelemetryBatch.numbers` (zeros included), its cells and kinds.
+        """End the span. Returns a row of `TelemetryBatch.numbers` (including zeros), its cells and
+        kinds.
 
-        This is the form that windows read; no record is made or checked.
+        Windows read this form directly, so no record is built or checked.
         """
         row = [*_counts_of(self), sequence, span_ms, 0, self.in_flight, route_generation, 0]
         found = row, pack_cells(_sketches_of(self)), requests_by_kind(self.sent_to)

@@ -1,8 +1,8 @@
 """A simulated gateway: requests wait, are sent to engines by the routes, and are retried or fail.
 
-It does the work of the real gateway's proxy and admission, with the same `Router` and `WaitQueue`,
-but without HTTP. A lost engine is ejected at once and probed later. A request is retried on another
-engine until its client has received a token.
+It combines the proxy and the admission of the real gateway, with its `Router` and `WaitQueue`, but
+without HTTP. A lost engine is ejected at once and probed later. A request is retried on another
+engine if its client has not received a token yet.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class GatewayLimits:
     """Settings as in the real gateway.
 
     hold_ms: longest wait while no instance serves. queue_ms: longest wait otherwise. max_waiting:
-    waiting requests of one model. attempts: instances tried per request. policy: how requests are
-    spread.
+    maximum number of waiting requests of one model. attempts: maximum number of instances tried per
+    request. policy: how requests are spread.
     """
 
     hold_ms: float = 30_000.0
@@ -48,7 +48,7 @@ class GatewayLimits:
 
 @dataclass(slots=True)
 class _ModelFrontend:
-    """One model at one gateway."""
+    """The state of one model at one gateway."""
 
     model: str
     max_len: int
@@ -59,7 +59,7 @@ class _ModelFrontend:
 
 
 class SimGateway:
-    """One gateway. engines: running engines by address. ended: called for every request that
+    """One gateway. engines: running engines by address. ended: called for every request when it
     ends."""
 
     def __init__(
@@ -105,7 +105,7 @@ class SimGateway:
         self._route(frontend, call)
 
     def check_waiting(self) -> None:
-        """Refuse overdue requests; probe ejected engines."""
+        """Refuse requests that have waited too long, and probe ejected engines."""
         now_ms = int(self._events.now_ms)
         for frontend in self._frontends.values():
             if frontend.waiting:
@@ -120,7 +120,7 @@ class SimGateway:
                 self._dispatch(frontend)
 
     def report(self, end_ms: int, span_ms: int) -> TelemetryBatch:
-        """One record per model with known routes, zeros included; times since the epoch."""
+        """One record per model with known routes, including zeros. Times are ms since the epoch."""
         names: list[SourceName] = []
         rows: list[list[int]] = []
         cells: list[bytes] = []
@@ -143,7 +143,8 @@ class SimGateway:
     # -- one request --------------------------------------------------------------------------
 
     def _choose_model(self, service: _ModelFrontend, call: Call, split: ScoreSplit) -> None:
-        """Choose the model for `call` by its score; another one while that one has no room."""
+        """Choose the model for `call` by its score. While this model has no room, another one is
+        chosen."""
         number = class_of(split, call.score)
         service.meter.count_class(number)
         chosen = model = model_of(split, number)
@@ -201,7 +202,8 @@ class SimGateway:
             engine.submit(work, Answer(self, call, pick.endpoint, engine))
 
     def _retry(self, frontend: _ModelFrontend, call: Call, failed: Endpoint) -> None:
-        """`failed` did not answer: try another instance if the client has received no token yet."""
+        """Try another instance, because `failed` did not answer. The call fails if its client has
+        received a token."""
         if call.first_ms is not None or call.attempts >= self._limits.attempts:
             self._end(frontend, call, Ending.FAILED)
             return
@@ -224,13 +226,13 @@ class SimGateway:
     # -- progress of requests -----------------------------------------------------------------
 
     def on_answered(self, call: Call, endpoint: Endpoint) -> None:
-        """`endpoint` has answered a request in full."""
+        """`endpoint` has answered a whole request."""
         frontend = self._frontends[call.model]
         self._end(frontend, call, Ending.SERVED)
         self._release(frontend, endpoint)
 
     def on_engine_lost(self, call: Call, endpoint: Endpoint) -> None:
-        """`endpoint` was lost with a request in it."""
+        """`endpoint` was lost while it held a request."""
         frontend = self._frontends[call.model]
         frontend.router.eject(endpoint, int(self._events.now_ms))
         frontend.router.release(endpoint)
@@ -239,7 +241,8 @@ class SimGateway:
     def on_stage_finished(
         self, call: Call, path: ComponentPath, hop: int, endpoint: Endpoint
     ) -> None:
-        """A stage has finished a request: send it to the next stage, or answer the client."""
+        """A stage has finished a request: send the request to the next stage, or answer the
+        client."""
         frontend = self._frontends[call.model]
         if hop + 1 == len(path.hops):
             call.first_ms = self._events.now_ms
@@ -257,7 +260,7 @@ class SimGateway:
         engine.submit(path.hops[hop + 1].runs, AtStage(self, call, path, hop + 1, further))
 
     def hand_over_kv(self, call: Call, pick: Pick, prefill: SimEngine) -> None:
-        """The prefill has finished: its KV cache goes to a decode instance of the same group."""
+        """The prefill has finished: transfer its KV cache to a decode instance of its group."""
         frontend = self._frontends[call.model]
         self._release(frontend, pick.endpoint)
         router = frontend.router
@@ -294,5 +297,5 @@ def _request_traits(call: Call) -> RequestTraits:
 
 
 def _engine_request_id(call: Call) -> int:
-    """Id of a request at engines; each attempt has its own, as at the real gateway."""
+    """Id of a request at engines. Each attempt has an id of its own, as at the real gateway."""
     return call.id * 16 + call.attempts

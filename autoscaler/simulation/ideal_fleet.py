@@ -1,7 +1,8 @@
-"""Ideal fleet: applies assignments after the predicted delays; models no requests or faults.
+"""Ideal fleet: applies assignments after the predicted delays, without requests or faults.
 
-An instance is ready `start_s` after its assignment and gone `DRAIN_S` after its drain begins. For
-questions about decisions, such as which instances would have run; `simulator` models requests.
+An instance is ready `start_s` after its assignment and gone `DRAIN_S` after its drain begins. It is
+for questions about decisions, such as which instances would have run; `simulator` also models
+requests.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ _HEARTBEAT_MS = 10_000
 
 
 class IdealFleet:
-    """initial: statuses at the start; instances that serve in them continue to serve.
+    """A fleet without faults.
 
-    start_s(group): predicted seconds from launch to ready of an instance of this group.
+    initial: statuses at the start; instances that serve in them continue to serve. start_s(group):
+    predicted seconds from launch to ready of an instance of this group.
     """
 
     def __init__(self, initial: Mapping[str, Status], start_s: Callable[[str], float]) -> None:
@@ -31,7 +33,7 @@ class IdealFleet:
         self._draining_ms: dict[str, int] = {}
 
     def accept(self, assignment: Assignment) -> None:
-        """Use this assignment of one node from now on."""
+        """Use `assignment` for its node from now on."""
         self._assignments[assignment.node] = assignment
 
     def statuses(self, now_ms: int) -> Mapping[str, Status]:

@@ -1,9 +1,10 @@
 """A simulated executor: applies the assignment of one node in virtual time and reports its status.
 
-It follows the real executor's rules (`serving.lifecycle`, back-off after failed launches, drain
-deadline) without processes: an engine answers `startup_s` after its launch and stops at once. The
-ranks of a gang start in parallel. Roles are switched by routing, as for a vLLM that transfers KV
-both ways: requests in flight finish, then the same process serves the new phase.
+It follows the rules of the real executor (`serving.lifecycle`, back-off after failed launches,
+drain deadline) without processes: an engine answers `startup_s` after its launch and stops at once.
+The ranks of a gang (a multi-node instance) start in parallel. Roles are switched by routing, as in
+a vLLM that transfers KV in both directions: requests in flight finish, then the process serves the
+new phase.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
 
 HEARTBEAT_MS, IDLE_HEARTBEAT_MS = 2_000.0, 10_000.0
 _DRAIN_CHECK_MS = 100.0
-_DRAIN_TIMEOUT_MS = 120_000.0  # if the assignment has none; as in a real executor
+_DRAIN_TIMEOUT_MS = 120_000.0  # default of an assignment, as in a real executor
 _FAIL_AFTER_MS = 5_000.0
 _BACKOFF_MS = 5_000.0
 _MAX_ATTEMPTS, _SWITCH_ATTEMPTS = 3, 2
 
 
 class NodeEnvironment(Protocol):
-    """The simulation around a node. Times in ms of the event queue."""
+    """Interface of a node to the simulation. Times in ms of the event queue."""
 
     events: EventQueue
     engines: dict[str, AnyEngine]  # running engines by address
 
     def epoch_ms(self, at_ms: float) -> int:
-        """`at_ms` of the event queue in domain ms since the epoch."""
+        """`at_ms` of the event queue, converted to domain ms since the epoch."""
         ...
 
     def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
-        """The engine for `desired`; InvalidValue if it cannot run there."""
+        """The setup of the engine for `desired`; InvalidValue if it cannot run there."""
         ...
 
     def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:
@@ -50,7 +51,7 @@ class NodeEnvironment(Protocol):
         ...
 
     def unavailable_reason(self, node: SimNode) -> str:
-        """Why no node of the pool can be rented now; "" if one can."""
+        """Why no node of the pool can be rented now; "" if a node can be rented."""
         ...
 
     def launch_fault(self, node: SimNode) -> str:
@@ -62,7 +63,7 @@ class NodeEnvironment(Protocol):
         ...
 
     def fail_gangs(self, gangs: frozenset[str]) -> None:
-        """A rank of each of these gangs is lost with its node."""
+        """Report that a rank of each of these gangs is lost together with its node."""
         ...
 
     def report_status(self, status: Status) -> None:
@@ -70,7 +71,7 @@ class NodeEnvironment(Protocol):
         ...
 
     def report_unchanged(self, status: Status, at_ms: int) -> None:
-        """Publish the last `status` of a node without instances again, at `at_ms` since the
+        """Publish the last `status` of a node without instances again; at_ms: now, in ms since the
         epoch."""
         ...
 
@@ -102,7 +103,7 @@ class SimNode:
         self._reconcile(assignment)
 
     def lose(self) -> None:
-        """The machine is lost with everything on it."""
+        """Lose the machine with everything on it."""
         self.up = False
         self._reclaim_ms = 0
         lost_instances, self._instances = list(self._instances.values()), {}
@@ -117,8 +118,8 @@ class SimNode:
         self._environment.fail_gangs(frozenset(gang.gang for gang in gangs if gang is not None))
 
     def fail_ranks(self, gangs: frozenset[str]) -> None:
-        """Another rank of these gangs is lost: if this node holds rank 0, it fails at once (a real
-        one hangs until its liveness probe fails)."""
+        """Another rank of these gangs is lost. If this node holds rank 0, that rank fails at once
+        (in reality it hangs until its liveness probe fails)."""
         for item in self._instances.values():
             gang = item.desired.gang
             if gang is not None and gang.leads and gang.gang in gangs and item.process:
@@ -129,19 +130,19 @@ class SimNode:
                     engine.die()
 
     def reclaim(self, at_ms: float) -> None:
-        """The owner has received a notice: the machine will be taken away at `at_ms`."""
+        """Receive the notice that the machine will be taken away at `at_ms`."""
         self._reclaim_ms, self._last_status = self._environment.epoch_ms(at_ms), None
         if self.up:
             self._report()
 
     def restore(self) -> None:
-        """The machine is up again, without instances."""
+        """Start the lost machine again, without instances."""
         self.up = True
         self._report()
 
     def heartbeat(self, at_ms: int) -> None:
-        """Report the status; call every two seconds from `due_ms` on. at_ms: now, since the
-        epoch."""
+        """Report the status. Must be called every two seconds from `due_ms` on. at_ms: now, since
+        the epoch."""
         if self._last_status is not None and not self._instances:
             self.due_ms = self._environment.events.now_ms + IDLE_HEARTBEAT_MS - 1.0
             self._environment.report_unchanged(self._last_status, at_ms)
@@ -194,7 +195,7 @@ class SimNode:
             item.drain_ms = now_ms
             broken = desired is not None and desired.gang is not None and desired.gang.broken
             if (item.engine is None or broken) and not nothing_runs:
-                self._stop(item)  # it never got a request, or it cannot finish its requests
+                self._stop(item)  # it has no requests, or cannot finish them
             self._schedule_drain_check()
         elif not leaving and item.state is InstanceState.DRAINING:
             self._transition(item, LifecycleEvent.DRAIN_REVOKED)
@@ -203,7 +204,8 @@ class SimNode:
             )
 
     def _reach_phase(self, item: SimInstance, phase: str) -> bool:
-        """Whether `item` serves in `phase`, now or after a switch, without stopping first."""
+        """Let `item` serve in `phase` without stopping it first. Returns whether that is possible,
+        now or after a switch."""
         if phase == item.failed_phase:
             return True
         item.failed_phase = ""
@@ -264,7 +266,7 @@ class SimNode:
             events.at(ready_ms, lambda: self._on_answer(item, process, setup))
 
     def _on_answer(self, item: SimInstance, process: int, setup: AnySetup | None = None) -> None:
-        """A process has started, or its drain was revoked: it is ready."""
+        """A process has started, or its drain was revoked: mark it as ready."""
         if item.process != process or self._instances.get(item.desired.instance) is not item:
             return
         if item.engine is None and setup is not None:

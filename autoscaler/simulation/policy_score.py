@@ -1,14 +1,15 @@
 """The score of one policy on one trace, as a backtest reports it.
 
-The definitions are the same for every policy:
+The definitions are equal for all policies:
 
-cost_usd: billed node time from the controller's start to the end of the trace. gpu_hours: GPUs of
-the same nodes. slo_attainment: attained / arrived. goodput_tokens_per_s: output tokens of attaining
-requests per second of the trace. unserved_fraction: requests that were not answered in full.
+cost_usd: billed node time from the controller's start to the end of the trace. gpu_hours: GPU time
+of these nodes. slo_attainment: attained / arrived. goodput_tokens_per_s: output tokens of attaining
+requests per second of the trace. unserved_fraction: share of requests without a full answer.
 reaction_s: mean length of the spells in which demand (mean of the two minutes around each moment)
-exceeds the ordered capacity; 0 without any. reversals_per_h: the most scale-outs after scale-ins,
-or the reverse, within any hour of any model. starts: launched instances. switches: role switches in
-the plans; their instances start next to the old ones, so they also count as starts.
+exceeds the ordered capacity; 0 without any spell. reversals_per_h: the most scale-outs after
+scale-ins, or the reverse, within any hour of any model. starts: launched instances. switches: role
+switches in the plans; the switched instances start next to the old ones, so they also count as
+starts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ModelScore:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Means over a span of the trace that starts at at_s."""
+    """Means over the span of the trace that starts at at_s."""
 
     at_s: float
     req_per_s: float
@@ -58,7 +59,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One run. `models`: by name; `course`: over time."""
+    """The score of one run. `models`: scores by model name; `course`: means over time."""
 
     cost_usd: float
     gpu_hours: float
@@ -83,7 +84,7 @@ class Score:
 
     @property
     def unserved_fraction(self) -> float:
-        """Share of the arrived requests that were not answered in full; 0 without arrivals."""
+        """Share of the arrived requests without a full answer; 0 without arrivals."""
         asked = self.requests
         return 1.0 - sum(one.served for one in self.models.values()) / asked if asked else 0.0
 

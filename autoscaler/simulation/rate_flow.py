@@ -1,14 +1,14 @@
 """The requests of one model as a flow through the instances that serve it.
 
-Holds the queue in front of the instances; decides which share of a flow attains its SLO and when it
-leaves. The latencies of an instance are those of the sizing model's engine at its load
-(`performance.attainment`), in steps of 1/GRID of saturation. Requests beyond the capacity wait in
-order of arrival, and the wait counts towards their TTFT.
+Holds the queue in front of the instances, and decides which share of a flow attains its SLO and
+when the flow leaves. The latencies of an instance are those of the sizing model's engine at the
+instance's load (`performance.attainment`), in steps of 1/GRID of saturation. Requests beyond the
+capacity wait in order of arrival, and the wait counts towards their TTFT.
 
-Misses come together, caused by one long prompt or a short burst. So each instance walks along the
-sampled requests in their order and jumps to a random position from time to time (the stationary
-bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson arrivals more
-even: the gaps at each instance have a coefficient of variation of 1 / sqrt(n).
+Misses come together, caused by one long prompt or a short burst. Therefore each instance walks
+along the sampled requests in their order and jumps to a random position from time to time (the
+stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
+arrivals more even: the gaps at each instance have a coefficient of variation of 1 / sqrt(n).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ and TPOT as a gateway measures them, as (buckets less LOWEST, cumulative shares)
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Latencies of a sample of requests: ms to the first token, ms per token after it.
+    """Latencies of a sample of requests: ms to the first token, and ms per token after that.
 
-    stats_cache: statistics for requests that did not wait.
+    stats_cache: statistics of requests that did not wait.
     """
 
     ttft_ms: Floats
@@ -58,7 +58,7 @@ class Latencies:
     stats_cache: dict[Slo, SampleStats] = field(default_factory=dict)
 
     def stats(self, slo: Slo, wait_ms: float) -> SampleStats:
-        """Statistics for requests that have each waited `wait_ms` before."""
+        """Statistics of requests that have each waited `wait_ms` before they were sent."""
         found = self.stats_cache.get(slo) if wait_ms == 0.0 else None
         if found is None:
             hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
@@ -70,7 +70,8 @@ class Latencies:
 
 
 class InstanceSpeed:
-    """Capacity and latencies of one instance with its share of the decode instances behind it.
+    """Capacity and latencies of one instance, including its share of the decode instances behind
+    it.
 
     All instances of a kind share one object.
     """
@@ -83,7 +84,7 @@ class InstanceSpeed:
         arrival_cv: float,
     ) -> None:
         """first: setup and phase of the instance. decode: setup of the decode instances behind it,
-        and how many there are per first instance."""
+        and their number per first instance."""
         setup, phase = first
         self._first = build_engine(setup.times, phase, lengths, arrival_cv)
         self.req_per_s = self._first.saturation()[0]
@@ -99,7 +100,8 @@ class InstanceSpeed:
         self._output_tokens = lengths.output_tokens
 
     def at(self, step: int) -> tuple[Latencies, float]:
-        """Latencies at `step` / GRID of its capacity, and the seconds that a request stays."""
+        """Latencies at `step` / GRID of the instance's capacity, and the seconds that a request
+        stays."""
         if step not in self._by_step:
             self._by_step[step] = self._compute(step * self.req_per_s / GRID)
         return self._by_step[step]
@@ -111,7 +113,7 @@ class InstanceSpeed:
             behind = self._decode.run_at_step(_step(self._decode, req_per_s / self._decodes))
             ttft, tpot = ttft + behind.ttft_ms, behind.tpot_ms
         ttft, tpot = np.nan_to_num(ttft, posinf=1e9), np.nan_to_num(tpot, posinf=1e9)
-        # The median, because the sample holds requests that were never served.
+        # The median is used, because the sample contains requests that were never served.
         stay = float(np.median(ttft) + np.median(tpot) * self._output_tokens) / 1000.0
         return Latencies(ttft, tpot), stay
 
@@ -120,9 +122,9 @@ instance_speed = lru_cache(maxsize=256)(InstanceSpeed)
 
 
 class InstanceSet:
-    """Groups of one kind: `count` first instances with `weight` in total.
+    """Groups of one kind: `count` first (aggregated or prefill) instances with `weight` in total.
 
-    The instances keep their positions in the sample as long as this object lives.
+    The instances keep their positions in the sample as long as this object exists.
     """
 
     def __init__(
@@ -135,14 +137,14 @@ class InstanceSet:
         self._positions = random.random(count)  # of each instance in the sample, in [0, 1)
 
     def at(self, req_per_s: float) -> tuple[Latencies, float]:
-        """Latencies at this rate of the whole set, and the seconds that a request stays."""
+        """Latencies if the whole set serves `req_per_s`, and the seconds that a request stays."""
         total_req_per_s = self.req_per_s
         return self._speed.at(
             min(GRID, round(GRID * req_per_s / total_req_per_s)) if total_req_per_s else GRID
         )
 
     def attained(self, upto: Ints, requests: float, span_s: float) -> float:
-        """How many of `requests` in `span_s` meet both limits; `upto` as in `SampleStats`."""
+        """Number of `requests` in `span_s` that meet both limits. upto: as in `SampleStats`."""
         used = min(len(self._positions), max(1, round(requests)))
         draws = self._random.random((2, used))
         moves = min(1.0, span_s / _REDRAW_S)
@@ -163,8 +165,9 @@ def _step(one: Engine, req_per_s: float) -> int:
 class Cohort:
     """Requests that arrived in one span.
 
-    unsent: not sent to an instance yet. served, attained: counts of the others. ttft, tpot: of the
-    served ones, counts by bucket less LOWEST. due_s: when the cohort leaves.
+    unsent: number of requests not yet sent to an instance. served, attained: counts of the sent
+    requests. ttft, tpot: counts of the served requests by bucket minus LOWEST. due_s: time at which
+    the cohort leaves.
     """
 
     at_s: float
@@ -182,9 +185,9 @@ class Cohort:
 class Flow:
     """The requests of one model.
 
-    waiting: cohorts in order of arrival. in_service: cohorts that were sent, by due time. hold_s:
-    longest wait while no instance serves. queue_s: longest wait otherwise. max_waiting: how many
-    may wait. req_per_s: current load; stay_s: how long a request stays.
+    waiting: cohorts in order of arrival. in_service: sent cohorts, by due time. hold_s: longest
+    wait while no instance serves. queue_s: longest wait otherwise. max_waiting: maximum number of
+    waiting requests. req_per_s: current load. stay_s: time that a request stays.
     """
 
     slo: Slo
@@ -205,8 +208,8 @@ class Flow:
         return sent + sum(cohort.unsent for cohort in self.waiting)
 
     def is_steady(self, requests: float, span_s: float) -> bool:
-        """Whether `requests` in the next `span_s` match the recent rate within chance, and none
-        waits."""
+        """Whether no request waits, and `requests` in the next `span_s` match the recent rate
+        within chance."""
         usual = self.req_per_s * span_s
         chance = _SIGMAS * math.sqrt(max(1.0, usual))
         return not self.waiting and abs(requests - usual) <= max(chance, _MIN_CHANGE * usual)
@@ -214,7 +217,7 @@ class Flow:
     def advance(
         self, batch: Batch, from_s: float, to_s: float, instance_sets: Sequence[InstanceSet]
     ) -> list[Cohort]:
-        """Add `batch`, which arrived in [from_s, to_s); return the cohorts that have ended by
+        """Add `batch`, which arrived in [from_s, to_s). Returns the cohorts that have ended by
         `to_s`."""
         span_s = to_s - from_s
         self._update_rate(batch.servable / span_s, span_s)
@@ -230,10 +233,11 @@ class Flow:
         return ended
 
     def _update_rate(self, arrived_req_per_s: float, span_s: float) -> None:
-        """Update the load after a span with this rate of arrivals.
+        """Update the load after a span with arrivals at `arrived_req_per_s`.
 
-        Latencies at a load already contain the effect of chance, and a mean over a few seconds
-        would count it twice. So the load is the mean since the last change beyond chance.
+        Latencies at a load already contain the effect of chance. A mean over a few seconds would
+        count this effect twice, so the load is the mean rate since the last change that exceeds
+        chance.
         """
         self._recent_req_per_s += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (
             arrived_req_per_s - self._recent_req_per_s
@@ -327,11 +331,11 @@ def _walk_sample(
     moves: float,
     draws: npt.NDArray[np.float64],
 ) -> float:
-    """Share of requests that meet the limits when each instance takes the next `steps` of the
-    sample.
+    """Share of requests that meet the limits if each instance takes the next `steps` requests of
+    the sample.
 
-    draws, (2, used): one column per instance. An instance first jumps to a drawn position with
-    probability `moves`. The sample is circular; `places` are updated.
+    draws, (2, used): one column per instance. With probability `moves` an instance first jumps to a
+    drawn position. The sample is circular. `places` is updated.
     """
     count = len(upto) - 1
     used = len(draws[0])
@@ -350,7 +354,7 @@ def _walk_sample(
 def _count_sketch(
     counts: Ints, places: Ints, upto: npt.NDArray[np.float64], requests: float
 ) -> None:
-    """Add `requests` with the latencies of a sketch to `counts`."""
+    """Add `requests`, with the latency distribution of a sketch, to `counts`."""
     before = 0
     for at in range(len(places)):
         now = int(np.rint(upto[at] * requests))

@@ -1,10 +1,11 @@
 """Simulates weeks quickly: demand and service are rates instead of single requests.
 
 The differences from `simulator`: the gateway lets counts of requests flow (`rate_flow`) and reports
-every `QUIET_STEP_S`, so that windows see how demand scatters. Engines know only their load. A tick
+every `QUIET_STEP_S`, so that windows see how demand scatters. Engines hold only a load. A tick
 comes at each second in which something changes, else every `QUIET_STEP_S`. While rates and lengths
-stay the same, ticks are up to `MAX_STEP_FEW_S` apart, or `MAX_STEP_S` if requests are many; the
-simulator knows the coming demand, the decider does not. Requests in a lost engine count as served.
+are constant, ticks are up to `MAX_STEP_FEW_S` apart, or `MAX_STEP_S` if requests are many. The
+simulator looks ahead at the demand for this; the decider does not. Requests in a lost engine count
+as served.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ _DRAIN_S = 600.0
 def simulate_rates(
     scenario: Scenario, decider: Decider, plan: PlanFunction = plan_in_process
 ) -> Timeline:
-    """Run `scenario` under `decider` with rates instead of requests; `Timeline.flows` holds the
-    outcome."""
+    """Run `scenario` under `decider` with rates instead of requests. `Timeline.flows` holds the
+    result."""
     return RateSimulator(scenario, decider, plan).run()
 
 
@@ -69,17 +70,21 @@ the decode instances behind them, decode instances per first one, and the weight
 
 @dataclass(slots=True)
 class _ServingInstances:
-    """Running instances of a model. kinds: by an identifying key, a kind of group and its number of
-    first instances."""
+    """Running instances of a model.
+
+    kinds: by an identifying key, a kind of group and the number of its first (aggregated or
+    prefill) instances.
+    """
 
     engines: list[FlowEngine] = field(default_factory=list)
     kinds: dict[tuple[float, ...], tuple[_GroupKind, int]] = field(default_factory=dict)
 
     def add(self, group: RouteGroup, first: list[FlowEngine], decode: list[FlowEngine]) -> None:
-        """Add a group by its running first and decode instances."""
+        """Add a group. first: its running aggregated or prefill instances. decode: its running
+        decode instances."""
         self.engines += first + decode
         setup, behind = first[0].setup, decode[0].setup if decode else None
-        # If each instance has the same share, groups of a kind form one instance set.
+        # Groups of a kind whose instances have equal shares form one instance set.
         shared = len(decode) / len(first), group.weight / len(first)
         key = id(setup), id(behind), *shared
         _, count = self.kinds.get(key, (None, 0))
@@ -87,7 +92,7 @@ class _ServingInstances:
 
 
 class FlowGateway:
-    """Lets the flows of all models run through their instances, by the routes."""
+    """Sends the flows of all models through their instances, by the routes."""
 
     def __init__(
         self,
@@ -120,12 +125,12 @@ class FlowGateway:
 
     @property
     def busy(self) -> bool:
-        """Whether any request has not ended."""
+        """Whether some requests have not ended yet."""
         return any(flow.in_flight for flow in self._flows.values())
 
     def is_steady(self, from_s: float, to_s: float) -> bool:
-        """Whether the rates and lengths in the coming span [from_s, to_s) are those of the recent
-        past, and no request waits."""
+        """Whether the rates and lengths in the coming span [from_s, to_s) equal the recent ones,
+        and no request waits."""
         since_s, until_s = from_s - self._lead_s, to_s - self._lead_s
         if not all(
             arrival_flow.has_same_lengths(since_s, until_s)
@@ -156,7 +161,7 @@ class FlowGateway:
         self._routes[routes.model] = routes
 
     def refresh_serving(self) -> None:
-        """Find the running instances of each model; later flows go there."""
+        """Look up the running instances of each model. Later flows go to these instances."""
         self._serving = {model: self._serving_instances(model) for model in self._arrival_flows}
 
     def flow(self, from_s: float, to_s: float, open_: bool = True) -> None:
@@ -190,8 +195,8 @@ class FlowGateway:
         return batch_from_rows(names, [row for row, _ in reports], [cells for _, cells in reports])
 
     def load(self, now_s: float) -> None:
-        """Tell the engines how many requests they hold at `now_s`; everything up to then has
-        flowed."""
+        """Give each engine its number of requests at `now_s`. All flows up to `now_s` must have
+        been simulated."""
         for model, serving in self._serving.items():
             flow, engines = self._flows[model], serving.engines
             inside = min(flow.in_flight, math.ceil(flow.req_per_s * flow.stay_s))
@@ -284,8 +289,8 @@ class RateSimulator(Simulator):
         self._last_s = 0
         self._next_s = 0
         self._tick_next_second = False
-        self._serving_changed = True  # since refresh_serving was called
-        self._idle_statuses: dict[str, Status] = {}  # of nodes without instances
+        self._serving_changed = True  # since the last refresh_serving
+        self._idle_statuses: dict[str, Status] = {}  # statuses of nodes without instances
 
     def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:
         """Start an engine process that answers at `address`."""
@@ -294,7 +299,8 @@ class RateSimulator(Simulator):
         return FlowEngine(setup, self.events, address)
 
     def report_status(self, status: Status) -> None:
-        """A node publishes `status`; a change of state leads to a tick within a second."""
+        """Publish `status` of a node. A change of an instance's state leads to a tick within a
+        second."""
         known = self.statuses.get(status.node)
         super().report_status(status)
         if status.instances:
@@ -308,8 +314,8 @@ class RateSimulator(Simulator):
             self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
     def _send_heartbeats(self) -> None:
-        # Most nodes have not changed since the last tick, and no copy of a status is kept: update
-        # its time in place.
+        # Most nodes have not changed since the last tick. Their time is updated in place, because
+        # no copy of a status is kept.
         at_ms = self.epoch_ms(self.events.now_ms)
         for status in self._idle_statuses.values():
             set_reported_ms(status, at_ms)
@@ -318,7 +324,7 @@ class RateSimulator(Simulator):
                 node.heartbeat(at_ms)
 
     def finish(self) -> Timeline:
-        """As in `Simulator`; requests under way may still end."""
+        """As `Simulator.finish`. Requests under way may still end."""
         now_s = self.events.now_ms / 1000.0
         self.gateway.refresh_serving()
         if now_s > self._last_s:
@@ -337,7 +343,7 @@ class RateSimulator(Simulator):
         self._schedule_tick(0)
 
     def _schedule_tick(self, at_s: int) -> None:
-        """Tick at second `at_s`, unless an earlier tick is scheduled."""
+        """Schedule a tick at second `at_s`, unless an earlier tick is scheduled."""
         if self._last_s < at_s and self._last_s < self._next_s <= at_s:
             return
         self._next_s = at_s
@@ -361,7 +367,7 @@ class RateSimulator(Simulator):
         self._schedule_tick(at_s + 1 if self._tick_next_second else self._next_quiet_tick(at_s))
 
     def _next_quiet_tick(self, at_s: int) -> int:
-        """Second of the next tick if at most rates change by then."""
+        """Second of the next tick if nothing but rates changes until then."""
         quiet_s = (at_s + QUIET_STEP_S) // QUIET_STEP_S * QUIET_STEP_S
         is_steady = self.gateway.is_steady
         longest_s = MAX_STEP_FEW_S if self.gateway.has_few_requests(at_s, quiet_s) else MAX_STEP_S
@@ -381,7 +387,7 @@ class RateSimulator(Simulator):
         self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
     def _on_answer(self) -> None:
-        # The tick needs telemetry up to now: older telemetry blocks every removal.
+        # The tick needs telemetry up to now, because older telemetry blocks every removal.
         if self.planner.is_due(self.events.now_ms):
             self._schedule_tick(math.ceil(self.events.now_ms / 1000.0))
 

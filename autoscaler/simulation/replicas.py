@@ -1,8 +1,8 @@
-"""A decider of equal replicas per model, the shape of every autoscaler that counts pods.
+"""A decider of equal replicas per model, as in every autoscaler that counts pods.
 
-Turns a desired number into instances: owned nodes first, spot up to the service's share of the
-replicas, on-demand for the rest; the newest leave first. The rule (`Scaler`) decides the number.
-Each model runs on one kind of instance, chosen by `best_instance_kind`.
+Converts a desired number to instances: owned nodes first, spot up to the service's share of the
+replicas, on-demand for the others. The newest replicas leave first. The rule (`Scaler`) decides the
+number. Each model runs on one kind of instance, chosen by `best_instance_kind`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Signals:
     """Input of a rule for one model.
 
     now_s: seconds since the controller's start. ready, desired: numbers of replicas. req_per_s:
-    arrivals of the last minute, None without reports. in_flight: requests at gateways and engines.
-    waiting: those of them that are in no engine.
+    arrival rate of the last minute, None without reports. in_flight: requests at gateways and
+    engines. waiting: the part of in_flight that is not in an engine.
     """
 
     now_s: int
@@ -48,8 +48,11 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCapacity:
-    """Capacity of one replica, for rules. req_per_s: within the SLO. concurrency: requests in it at
-    that rate, by Little's law."""
+    """Capacity of one replica, for rules.
+
+    req_per_s: capacity within the SLO. concurrency: number of requests in the replica at that rate,
+    by Little's law.
+    """
 
     req_per_s: float
     concurrency: float
@@ -59,12 +62,12 @@ class Scaler(Protocol):
     """The rule of one model. Called once per second."""
 
     def desired_replicas(self, signals: Signals) -> int:
-        """Number of replicas that should run."""
+        """The desired number of replicas."""
         ...
 
 
 class ReplicaFleet:
-    """lengths, chosen, rules: per model. why: the reason in its decisions."""
+    """The decider. lengths, chosen, rules: per model. why: the reason in its decisions."""
 
     def __init__(
         self,
@@ -147,10 +150,11 @@ class ReplicaFleet:
 def best_instance_kind(
     cluster: Cluster, service: Service, lengths: Lengths, mean_req_per_s: float, peak: float
 ) -> InstanceKind:
-    """The cheapest instance kind for the mean rate, by the price of whole nodes and the spot share.
+    """The cheapest instance kind for the mean rate, by the price of whole nodes at the spot share.
 
     Only kinds that meet the SLO and whose pools can hold the peak (requests/s) are compared. If
-    there is none, the kind with the most capacity. InvalidValue if no instance fits.
+    there is no such kind, the result is the kind with the most capacity. InvalidValue if no
+    instance fits.
     """
     found = instance_kinds(cluster, service, lengths)
     if not found:
@@ -191,8 +195,8 @@ def _meets_slo(cluster: Cluster, service: Service, lengths: Lengths, kind: Insta
 
 
 def _usd_per_h(kind: InstanceKind, service: Service, req_per_s: float) -> tuple[float, float]:
-    """Price of the nodes that hold `req_per_s` at the declared utilization; ties go to the kind
-    that is cheaper per request."""
+    """Price of the nodes that hold `req_per_s` at the declared utilization, then the price per
+    request, which decides between equal prices."""
     count = max(1, math.ceil(req_per_s / (service.utilization * kind.req_per_s) - 1e-9))
     pools = {pool.id: pool for pool in kind.pools}
     usd = 0.0
@@ -205,7 +209,8 @@ def _usd_per_h(kind: InstanceKind, service: Service, req_per_s: float) -> tuple[
 
 
 def _count_by_pool(kind: InstanceKind, count: int, spot_share: float) -> dict[str, int]:
-    """Pool id -> replicas of `count`. If one market holds too few, the other takes the rest."""
+    """Pool id -> number of replicas. If one market holds too few, the other market takes the
+    remaining replicas."""
     owned = min(count, kind.max_count_in(Market.OWNED))
     rest = count - owned
     spot = min(int(rest * spot_share + 1e-9), kind.max_count_in(Market.SPOT))

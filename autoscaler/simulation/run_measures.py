@@ -3,13 +3,13 @@
 Attainment: a request attains its SLO iff it was served and both its TTFT and its mean time per
 output token are within the model's limits. Every arrived request counts.
 
-Ordered capacity: requests/s of all assigned groups that are not draining, ready or not, by the
-planner's own figures (`evaluate_combo`) at the lengths of the trace, before utilization.
+Ordered capacity: requests/s of all assigned groups that are not draining, ready or not. The
+planner's figures (`evaluate_combo`) at the lengths of the trace are used, before utilization.
 
 A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model. A decision
 that does both counts if it raises (lowers) the ordered capacity by more than a tenth and costs more
-(less); otherwise it is an exchange. A reversal is a scale-out or scale-in that follows its opposite
-for the same model.
+(less); otherwise it is an exchange. A reversal is a scale-out (scale-in) that follows a scale-in
+(scale-out) of its model.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Reversals:
-    """Moves that followed their opposite. at_s: the second of each."""
+    """Scale-outs that followed a scale-in, or the reverse. at_s: the second of each."""
 
     at_s: tuple[float, ...] = ()
 
     @property
     def most_per_h(self) -> int:
-        """The largest number within one hour."""
+        """The largest number of reversals within one hour."""
         at_s = self.at_s
         return max((bisect_right(at_s, at + _HOUR_S) - i for i, at in enumerate(at_s)), default=0)
 
 
 def attains(row: RequestRow, slo: Slo) -> bool:
-    """Whether `row` attains `slo`."""
+    """Whether the request of `row` attains `slo`."""
     if row.outcome != Ending.SERVED or row.first_token_s is None or row.end_s is None:
         return False
     ttft_ms = 1000.0 * (row.first_token_s - row.arrival_s)
@@ -55,7 +55,8 @@ def attains(row: RequestRow, slo: Slo) -> bool:
 
 
 def flows_of(service: Service, timeline: Timeline) -> list[FlowRow]:
-    """Rows of the requests of `service`; a request that was simulated alone is a row of one."""
+    """Rows of the requests of `service`. A request that was simulated by itself is a row of one
+    request."""
     if timeline.flows:
         return [row for row in timeline.flows if row.model == service.model]
     mine = (row for row in timeline.requests if row.model == service.model)
@@ -77,8 +78,8 @@ def cost_usd(timeline: Timeline) -> float:
 class ComboCapacity:
     """Capacity of combos by the planner's figures, at the lengths of the trace.
 
-    req_per_s: per model, the rate that its instances share; a model without an entry has one
-    instance for all of its arrivals.
+    req_per_s: per model, the rate that its instances share. A model without an entry has a single
+    instance that gets all arrivals.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class ComboCapacity:
 
 @dataclass(frozen=True, slots=True)
 class OrderedCapacity:
-    """Ordered capacity of one model over time: `values[i]` requests/s from `at_s[i]` on."""
+    """Ordered capacity of one model over time: it is `values[i]` requests/s from `at_s[i]` on."""
 
     at_s: tuple[float, ...]
     values: tuple[float, ...]
@@ -147,7 +148,7 @@ def ordered_capacity(timeline: Timeline, capacity: ComboCapacity, model: str) ->
 
 
 def reversals(moves: Sequence[tuple[float, int]]) -> Reversals:
-    """The moves that followed their opposite."""
+    """The moves that followed a move in the other direction."""
     return Reversals(tuple(at for (_, last), (at, now) in pairwise(moves) if last != now))
 
 

@@ -1,4 +1,4 @@
-"""Input of a simulation, the same for every decider: demand, fleet and scripted events."""
+"""Input of a simulation: demand, fleet and scripted events. It does not depend on the decider."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autoscaler.simulation.virtual_planner import PlanTimes
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Input of a simulation, the same for every decider.
+    """Input of a simulation; it does not depend on the decider.
 
     arrivals: by rising time, counted from `lead_s` after the controller's start. A later turn of a
-    session comes when the previous turn has ended; its time is an estimate. duration_s: length of
-    the billed and judged span after lead_s; requests under way at its end get 10 min more. script:
-    events in any order. gateways: how many gateways share the requests, in turn. weight: requests
-    per arrival; above 1 only if rates are simulated (`rate_simulator`), which then draws counts by
-    `seed`.
+    session comes when the previous turn has ended; its time here is an estimate. duration_s: length
+    of the billed and judged span after lead_s; requests under way at its end get 10 min more.
+    script: events in any order. gateways: number of gateways, to which the requests go in turn.
+    weight: requests per arrival; above 1 only if rates are simulated (`rate_simulator`), which then
+    draws counts by `seed`.
     """
 
     cluster: Cluster
@@ -50,10 +50,10 @@ class Scenario:
 
     @property
     def requests(self) -> int:
-        """Number of requests that the arrivals stand for."""
+        """Number of requests that the arrivals represent."""
         return round(self.weight * len(self.arrivals))
 
     @property
     def end_s(self) -> float:
-        """The last billed second, on the simulation's axis."""
+        """The last billed second, counted from the controller's start."""
         return self.lead_s + self.duration_s

@@ -1,4 +1,4 @@
-"""Order of the turns of each session: which arrival waits for which."""
+"""Order of the turns of each session: for each arrival, the arrival that it waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from autoscaler.simulation.arrivals import Arrival
 
 
 class SessionOrder:
-    """arrivals: by rising time; the arrivals of one session wait for each other in this order."""
+    """The order of turns. arrivals: by rising time; within a session, each arrival waits for the
+    previous one."""
 
     def __init__(self, arrivals: Sequence[Arrival]) -> None:
         self._next: dict[int, int] = {}
@@ -26,11 +27,11 @@ class SessionOrder:
         return index in self._waiting
 
     def next_turn(self, index: int) -> int | None:
-        """Number of the arrival that waits for number `index`; None if none does."""
+        """Number of the arrival that waits for arrival number `index`; None if there is none."""
         return self._next.get(index)
 
     def turns_left(self, index: int) -> int:
-        """Number of turns of the session from number `index` on."""
+        """Number of turns in the session from arrival number `index` on."""
         count = 1
         while (index := self._next.get(index, -1)) >= 0:
             count += 1

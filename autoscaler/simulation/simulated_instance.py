@@ -17,10 +17,11 @@ from topics.fleet import DesiredInstance, InstanceState, ObservedInstance
 class SimInstance:
     """One instance.
 
-    process: number of the launch of the running process, 0 = none. engine: of a process that
-    answers. phase: the phase that it serves. process_phase: the phase of its process. failed_phase:
-    a switch to it failed; it is tried again only after another phase was desired. drain_ms: since
-    when it waits to be idle, in order to stop or to switch.
+    process: number of the launch of the running process, 0 = none. engine: set if the process
+    answers. phase: the phase that the instance serves. process_phase: the phase for which its
+    process was started. failed_phase: a phase to which a switch failed; the switch is tried again
+    only after another phase was desired. drain_ms: time since which the instance waits to be idle,
+    in order to stop or to switch.
     """
 
     desired: DesiredInstance
@@ -42,7 +43,7 @@ class SimInstance:
     last_observed: ObservedInstance | None = None
 
     def observed(self, epoch_ms: Callable[[float], int]) -> ObservedInstance:
-        """The instance as its node reports it; the same object until something changes.
+        """The instance as its node reports it. Returns one object until something changes.
 
         epoch_ms: converts ms of the event queue to domain ms since the epoch.
         """

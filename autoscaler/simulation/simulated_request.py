@@ -1,4 +1,4 @@
-"""A request in a simulation, and how it ended. Times in ms of the event queue."""
+"""A request in a simulation, and its outcome. Times in ms of the event queue."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from topics.routing import Endpoint
 
 
 class Ending(StrEnum):
-    """Outcome of a request. PENDING: it has not ended."""
+    """Outcome of a request. PENDING: the request has not ended."""
 
     PENDING = "pending"
     SERVED = "served"
-    FAILED = "failed"  # an engine was lost, or no engine accepts such a length
+    FAILED = "failed"  # an engine was lost, or no engine accepts the length
     REFUSED = "refused"  # it waited too long, or too many waited
     DROPPED = "dropped"  # the simulation ended first
 
@@ -22,10 +22,11 @@ class Ending(StrEnum):
 class Call:
     """One request.
 
-    first_ms, end_ms: of the first token and of the end, None before. tried: instances that failed
-    it. attempts: how often it was sent to an instance. kind: its request kind in the routes. group:
-    the last one that took it, or the path through a model of components. model: the model that
-    answers it. routed_by: the service that chose the model, "" if the client did.
+    first_ms, end_ms: times of the first token and of the end, None before. tried: instances at
+    which the request failed. attempts: how often it was sent to an instance. kind: its request kind
+    in the routes. group: the group that took it last, or the path through a model of components.
+    model: the model that answers it. routed_by: the service that chose the model, "" if the client
+    did.
     """
 
     id: int

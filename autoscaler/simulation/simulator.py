@@ -1,9 +1,9 @@
 """Runs a scenario under a decider in virtual time: gateways, engines, nodes and feeds.
 
-At each full second the gateways report the last second and the decider ticks. It also ticks when a
-planner answer arrives. Its records reach nodes and gateways `CONTROL_DELAY_MS` later.
-Deterministic: no clock, no randomness. `run_measures` and `policy_score` judge the resulting
-timeline.
+At each full second the gateways report the last second and the decider ticks. The decider also
+ticks when a planner answer arrives. Its records reach nodes and gateways `CONTROL_DELAY_MS` later.
+The result is deterministic: no clock, no randomness. `run_measures` and `policy_score`
+evaluate the resulting timeline.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ _NODE_RETURN_S = 300.0
 def simulate(
     scenario: Scenario, decider: Decider, plan: PlanFunction = plan_in_process
 ) -> Timeline:
-    """Run `scenario` under `decider`. plan: answers the decider's plan requests."""
+    """Run `scenario` under `decider`. plan: the function that answers the decider's plan
+    requests."""
     return Simulator(scenario, decider, plan).run()
 
 
 class Gateway(Protocol):
-    """A gateway as the control plane sees it."""
+    """Interface of a gateway to the control plane."""
 
     def apply(self, routes: Routes) -> None:
         """Use `routes` from now on."""
         ...
 
     def report(self, end_ms: int, span_ms: int) -> TelemetryBatch:
-        """One telemetry record per model for the last span_ms; end_ms: now, in ms since the
+        """One telemetry record per model for the last span_ms. end_ms: now, in ms since the
         epoch."""
         ...
 
@@ -130,13 +131,13 @@ class Simulator:
         return self.finish()
 
     def advance(self, to_s: float) -> None:
-        """Run until second `to_s`, at most to the end of the scenario."""
+        """Run until second `to_s`, but not beyond the end of the scenario."""
         if not self._started:
             self._start()
         self.events.run(1000.0 * min(to_s, self.scenario.end_s))
 
     def finish(self) -> Timeline:
-        """Close the bill now, let pending requests end (for at most 10 min) and write the rows."""
+        """Close the bill now, let pending requests end (for at most 10 min), and write the rows."""
         end_ms = self.events.now_ms
         self._bill.close(end_ms / 1000.0)
         self.timeline.nodes = list(self._bill.spans)
@@ -162,11 +163,11 @@ class Simulator:
     # -- the environment of the nodes ---------------------------------------------------------
 
     def epoch_ms(self, at_ms: float) -> int:
-        """`at_ms` of the event queue in domain ms since the epoch."""
+        """`at_ms` of the event queue, converted to domain ms since the epoch."""
         return ORIGIN_MS + int(at_ms)
 
     def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
-        """The engine for `desired` on `node`; InvalidValue if it cannot run there."""
+        """The setup of the engine for `desired` on `node`; InvalidValue if it cannot run there."""
         if max(desired.gpus) >= node.gpus:
             raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
         return self._setups.setup(self.cluster, self.cluster.pool(node.pool), desired)
@@ -180,7 +181,7 @@ class Simulator:
         return self.cluster.pool(node.pool).provision_s
 
     def unavailable_reason(self, node: SimNode) -> str:
-        """Why no node of the pool can be rented now; "" if one can."""
+        """Why no node of the pool can be rented now; "" if a node can be rented."""
         limit = self._node_limits.get(node.pool)
         if limit is None or self._bill.is_billed(node.name):
             return ""
@@ -199,19 +200,19 @@ class Simulator:
         self.timeline.launches += 1
 
     def fail_gangs(self, gangs: frozenset[str]) -> None:
-        """Tell the other nodes that a rank of each of these gangs is lost."""
+        """Inform the other nodes that a rank of each of these gangs is lost."""
         for node in self.nodes.values():
             if gangs and node.up:
                 node.fail_ranks(gangs)
 
     def report_status(self, status: Status) -> None:
-        """A node publishes `status`."""
+        """Publish `status` of a node."""
         self.statuses[status.node] = status
         self._bill.record(status)
 
     def report_unchanged(self, status: Status, at_ms: int) -> None:
-        """A node repeats `status` at `at_ms`. The record is changed in place: no copy of it is
-        kept."""
+        """Publish `status` of a node again, at `at_ms`. The record is changed in place, because no
+        copy of it is kept."""
         set_reported_ms(status, at_ms)
         self.statuses[status.node] = status
 
@@ -222,7 +223,7 @@ class Simulator:
         self._decide()
 
     def _report(self, at_ms: float, span_ms: int) -> None:
-        """Gateways report the span of `span_ms` that ended at `at_ms`."""
+        """Gateways report the last `span_ms`, which ended at `at_ms`."""
         end_ms = self.epoch_ms(at_ms)
         self.windows.advance(end_ms)
         for index, gateway in enumerate(self.gateways):
@@ -231,7 +232,8 @@ class Simulator:
                 self.windows.add_all(records, np.full(len(records), end_ms))
 
     def _decide(self) -> None:
-        """One tick: at each full second, and in between when a planner answer arrives."""
+        """Run one tick. Ticks take place at each full second, and in between when a planner answer
+        arrives."""
         now_ms = self.events.now_ms
         if now_ms // _FEEDS_EVERY_MS != self._feed_period:
             self._feed_period = now_ms // _FEEDS_EVERY_MS
@@ -254,7 +256,7 @@ class Simulator:
         self._apply_output(output)
 
     def _on_answer(self) -> None:
-        if self.planner.is_due(self.events.now_ms):  # else a tick of this moment has taken it
+        if self.planner.is_due(self.events.now_ms):  # else a tick at this time took the answer
             self._decide()
 
     def _apply_output(self, output: DeciderOutput) -> None:
@@ -298,8 +300,10 @@ class Simulator:
     # -- requests -----------------------------------------------------------------------------
 
     def _schedule_arrival(self, index: int) -> None:
-        """Schedule the first arrival from number `index` on that waits for no earlier turn. When it
-        arrives, it schedules the next one."""
+        """Schedule the first arrival, from number `index` on, that waits for no earlier turn.
+
+        When this arrival comes, it schedules the next one.
+        """
         while self._sessions.waits(index):
             index += 1
         if index >= len(self.scenario.arrivals):
@@ -325,7 +329,7 @@ class Simulator:
         if index is None:
             return
         arrival = self.scenario.arrivals[index]
-        # Engines report an end when they begin the iteration that brings it.
+        # An engine reports the end of a request at the begin of the request's last iteration.
         ended_ms = max(self.events.now_ms, call.end_ms or 0.0)
         at_ms = max(ended_ms, 1000.0 * (self.scenario.lead_s + arrival.at_s))
         if arrival.delay_s is not None:
@@ -338,7 +342,7 @@ class Simulator:
     # -- the script ---------------------------------------------------------------------------
 
     def _refresh_feeds(self) -> None:
-        """Publish all known prices and offers again, so that no feed counts as silent."""
+        """Publish all known prices and offers again, so that feeds do not count as silent."""
         now_ms = self.epoch_ms(self.events.now_ms)
         for pool, price in self._prices.items():
             self._prices[pool] = replace(price, observed_ms=now_ms)
@@ -347,8 +351,11 @@ class Simulator:
             self._availability[pool] = Availability(pool, left, now_ms)
 
     def _limit_nodes(self, pool: str, nodes: int, notice_s: float) -> None:
-        """Reclaim the newest nodes above `nodes`. Empty machines return `_NODE_RETURN_S` later and
-        can be rented when the pool is below its limit."""
+        """Reclaim the newest nodes above the number `nodes`.
+
+        A reclaimed machine is empty `_NODE_RETURN_S` later, and can be rented when the pool is
+        below its limit.
+        """
         events = self.events
         self._node_limits[pool] = nodes
         rented = [name for name in self._bill.newest(pool) if name not in self._reclaimed]

@@ -1,4 +1,4 @@
-"""Copies of node statuses without checking their fields again, for speed."""
+"""Copies of node statuses whose fields are not checked again, for speed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _SLOTS = {
 
 
 def copy_with(record: FleetRecord, **changes: object) -> FleetRecord:
-    """A copy of `record` with `changes`. The fields are not checked: nodes repeat nearly the same
-    status at each heartbeat, and the checks would take half of the simulation's time."""
+    """A copy of `record` with `changes`. The fields are not checked.
+
+    Nodes repeat nearly equal statuses at each heartbeat, and the checks would take half of the
+    simulation's time.
+    """
     kind = type(record)
     copy, slots = object.__new__(kind), _SLOTS[kind]
     for get, put in slots.values():

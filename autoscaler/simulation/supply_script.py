@@ -22,8 +22,8 @@ class PriceChanged:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityChanged:
-    """`nodes` more nodes of `pool` can be rented, and the feed publishes it. Launches on further
-    nodes fail until nodes are released or until the next change."""
+    """`nodes` more nodes of `pool` can be rented, and the feed publishes this number. Launches on
+    further nodes fail until nodes are released or until the next change."""
 
     at_s: float
     pool: str
@@ -32,9 +32,11 @@ class AvailabilityChanged:
 
 @dataclass(frozen=True, slots=True)
 class NodesLimited:
-    """At most `nodes` nodes of `pool` can be rented from now on, and the feed publishes how many
-    are still available. The newest rented nodes above the limit get a reclaim notice and are lost
-    `notice_s` later."""
+    """At most `nodes` nodes of `pool` can be rented from now on, and the feed publishes the number
+    that is still available.
+
+    The newest rented nodes above the limit get a reclaim notice and are lost `notice_s` later.
+    """
 
     at_s: float
     pool: str
@@ -52,7 +54,7 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeReturned:
-    """A lost node is back, without instances; it applies the current assignment."""
+    """A lost node is up again, without instances, and applies the current assignment."""
 
     at_s: float
     node: str
@@ -60,7 +62,8 @@ class NodeReturned:
 
 @dataclass(frozen=True, slots=True)
 class LaunchesFail:
-    """Processes launched on `where` (a node or a pool id) exit soon after, until `until_s`."""
+    """Until `until_s`, processes launched on `where` (a node or a pool id) exit soon after their
+    launch."""
 
     at_s: float
     where: str
@@ -85,8 +88,8 @@ class AlertRaised:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySilent:
-    """Telemetry of gateway number `index` does not reach the controller until `until_s`; the
-    gateway serves."""
+    """Telemetry of gateway number `index` does not reach the controller until `until_s`. The
+    gateway continues to serve."""
 
     at_s: float
     index: int
@@ -95,7 +98,7 @@ class GatewaySilent:
 
 @dataclass(frozen=True, slots=True)
 class PlannerDown:
-    """The planner is down until `until_s`: plan requests return unanswered."""
+    """The planner is down until `until_s`: plan requests get empty answers."""
 
     at_s: float
     until_s: float

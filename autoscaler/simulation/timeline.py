@@ -1,7 +1,6 @@
 """Rows of a simulation run, complete enough to recompute every figure, and their JSON form.
 
-Seconds are of the simulation's axis: 0 is the controller's start. `run_measures` and `policy_score`
-judge the rows.
+Seconds count from the controller's start. `run_measures` and `policy_score` evaluate the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _DIGITS = 6  # microseconds
 
 
 class RequestRow(NamedTuple):
-    """One request. first_token_s, end_s: None if it had none."""
+    """One request. first_token_s, end_s: None if the request has no first token or no end."""
 
     id: int
     model: str
@@ -35,7 +34,7 @@ class RequestRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderedFleet:
-    """The assigned fleet from `at_s` on: combo id -> number of groups that are not draining."""
+    """The assigned fleet from `at_s` on: combo id -> number of groups that do not drain."""
 
     at_s: float
     counts: dict[str, int]
@@ -60,10 +59,10 @@ class FlowRow:
 class Timeline:
     """Everything recorded in one run.
 
-    calls: in order of arrival, in their current state. requests: their rows, after `finish`. flows:
-    replaces requests if rates were simulated. plan_requests, plan_answers: with the second of the
-    tick. origin_ms: second 0 of the axis in ms since the epoch, for the controller's records.
-    launches: processes started.
+    calls: requests in order of arrival, in their current state. requests: rows of the calls, after
+    `finish`. flows: replaces requests if rates were simulated. plan_requests, plan_answers: each
+    with the second of its tick. origin_ms: second 0 of the timeline in ms since the epoch, for the
+    controller's records. launches: number of started processes.
     """
 
     origin_ms: int = 0
@@ -79,7 +78,7 @@ class Timeline:
     launches: int = 0
 
     def finish(self) -> None:
-        """Make rows of the calls; calls that have not ended count as dropped."""
+        """Convert the calls to rows. Calls that have not ended count as dropped."""
         for call in self.calls:
             if call.ending is Ending.PENDING:
                 call.ending = Ending.DROPPED
@@ -98,7 +97,7 @@ class Timeline:
         ]
 
     def second_of(self, epoch_ms: int) -> float:
-        """A record's time on the simulation's axis."""
+        """A record's time, converted to seconds of the simulation."""
         return (epoch_ms - self.origin_ms) / 1000.0
 
     def lines(self) -> Iterable[dict[str, Any]]:
@@ -127,7 +126,7 @@ class Timeline:
 
 
 def active_group_counts(assignments: Iterable[Assignment]) -> dict[str, int]:
-    """Combo id -> groups with at least one assigned instance that is not draining."""
+    """Combo id -> number of groups with at least one assigned instance that does not drain."""
     groups = {
         wanted.group
         for assignment in assignments

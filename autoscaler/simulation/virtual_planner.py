@@ -1,7 +1,7 @@
-"""The planner in virtual time: plans in process; answers arrive after a modelled solve time.
+"""The planner in virtual time: plans in this process; answers arrive after a modelled solve time.
 
-Urgent and full requests are planned in parallel, as in the solver process; requests of one urgency
-are planned one after the other. A plan depends on its request alone, so a repeated request is not
+Urgent and full requests are planned in parallel, as in the solver process. Requests of one urgency
+are planned one after the other. A plan depends on its request alone, so repeated requests are not
 planned again.
 """
 
@@ -35,12 +35,14 @@ class PlanTimes:
 
 
 def plan_in_process(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-    """The production planner with work limits instead of time limits: answers are reproducible."""
+    """Plan with the production planner. Work limits replace time limits, so that answers are
+    reproducible."""
     return answer_request(request, cluster, cluster_profile(cluster), strategy_for(cluster.policy))
 
 
 class VirtualPlanner:
-    """Takes plan requests and returns answers when they are due. Times in ms of the event queue."""
+    """Takes plan requests and returns the answers when they are due. Times in ms of the event
+    queue."""
 
     def __init__(self, times: PlanTimes, plan: PlanFunction = plan_in_process) -> None:
         self._times = times
@@ -51,8 +53,8 @@ class VirtualPlanner:
         self.down_until_ms = 0.0
 
     def submit(self, request: PlanRequest, cluster: Cluster, now_ms: float) -> float:
-        """Take a plan request; return when its answer is due. While the planner is down, the answer
-        is empty."""
+        """Take a plan request. Returns the time at which its answer is due. While the planner is
+        down, the answer is empty."""
         urgent = request.urgency is Urgency.URGENT
         takes_ms = 1000.0 * (self._times.urgent_s if urgent else self._times.full_s)
         if now_ms < self.down_until_ms:
@@ -65,14 +67,15 @@ class VirtualPlanner:
         return due_ms
 
     def _plan_or_repeat(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
-        """The plan; quiet hours repeat the same request every five minutes."""
+        """The plan for `request`. Plans are cached, because in quiet hours equal requests come
+        every five minutes."""
         asked = replace(request, number=0, at_ms=0)
         if self._last is None or self._last[:2] != (asked, cluster):
             self._last = asked, cluster, self._plan(request, cluster)
         return replace(self._last[2], number=request.number)
 
     def is_due(self, now_ms: float) -> bool:
-        """Whether an answer is due by `now_ms` that was not taken yet."""
+        """Whether an answer that is due by `now_ms` was not taken yet."""
         return any(due_ms <= now_ms for due_ms, _ in self._pending)
 
     def take_answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:

@@ -1,8 +1,8 @@
 """Replays the decisions of a recorded span under another declaration.
 
 The result is the fleet that would have run and its cost. Demand, prices, offers and alerts are the
-recorded ones, and the planner plans again. The fleet is an `IdealFleet`: launches take their
-predicted time and none fails. Latencies stay as recorded.
+recorded ones. The planner plans again. The fleet is an `IdealFleet`: launches take their predicted
+time and never fail. Latencies are the recorded ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _MOST_GAP_S = 10.0
 class RecordedTick:
     """One tick of the recording: the cluster declared at that time, and the observation.
 
-    counted: whether it belongs to the requested span; if not, it only leads up to it.
+    counted: whether the tick belongs to the requested span; if not, the tick only leads up to the
+    span.
     """
 
     now_ms: int
@@ -50,8 +51,8 @@ class RecordedTick:
 class ModelOutcome:
     """Totals of one model over the span.
 
-    requests: all arrivals. short_requests: arrivals above the ready capacity, summed over seconds.
-    short_s: seconds with such arrivals.
+    requests: all arrivals. short_requests: arrivals that exceed the ready capacity, summed over
+    seconds. short_s: seconds with excess arrivals.
     """
 
     requests: float = 0.0
@@ -64,8 +65,8 @@ class ModelOutcome:
 class WhatIf:
     """Totals of the span.
 
-    usd: cost of the billed nodes. decisions: in order, including those of kind hold. missing_s:
-    gaps in the recording, which are neither billed nor judged.
+    usd: cost of the billed nodes. decisions: in order, including decisions of kind hold. missing_s:
+    length of gaps in the recording, which are neither billed nor judged.
     """
 
     ticks: int = 0
@@ -85,7 +86,7 @@ def decide_again(
 ) -> WhatIf:
     """Decide the span again, starting from `state`. declared: replaces the recorded declaration.
 
-    All models are in mode act, because a mere recommendation would never run.
+    All models are in mode act, because recommendations would not change the fleet.
     """
     planner = VirtualPlanner(PlanTimes(), plan)
     result = WhatIf()
@@ -144,7 +145,8 @@ def _in_act_mode(cluster: Cluster) -> Cluster:
 def _with_confirmed_routes(
     demand: Mapping[str, ModelDemand], state: ControllerState
 ) -> dict[str, ModelDemand]:
-    """Gateways that reported in the recording confirm the routes of this run."""
+    """Gateways that reported in the recording confirm the routes of this run, not the recorded
+    ones."""
     result = {}
     for model, observed in demand.items():
         routes = state.routes.get(model)

@@ -1,10 +1,11 @@
 """The autoscaler of Cauchy: Algorithm 1, with the ILP of eq. 16 as planner.
 
 Every second and for each model, the rate of the last 2 min is compared with the capacity of the
-active combos; a difference of more than 20% leads to an action, at most one in 2 min. Scale-out
-asks the ILP for the deficit. Scale-in removes the combos nearest to the excess after it has lasted
-30 s. After 30 min without an action, all models are planned again: new combos start first, old ones
-leave afterwards. Source: Cauchy (SoCC '25), sections 3.3.2 and 3.5, Algorithm 1.
+active combos. A difference of more than 20% leads to an action, at most one in 2 min. Scale-out
+solves the ILP for the deficit. Scale-in removes the combos whose capacity is nearest to the excess,
+if the excess has lasted 30 s. After 30 min without an action, all models are planned again: new
+combos start first, old ones leave afterwards. Source: Cauchy (SoCC '25), sections 3.3.2 and 3.5,
+Algorithm 1.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ THRESHOLD = 0.2
 
 @dataclass(slots=True)
 class _Model:
-    """acted_s: time of the last action. over_s: since when there is an excess, None without one."""
+    """The state of one model.
+
+    acted_s: time of the last action. over_s: begin of the present excess, None without an excess.
+    """
 
     acted_s: float = -1e9
     over_s: float | None = None
@@ -40,7 +44,7 @@ class _Model:
 
 
 class CauchyLoop:
-    """lengths: per model, for the planner."""
+    """Algorithm 1 as a decider. lengths: per model, for the planner."""
 
     def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
         self._fleet = BaselineFleet(cluster, lengths)
@@ -49,7 +53,7 @@ class CauchyLoop:
         self._combos: dict[str, Combo] = {}
         self._number = 0
         self._scope_by_request: dict[int, tuple[str, ...]] = {}
-        self._retire: tuple[str, ...] = ()  # groups to drain when `_replacements` are ready
+        self._retire: tuple[str, ...] = ()  # groups to drain once `_replacements` are ready
         self._replacements: tuple[str, ...] = ()
         self._stable_s = 0.0
 
@@ -73,7 +77,8 @@ class CauchyLoop:
         return replace(fleet.output(inputs.cluster, now_ms), requests=tuple(asks))
 
     def _needs_scale_out(self, inputs: DeciderInput, service: Service, now_ms: int) -> bool:
-        """Algorithm 1's test for one model; performs a scale-in itself."""
+        """Whether Algorithm 1 demands a scale-out of one model. If it demands a scale-in, this call
+        performs it."""
         state, now_s = self._models[service.model], now_ms / 1000.0
         groups = self._fleet.active_groups(service.model)
         capacity = service.utilization * sum(self._combos[g.combo_id].req_per_s for g in groups)
@@ -92,7 +97,7 @@ class CauchyLoop:
         return False
 
     def _rate(self, inputs: DeciderInput, service: Service, now_ms: int) -> float:
-        """The rate of the last 2 min; the declared rate until requests have arrived."""
+        """The rate of the last 2 min. Until requests have arrived, the declared rate."""
         state = self._models[service.model]
         window = inputs.windows.stats(service.model, now_ms, LOCAL_S)
         if isinstance(window, NoData) or (not state.arrived and not window.arrivals):
@@ -103,7 +108,8 @@ class CauchyLoop:
     def _remove(
         self, service: Service, groups: tuple[ServingGroup, ...], excess: float, now_ms: int
     ) -> None:
-        """Drain the combos whose capacity adds up nearest to the excess, the largest first."""
+        """Drain the combos whose total capacity is nearest to `excess`, the largest combos
+        first."""
         left = len(groups) - max(1, service.min_instances)
         change: Counter[str] = Counter()
         for group in sorted(
@@ -172,7 +178,7 @@ class CauchyLoop:
         self._retire, self._replacements = (*self._retire, *gone), (*self._replacements, *added)
 
     def _retire_replaced(self, now_ms: int) -> None:
-        """Drain the groups that a global plan replaces when their replacements are ready."""
+        """Drain the groups that a global plan replaces, once their replacements are ready."""
         groups = {g.name: g for model in self._models for g in self._fleet.active_groups(model)}
         self._replacements = tuple(
             name
@@ -187,7 +193,7 @@ class CauchyLoop:
 
 
 def build(context: PolicyContext, knob: float) -> PolicyRun:
-    """Algorithm 1 for every model. knob: percentile, 0 = as declared."""
+    """Algorithm 1 for every model. knob: percentile, 0 = the declared one."""
     scenario = context.scenario
     cluster = scenario.cluster
     if knob > 0.0:

@@ -1,7 +1,7 @@
 """Fixed fleets: the cheapest that attains a target in simulation, and one sized for the peak.
 
-The first knows the whole trace, because it is found by simulating fleets on it. The second shows
-the cost of planning for the highest demand.
+The first fleet depends on the whole trace, because it is found by simulating fleets on the trace.
+The second fleet shows the cost of planning for the highest demand.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from autoscaler.simulation.virtual_planner import plan_in_process
 
 
 def best(context: PolicyContext, target: float) -> PolicyRun:
-    """The cheapest fleet of each model whose requests attain `target`; if none does, the one sized
-    for the peak."""
+    """The cheapest fleet of each model whose requests attain `target`; if no fleet does, the fleet
+    that is sized for the peak."""
     scenario = context.scenario
     counts: dict[str, int] = {}
     fallback: dict[str, int] | None = None

@@ -1,10 +1,11 @@
-"""Kubernetes' HorizontalPodAutoscaler, on batch utilisation and on queue length.
+"""Kubernetes' HorizontalPodAutoscaler, on batch utilisation or on queue length.
 
-Source: Kubernetes documentation "Horizontal Pod Autoscaling": loop of 15 s, desired = ceil(replicas
-x metric / target), no change within a tolerance of 10%, the highest recommendation of the last
-5 min when scaling down, replicas that are not ready count as idle when scaling up and are left out
-when scaling down; default behaviour of scale-up: the larger of 4 replicas and 100% per 15 s.
-Metrics as GKE's guide for autoscaling LLM inference recommends: batch size or queue size.
+Rule: every 15 s, desired = ceil(replicas x metric / target), without a change within a tolerance of
+10%. For scaling down, the highest recommendation of the last 5 min applies. Replicas that are not
+ready count as idle when scaling up and are left out when scaling down. Default behaviour of
+scale-up: the larger of 4 replicas and 100% per 15 s. Source: Kubernetes documentation "Horizontal
+Pod Autoscaling". The metrics, batch size or queue size, are those that GKE's guide for autoscaling
+LLM inference recommends.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class _Hpa:
 
 
 def on_utilization(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
-    """Target: share of a replica's concurrency in use."""
+    """HPA on batch utilisation. The target is the used share of a replica's concurrency."""
     return _Hpa(max(0.01, knob * replica.concurrency), first, on_queue=False)
 
 
 def on_queue(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
-    """Target: waiting requests per replica."""
+    """HPA on queue length. The target is the number of waiting requests per replica."""
     del replica
     return _Hpa(knob, first, on_queue=True)
 

@@ -1,8 +1,9 @@
 """Knative's pod autoscaler: concurrency over a stable window of 60 s and a panic window of 6 s.
 
-Source: knative/serving, pkg/autoscaler/scaling/autoscaler.go and the documentation "Additional
-autoscaling configuration for the KPA": tick 2 s, panic at 200% of what the ready pods can take, no
-scale-down while panicking, at most halved or multiplied by 1000 at once, target 70%.
+A tick takes place every 2 s. Panic begins at 200% of the capacity of the ready pods, and prevents
+any scale-down. One tick at most halves the number of pods or multiplies it by 1000. The target is
+70%. Source: knative/serving, pkg/autoscaler/scaling/autoscaler.go, and the documentation
+"Additional autoscaling configuration for the KPA".
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MAX_UP, _MAX_DOWN = 1000.0, 2.0
 
 
 class Knative:
-    """target: concurrency per replica."""
+    """The rule of one model. target: concurrency per replica."""
 
     def __init__(self, replica: ReplicaCapacity, knob: float, first: int) -> None:
         self._target = max(0.01, knob * replica.concurrency)
@@ -31,7 +32,7 @@ class Knative:
         self._panic_most = 0
 
     def desired_replicas(self, signals: Signals) -> int:
-        """By the larger of both windows while panicking, else by the stable window."""
+        """The number by the stable window; while panicking, the larger number of both windows."""
         self._in_flight.append(signals.in_flight)
         if signals.now_s % _TICK_S or (signals.req_per_s is None and not signals.in_flight):
             return self._desired

@@ -1,9 +1,9 @@
 """The oracle: a lower bound of the cost of any policy, by the performance model.
 
-Each minute of the trace gets the proven lower bound of a plan for exactly its arrivals: no start-up
-time, no transitions, no headroom (utilization 1, even arrivals), and every node released at once.
-The bound is computed, not simulated, so it attains the declared percentiles. Minutes with equal
-demand, rounded down to steps of a 25th of the peak, share a plan.
+Each minute of the trace costs the proven lower bound of a plan for exactly its arrivals: without
+start-up time, transitions and headroom (utilization 1, even arrivals). Every node is released at
+once. The bound is computed, not simulated, and attains the declared percentiles by definition.
+Demand is rounded down to steps of a 25th of the peak, and minutes with equal demand share a plan.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LEVELS = 25
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """cost_usd: no policy that meets the SLO costs less, by the performance model. attainment:
-    planned, the declared percentiles weighted by requests."""
+    """cost_usd: lower bound of the cost of any policy that meets the SLO, by the performance model.
+    attainment: the declared percentiles, weighted by requests."""
 
     cost_usd: float
     attainment: float
@@ -48,7 +48,7 @@ def bound(context: PolicyContext) -> Bound:
     step = {model: max(1.0, max(found) / _LEVELS) for model, found in counts.items()}
     levels: Counter[tuple[int, ...]] = Counter()
     for index in range(spans):
-        # Rounded down, because the result must be a lower bound.
+        # Demand is rounded down, because the cost must be a lower bound.
         levels[tuple(int(counts[s.model][index] / step[s.model]) for s in services)] += 1
     usd = 0.0
     for level, many in sorted(levels.items()):

@@ -20,9 +20,9 @@ from autoscaler.simulation.virtual_planner import PlanFunction, plan_in_process
 class PolicyContext:
     """Input of every policy.
 
-    lengths: of the whole trace, per model. peaks: 99th percentile of the rate in spans of 10 s.
-    means: over the whole trace. Baselines may use all of it to choose their hardware and to convert
-    their knob to their own unit, as an operator would do by trial.
+    lengths: request lengths of the whole trace, per model. peaks: 99th percentile of the rate in
+    spans of 10 s. means: mean rates of the whole trace. Baselines may use all of these to choose
+    their hardware and to convert their knob to their own unit, as an operator would do by trial.
     """
 
     scenario: Scenario
@@ -31,11 +31,12 @@ class PolicyContext:
     means: Mapping[str, float]
 
     def lengths_of(self, service: Service) -> Lengths:
-        """The lengths in the trace; the declared ones if it has no request of the model."""
+        """The lengths of the model's requests in the trace; the declared lengths if the trace has
+        none."""
         return self.lengths.get(service.model, service.lengths)
 
     def peak_of(self, service: Service) -> float:
-        """The peak of the trace in requests/s, at least the declared rate."""
+        """The peak rate of the trace in requests/s, at least the declared rate."""
         return max(self.peaks.get(service.model, 0.0), service.req_per_s)
 
 
@@ -55,11 +56,11 @@ Build = Callable[[PolicyContext, float], PolicyRun]
 class Policy:
     """One policy.
 
-    about: one line for reports, hardware included. knob: description of its one main setting;
-    default, values: of the knob. source: the publication or code of the rule. tuned: whether
-    sweeping the knob on another trace is meaningful (False if the policy is fitted to the trace
-    itself). flows: whether rates can be simulated instead of requests (`rate_simulator`): the
-    policy counts in elapsed time, not in ticks, and simulates no requests itself.
+    about: one line for reports, including the hardware. knob: description of the main setting;
+    default, values: values of this setting. source: the publication or code that defines the rule.
+    tuned: whether the setting can be tuned on another trace (False if the policy is fitted to the
+    trace itself). flows: whether rates can be simulated instead of requests (`rate_simulator`); the
+    policy must then count in elapsed time, not in ticks, and simulate no requests itself.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Policy:
 
 
 def policy_context(scenario: Scenario) -> PolicyContext:
-    """The context of `scenario`, with figures of its demand."""
+    """The context of `scenario`, with statistics of its demand."""
     services = scenario.cluster.services
     arrivals = fitting_arrivals(scenario.arrivals, services)
     times: dict[str, list[float]] = {service.model: [] for service in services}

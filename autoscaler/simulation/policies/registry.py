@@ -41,9 +41,9 @@ DEFAULT = tuple(name for name in POLICIES if name not in VARIANTS)
 
 
 def policies_by_name(names: Sequence[str]) -> tuple[Policy, ...]:
-    """The policies with these names, in this order.
+    """The policies called `names`, in this order.
 
-    "variants" stands for Shoal without each of its parts; the oracle is skipped, because it is
+    "variants" means all variants of Shoal that lack one part. The oracle is skipped, because it is
     always computed. InvalidValue for an unknown name.
     """
     found: list[Policy] = []

@@ -1,4 +1,4 @@
-"""Set-up shared by all policies of equal replicas: hardware by `best_instance_kind`, one rule per
+"""Set-up of all policies of equal replicas: hardware by `best_instance_kind`, one rule per
 model."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Shoal as a policy: the production controller and planner, and variants without one part each.
+"""Shoal as a policy: the production controller and planner, and variants that each lack one part.
 
-The knob is the share of requests within the SLO for which every model is planned, in place of the
-declared percentile. (The target utilization is no knob: an instance's capacity is measured at it,
-so a lower value leaves the same headroom.)
+The knob replaces the declared percentile: the share of requests within the SLO for which every
+model is planned. The target utilization cannot be the knob: an instance's capacity is measured at
+this utilization, so a lower value leaves equal headroom.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Change = Callable[[Cluster], Cluster]
 
 
 def plan_with(request: PlanRequest, cluster: Cluster, strategy: Strategy) -> PlanAnswer:
-    """Plan with the production planner under another strategy."""
+    """Plan with the production planner, but with another strategy."""
     return answer_request(request, cluster, cluster_profile(cluster), strategy)
 
 
@@ -45,8 +45,8 @@ def build(
 ) -> PolicyRun:
     """The production controller.
 
-    knob: percentile, 0 = as declared. change: applied to the cluster before the controller reads
-    it. demand_filter: applied to the observed demand. strategy: of the planner.
+    knob: percentile, 0 = the declared one. change: applied to the cluster before the controller
+    reads it. demand_filter: applied to the observed demand. strategy: strategy of the planner.
     """
     scenario = context.scenario
     cluster = change(scenario.cluster) if change else scenario.cluster
@@ -75,13 +75,13 @@ def dear_switches(cluster: Cluster) -> Cluster:
 
 
 def without_forecast(cluster: Cluster) -> Cluster:
-    """Only the current demand counts."""
+    """Plan for the current demand only."""
     return _policy_of(cluster, forecast="none")
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredShoal:
-    """Shoal's planner over the candidates that pass `keep`; over all of them if none passes."""
+    """Shoal's planner over the candidates that pass `keep`. If none passes, over all candidates."""
 
     keep: Callable[[Combo, Mapping[str, str]], bool]
     name: str = "shoal"
@@ -97,7 +97,7 @@ class FilteredShoal:
 
 
 def of_one_gpu_type(combo: Combo, gpus: Mapping[str, str]) -> bool:
-    """Whether all instances and nodes of `combo` have the same type of GPU."""
+    """Whether all instances and nodes of `combo` have GPUs of one type."""
     return len({gpus[pool] for pool in combo.gpus_by_pool()}) == 1
 
 

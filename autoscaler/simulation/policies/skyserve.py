@@ -1,8 +1,8 @@
 """SkyServe's request rate autoscaler: QPS per replica, up after 300 s, down after 1200 s.
 
-Source: skypilot-org/skypilot, sky/serve/autoscalers.py and its documentation "Autoscaling": every
-20 s the target is ceil(QPS of the last 60 s / target_qps_per_replica). It is adopted when it was
-above (below) the current one at every check of upscale_delay (downscale_delay).
+Every 20 s the target is ceil(QPS of the last 60 s / target_qps_per_replica). The target is adopted
+if every check of upscale_delay (downscale_delay) was above (below) the current number. Source:
+skypilot-org/skypilot, sky/serve/autoscalers.py and its documentation "Autoscaling".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHECK_PERIOD_S, _UP_S, _DOWN_S = 20, 300, 1200
 
 
 class SkyServe:
-    """target: requests/s per replica."""
+    """The rule of one model. target: requests/s per replica."""
 
     def __init__(self, replica: ReplicaCapacity, knob: float, first: int) -> None:
         self._target = knob * replica.req_per_s
@@ -25,7 +25,7 @@ class SkyServe:
         self._up = self._down = 0
 
     def desired_replicas(self, signals: Signals) -> int:
-        """The adopted target."""
+        """The last adopted target."""
         if signals.now_s % _CHECK_PERIOD_S or signals.req_per_s is None:
             return self._desired
         target = max(1, math.ceil(signals.req_per_s / self._target - 1e-9))
