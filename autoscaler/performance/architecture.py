@@ -1,6 +1,6 @@
 """Read a Hugging Face configuration into a `ModelSpec`.
 
-In this order: find the text model among the keys, read the kinds of its layers, make their
+The steps are: find the text model among the keys, read the kinds of its layers, build their
 matrices, read the quantisation, add up. Parameter counts are sums over matrices and norms; biases
 are not counted (below 0.1%).
 """
@@ -59,7 +59,7 @@ _ALLOWED = "transformers of full, sliding, linear, Mamba and convolution layers"
 
 
 def from_json(name: str, text: str, field: str = "config") -> ModelSpec:
-    """The architecture that the text of a `config.json` describes, see `from_config`."""
+    """The architecture that `text`, a `config.json`, describes, see `from_config`."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -71,8 +71,8 @@ def from_json(name: str, text: str, field: str = "config") -> ModelSpec:
 def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     """The architecture that a Hugging Face `config.json`, or Mistral's `params.json`, describes.
 
-    For a multimodal model it is the language model; weights of its encoders count as bytes.
-    InvalidValue names a missing key, or a key with an unknown value.
+    For a multimodal model, the result is its language model; weights of its encoders count as
+    bytes. InvalidValue names a missing key, or a key with an unknown value.
     """
     if not isinstance(config, Mapping):
         raise InvalidValue(field, type(config).__name__, "a mapping, as in a config.json")
@@ -109,7 +109,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     sliding = sum(1 for mixer, _ in made if mixer.kind == "sliding")
     tower_bytes = towers.tower_params(around) * BF16_BYTES
     params = sums.dense + sums.experts + sums.outside
-    # Inputs per layer are table lookups, not matrix products.
+    # Inputs per layer are read from tables, without matrix products.
     looked_up = sum(one.weights for one in outside if one.part == "embedding")
     quantised = sums.dtype != "bf16" or bool(scheme.rules)
     return ModelSpec(
@@ -122,7 +122,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         intermediate=width,
         vocab=vocab,
         params=params,
-        # Published counts include embeddings and head for each token, shared or not.
+        # Published counts include embeddings and head for each token, even if they share a matrix.
         active_params=sums.dense + chosen + sums.outside - looked_up,
         weight_bytes=sums.dense_bytes + sums.expert_bytes + sums.outside_bytes + tower_bytes,
         kv_bytes_per_token=kv_bytes,
@@ -148,7 +148,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
 def _layers(
     keys: Keys, kind: str, count: int, hidden: int, heads: attention.Heads, width: int
 ) -> tuple[list[tuple[Mixer, FeedForward]], feedforward.Experts | None]:
-    """The layers by their kinds, and the experts that some of them route to."""
+    """The layers by their kinds, and the routed experts (None without any)."""
     experts = feedforward.experts_of(keys, kind, hidden, width)
     kinds = layers.kinds_of(keys, kind, count, experts is not None)
     routes = any(forward == layers.ROUTED for _, forward in kinds)
@@ -163,7 +163,7 @@ def _layers(
 
 
 def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:
-    """The keys of the language model, its model type, and the keys of the outer model."""
+    """The keys of the language model, its model type, and the keys of the whole configuration."""
     outer = str(config.get("model_type") or "").lower()
     for name in _AROUND_TEXT:
         inner = config.get(name)
@@ -180,7 +180,7 @@ def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:
         return Keys(config, field, optional_defaults(outer)), outer, outside
     kind = str(nested.get("model_type") or kind).lower()
     around = {key: value for key, value in config.items() if key not in _TEXT}
-    # Widths of the outer model do not belong to the text model.
+    # Widths at the top level do not belong to the text model.
     around = around if "hidden_size" in nested else {**around, "hidden_size": None}
     merged = {**around, **nested}
     if merged.get("hidden_size") is None:
@@ -237,7 +237,8 @@ def _with(mixer: Mixer, more: tuple[Matrix, ...]) -> Mixer:
 def _expert_params(
     total: float, experts: feedforward.Experts | None, count: int, hidden: int
 ) -> float:
-    """Weights of one expert, as a mean over layers; 0 if nearly all layers have gated experts."""
+    """Weights of one expert, as a mean over layers; 0 if nearly all layers have experts that are
+    gated MLPs."""
     if experts is None:
         return 0.0
     mean = total / experts.count / count

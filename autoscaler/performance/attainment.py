@@ -1,12 +1,12 @@
 """Simulate one instance to find the share of requests that meet the SLO at a given rate.
 
 A closed formula is not accurate enough: a request's time per token is a mean over iterations that
-other prompts lengthen, batch and queue depend on each other, and short answers miss the SLO because
-of one long prompt. So the compiled engine serves a fixed sample of requests.
+other prompts lengthen, batch and queue depend on each other, and one long prompt can make short
+answers miss the SLO. Therefore the compiled engine serves a fixed sample of requests.
 
-Requests that decode together miss their limit together, so a sample holds only as many independent
-observations as batches. Capacity is searched on the short sample; if misses must be rare, it is
-confirmed on a sample in which the requests in flight change `TURNOVERS` times.
+Requests that decode together miss their limit together. A sample therefore holds only as many
+independent observations as batches. Capacity is searched on the short sample. If misses must be
+rare, the result is confirmed on a sample in which the requests in flight change `TURNOVERS` times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 SEED = 20260
 TURNOVERS = 320
-_MAX_SAMPLES = 10  # of REQUESTS, in a long sample
+_MAX_SAMPLES = 10  # a long sample has at most this many times REQUESTS
 GRID = 64
 """Capacity is searched among multiples of saturation / GRID."""
 KINDS = {
@@ -48,12 +48,12 @@ KINDS = {
 DECODE_TTFT_SHARE = 0.15
 """Share of the TTFT limit that a decode instance has for the transfer of KV and its first steps;
 the rest is for prefill."""
-_ALONE_GAP_MS = 1e8  # gap between requests that are served alone
+_ALONE_GAP_MS = 1e8  # gap between arrivals at which no two requests overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Result of one rate, independent of any SLO: ms per measured request, and the engine's state.
+    """Result at one rate, independent of any SLO: ms per measured request, and the engine's state.
 
     batch: mean number of decoding requests. memory_waits: share of the working time in which a
     request waited for KV cache.
@@ -79,7 +79,7 @@ class _Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sample:
-    """Requests, (n,) each; arrivals have a rate of 1 per ms."""
+    """Requests, in arrays of shape (n,). The arrivals have a rate of 1 per ms."""
 
     arrivals: Floats
     inputs: Ints
@@ -89,7 +89,7 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """One instance with one distribution of lengths; use `build_engine`."""
+    """One instance under one distribution of lengths; use `build_engine`."""
 
     times: StepTimes
     phase: Phase
@@ -100,7 +100,7 @@ class Engine:
     _saturation: list[tuple[float, Run]] = field(default_factory=list)
 
     def run(self, req_per_s: float, requests: int = REQUESTS) -> Run:
-        """Serve a sample of `requests` at `req_per_s`; 0 serves every request alone."""
+        """Serve a sample of `requests` at `req_per_s`. At 0, each request is served alone."""
         gap_ms = 1e3 / req_per_s if req_per_s > 0.0 else _ALONE_GAP_MS
         sample = _draw_sample(self.traffic, requests)
         return self._serve(sample, sample.arrivals * gap_ms, sample.outputs)[0]
@@ -113,7 +113,7 @@ class Engine:
         return found
 
     def long_run_at_step(self, step: int) -> Run:
-        """As `run_at_step`, on a sample that is long enough for the requests in flight at
+        """As `run_at_step`, but the sample is long enough for the number of requests in flight at
         `step`."""
         found = self._long_runs.get(step)
         if found is None:
@@ -121,7 +121,7 @@ class Engine:
         return found
 
     def long_run(self, req_per_s: float, short: Run) -> Run:
-        """Serve a sample at `req_per_s` that is long enough for the requests in flight in
+        """Serve a sample at `req_per_s` that is long enough for the number of requests in flight in
         `short`."""
         samples = min(_MAX_SAMPLES, math.ceil(TURNOVERS * short.batch / REQUESTS))
         return self.run(req_per_s, samples * REQUESTS) if samples > 1 else short
@@ -130,8 +130,11 @@ class Engine:
         return self.saturation()[0] * step / GRID if step else 0.0
 
     def saturation(self) -> tuple[float, Run]:
-        """The highest requests/s at any load, and the engine's state then. The queue never empties,
-        so the arrival process does not matter and the result is computed once."""
+        """The highest requests/s at any load, and the engine's state at that rate.
+
+        The queue never empties, so the arrival process does not matter and the result is computed
+        once.
+        """
         if not self._saturation:
             one = self.traffic
             if one.arrival_cv == 1.0:
@@ -145,8 +148,8 @@ class Engine:
     def attained(self, run: Run, slo: Slo) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Whether each measured request is within its TTFT limit, and within its TPOT limit.
 
-        In a prefill and decode pair, decode has DECODE_TTFT_SHARE of the TTFT limit, prefill the
-        rest.
+        In a prefill-decode pair, the decode instance has DECODE_TTFT_SHARE of the TTFT limit and
+        the prefill instance the remainder.
         """
         limit_ms = slo.ttft_ms
         if self.phase is Phase.DECODE:
@@ -168,9 +171,10 @@ class Engine:
     def _saturate(self) -> tuple[float, Run]:
         """Requests/s while the queue never empties, over the whole sample.
 
-        The first batch starts at random points of its answers, otherwise requests of one length
-        would always end together. Its missing part and the unfinished part of the last batch, when
-        the last request gets its first token, add up to one batch.
+        The first batch starts at random points of its answers. Otherwise requests of equal length
+        would always end together. The part of the first batch that is missing and the part of the
+        last batch that is unfinished (when the last request gets its first token) add up to one
+        batch.
         """
         sample = _draw_sample(self.traffic, REQUESTS)
         outputs = sample.outputs.copy()
@@ -191,7 +195,7 @@ class Engine:
         times, grid = self.times, self.grid
         context = float(sample.inputs.mean() + 0.5 * sample.outputs.mean())
         longest = int((sample.inputs + sample.outputs).max())
-        # A single sequence may use all KV cache, even if a full batch has less.
+        # A single sequence may use the whole KV cache, even if a full batch has less.
         room = min(max(times.kv_tokens_at(context), longest), times.kv_capacity_tokens)
         kernel.serve(
             KINDS[self.phase],

@@ -13,9 +13,9 @@ class PointKind(StrEnum):
     """How a point was measured.
 
     closed_loop: a benchmark that keeps `load` requests in progress on one instance that does both
-    phases; split: the same with a prefill and a decode side; batch: one batch of `load` requests
-    alone on the instance, with times of the first pass and of later iterations; steps: times of
-    single passes, prompts in batches of `load`.
+    phases. split: a closed loop with a prefill and a decode side. batch: one batch of `load`
+    requests alone on the instance, with times of the first pass and of later iterations. steps:
+    times of single passes, prompts in batches of `load`.
     """
 
     CLOSED_LOOP = "closed_loop"
@@ -28,9 +28,9 @@ class PointKind(StrEnum):
 class MeasuredPoint:
     """One measured point.
 
-    model, system: as the source names them. engine: "vllm", "sglang", "trtllm" or "" for passes
-    without an engine. tp: GPUs that prefill; decode_tp: GPUs that decode (the same ones unless kind
-    is split). load: requests in progress per prefill side, or batch size; decode_load: requests per
+    model, system: names in the source. engine: "vllm", "sglang", "trtllm", or "" for passes without
+    an engine. tp: GPUs that prefill; decode_tp: GPUs that decode (the same GPUs unless kind is
+    split). load: requests in progress per prefill side, or batch size; decode_load: requests per
     decode instance. ttft_ms, tpot_ms: measured times, None if not measured. typical: False if the
     source used kernels unlike those that the factors describe; such points are compared but not
     fitted.
@@ -55,7 +55,7 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """TTFT and TPOT that the model predicts for a point, in ms."""
+    """Predicted TTFT and TPOT of a point, in ms."""
 
     ttft_ms: float
     tpot_ms: float

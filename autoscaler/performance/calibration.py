@@ -1,7 +1,7 @@
 """Fit a profile to measured points.
 
-The order is: kernels per GPU to timed passes, then engines to benchmarks with these kernels, then
-measured tables to batches.
+First kernel factors per GPU are fitted to timed passes, then engine factors to benchmarks with
+these kernels, then measured tables to batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autoscaler.performance.profile import (
 )
 from autoscaler.performance.profile_codec import make_profile
 
-# GPUs with the same chip as another one: without own measurements they use its factors.
+# GPUs that share a chip with another GPU, whose factors they use if they have no measurements.
 _LIKE = {
     "A100-SXM-40GB": "A100-SXM-80GB",
     "A100-PCIe-80GB": "A100-SXM-80GB",
@@ -53,10 +53,10 @@ _LIKE = {
     "GB300": "B200-SXM",
 }
 _MIN_POINTS = 20
-# A fit uses at most this many points, taken evenly: more hardly change the result.
+# A fit uses at most this many points, taken evenly; further points hardly change the result.
 _SAMPLE = 500
 _KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
-# Kernels reach about three quarters of the peak; a benchmark that needs more is wrong.
+# Kernels reach about three quarters of the peak. A benchmark that needs more must be wrong.
 _MAX_PEAK_SHARE = 0.8
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
 _TTFT_WEIGHT = 0.6
@@ -83,7 +83,8 @@ Points = Sequence[MeasuredPoint]
 
 
 def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
-    """A profile fitted to `points`, tables included; factors without points keep their defaults."""
+    """A profile fitted to `points`, including tables. Factors without points keep their
+    defaults."""
     found = [point for point in points if point.typical and _plausible(point)]
     steps = tuple(p for p in found if p.kind is PointKind.STEPS)
     benchmarks = [p for p in found if p.kind is not PointKind.STEPS]
@@ -107,7 +108,7 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
 
 
 def _plausible(point: MeasuredPoint) -> bool:
-    # Single passes come closer to the peak than a whole benchmark.
+    # Single passes come closer to the peak than whole benchmarks do.
     limit = _MAX_PEAK_SHARE if point.kind is PointKind.CLOSED_LOOP else 1.0
     return peak_share(point) <= limit
 
@@ -118,7 +119,7 @@ def _pcie(gpu: GpuSpec) -> bool:
 
 @lru_cache(maxsize=128)
 def _kernels(points: tuple[MeasuredPoint, ...], start: Efficiency) -> Efficiency:
-    """Kernel factors of one GPU type (or of a class of them) from timed passes."""
+    """Kernel factors of one GPU type, or of a class of GPU types, from timed passes."""
     sample = _sample(points)
     if len(sample) < _MIN_POINTS:
         return start
@@ -131,10 +132,10 @@ def _kernels(points: tuple[MeasuredPoint, ...], start: Efficiency) -> Efficiency
 
 
 def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
-    """Factors of each engine: from dense models first, then those of experts."""
+    """Factors of each engine. Dense models are fitted first, then the factors of experts."""
     dense = [p for p in benchmarks if not p.spec.is_moe]
     sparse = [p for p in benchmarks if p.spec.is_moe]
-    # Timed batches come from a separate runner, not from a serving engine.
+    # Timed batches were measured without a serving engine.
     serving = [p for p in dense if p.kind is not PointKind.BATCH]
     usual = _engine(serving, bare, EngineFactors(), _ENGINE)
     usual = _engine(sparse, bare, usual, _ENGINE_EXPERTS)
@@ -173,7 +174,7 @@ def _sample(points: Points) -> Points:
 def _residuals(
     points: Points, factors: Callable[[MeasuredPoint], Efficiency], ttft_weight: float
 ) -> list[float]:
-    """ln(estimate / measured) of every figure of `points`."""
+    """ln(estimate / measured) of every measured TTFT and TPOT of `points`."""
     found = []
     for point in points:
         guess = estimate_with_factors(point, factors(point))
@@ -185,7 +186,7 @@ def _residuals(
 
 
 def _tables(points: Points) -> list[MeasuredTable]:
-    """Measured tables of batches: the median if a point was measured several times."""
+    """Measured tables of batches. If a point was measured several times, the median is used."""
     groups: dict[tuple[object, ...], list[MeasuredPoint]] = defaultdict(list)
     for p in points:
         groups[(architecture_key(p.spec), p.spec.weight_dtype, p.gpu.name, p.tp)].append(p)

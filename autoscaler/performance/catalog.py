@@ -1,8 +1,8 @@
 """The packaged facts: model architectures and GPU data sheets.
 
 Reads `models.json`, `architectures.json` and `gpus.json` of `autoscaler/data`. They are constants
-of a release, so a pure package may read them. Pure Python, because simulated engines import it and
-must start fast.
+of a release, so a pure package may read them. Pure Python, because simulated engines import this
+module and must start fast.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SHORT_GPU_NAMES = {
     "B300": "B300-SXM",
     "V100": "V100-SXM2-16GB",
 }
-# FP4 carries a scale byte per 16 weights (NVFP4), INT4 one of two bytes per 64.
+# FP4 has a scale byte per 16 weights (NVFP4), INT4 a scale of two bytes per 64 weights.
 _BYTES_PER_PARAM = {
     "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 4.5 / 8, "int4": 4.25 / 8, "mxfp4": 4.25 / 8,
 }  # fmt: skip
@@ -56,8 +56,8 @@ for _short, _full in _SHORT_GPU_NAMES.items():
 
 
 def short_gpu_name(name: str) -> str:
-    """The usual short form of a GPU's full name, "H100" for "H100-SXM"; the full name if there is
-    none."""
+    """The usual short form of a GPU's full name, e.g. "H100" for "H100-SXM"; the full name if there
+    is no short form."""
     whole, slash, profile = name.partition("/")
     return f"{_GPU_SHORT_OF.get(whole, whole)}{slash}{profile}"
 
@@ -87,14 +87,17 @@ def gpus() -> Mapping[str, GpuSpec]:
 
 
 def gpu_source(full_name: str) -> str:
-    """The source of the facts of a packaged GPU."""
+    """The source of the facts of the packaged GPU `full_name`."""
     return str(_read("gpus.json")["gpus"][whole_gpu(full_name)]["source"])
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A model of the catalogue. source: source of its facts; published_params: count by its
-    publisher, 0 if unknown."""
+    """A model of the catalogue.
+
+    source: source of the facts. published_params: number of parameters that the publisher states, 0
+    if unknown.
+    """
 
     spec: ModelSpec
     source: str
@@ -103,7 +106,7 @@ class CatalogEntry:
 
 @lru_cache(maxsize=1)
 def entries() -> Mapping[str, CatalogEntry]:
-    """Every packaged language model by its full name (components of omni models left out)."""
+    """Every packaged language model by its full name. Components of omni models are left out."""
     found = {
         name: CatalogEntry(_spec_from_sizes(name, row), str(row["source"]))
         for name, row in _read("models.json").items()
@@ -161,9 +164,9 @@ def _splits(row: Mapping[str, Any]) -> tuple[Split, ...]:
 
 
 def gpu(name: str, field: str = "gpu") -> GpuSpec:
-    """The GPU called `name`, else InvalidValue.
+    """The GPU called `name`. InvalidValue if it is unknown.
 
-    Accepts in any case: the full or usual short name, the name by a driver or device plugin
+    Accepts in any case: the full or usual short name, the name that a driver or device plugin uses
     (NVIDIA-H100-80GB-HBM3), a cloud's instance type (p5.48xlarge), or a slice (H100/1g.10gb).
     """
     sliced = split_name(name)
@@ -186,10 +189,10 @@ def gpu(name: str, field: str = "gpu") -> GpuSpec:
 
 
 def entry_name(name: str, field: str = "source") -> str:
-    """Full name of the entry for the model `name`, else InvalidValue.
+    """Full name of the catalogue entry for the model `name`. InvalidValue if there is none.
 
-    The same name in any case, the same under another organisation, or the architecture that it is a
-    variant or fine-tune of, see `catalog_names.variant_of`.
+    The name may differ in upper and lower case or in its organisation. A variant or fine-tune has
+    the entry of its architecture, see `catalog_names.variant_of`.
     """
     known = models()
     for full in known:
@@ -208,7 +211,7 @@ def entry_name(name: str, field: str = "source") -> str:
 
 
 def model(name: str, field: str = "source") -> ModelSpec:
-    """The architecture of `name`, by `entry_name`, with weights stored as the name says.
+    """The architecture of `name`, by `entry_name`, with weights in the format that the name states.
 
     A variant in FP8, FP4, INT8 or INT4 has its entry's sizes with smaller weights, and blocks that
     a split must keep whole. InvalidValue for a format that vLLM does not load.
@@ -235,8 +238,8 @@ def model(name: str, field: str = "source") -> ModelSpec:
 
 
 def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """`spec` with its weights in `dtype` ("bf16", "fp8", "int8", "fp4", ...); the KV cache is
-    unchanged.
+    """`spec` with its weights in `dtype` ("bf16", "fp8", "int8", "fp4", ...). The KV cache does not
+    change.
 
     Embeddings and output head stay in BF16, as in engines.
     """
@@ -261,7 +264,7 @@ def quantized(spec: ModelSpec, dtype: str) -> ModelSpec:
 
 
 def with_kv_cache(spec: ModelSpec, dtype: str) -> ModelSpec:
-    """`spec`, whose packaged KV cache is BF16, with the KV cache in `dtype` ("bf16", "fp8")."""
+    """`spec` with the KV cache in `dtype` ("bf16", "fp8"). The packaged KV cache is BF16."""
     if dtype not in _KV_BYTES:
         raise InvalidValue("kv_cache_dtype", dtype, ", ".join(_KV_BYTES))
     factor = _KV_BYTES[dtype] / _KV_BYTES["bf16"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-# Words that publishers add to the name of an architecture: tuning, dates, weight formats.
+# Words that publishers add to an architecture's name, for tuning, dates and weight formats.
 _TUNING = frozenset({
     "instruct", "chat", "base", "hf", "it", "pt", "sft", "dpo", "rl", "thinking", "reasoning",
     "preview", "latest", "uncensored", "abliterated", "dynamic", "static", "pertensor", "kv",
@@ -26,7 +26,7 @@ _STORAGE_UNCHANGED = frozenset(["bf16", "fp16"])
 _FILES = frozenset(["gguf", "exl2", "exl3", "mlx", "eetq", "aqlm"])
 _WHOLE = frozenset(["bnb", "bitsandbytes"])
 _INTEGER_ACTIVATIONS = frozenset(["w8a8", "quantized.w8a8"])
-# Publishers whose FP8 has one scale per row or matrix; others have blocks of 128 x 128.
+# Publishers whose FP8 has one scale per row or matrix. FP8 of others has blocks of 128 x 128.
 _ROW_SCALES = frozenset(["nvidia", "redhatai", "neuralmagic", "amd"])
 _BLOCKS = {"fp8": 128, "int4": 128, "fp4": 16, "mxfp4": 1, "int8": 1}
 _SKILLS = frozenset(["math", "coder", "code"])
@@ -125,12 +125,12 @@ for _n in (4, 8, 12, 16, 32):
 
 
 def instance_type(name: str) -> tuple[str, int] | None:
-    """GPU of a cloud's instance type, and their number; None for an unknown type."""
+    """Type and number of the GPUs of a cloud's instance type; None for an unknown type."""
     return _INSTANCES.get(name.lower())
 
 
 def gpu_product(name: str) -> str | None:
-    """Full name of the GPU that a driver or cloud calls `name`; None if unknown."""
+    """Full name of the GPU that a driver or a cloud calls `name`; None if it is unknown."""
     plain = _SPLIT.sub(" ", name.lower()).strip()
     for maker in _MAKERS:
         plain = plain.removeprefix(maker)
@@ -138,10 +138,10 @@ def gpu_product(name: str) -> str | None:
 
 
 def variant_of(name: str, known: Iterable[str]) -> str | None:
-    """The entry of `known` that `name` is a variant or fine-tune of; None without a certain match.
+    """The entry of `known` of which `name` is a variant or fine-tune; None without a certain match.
 
-    In this order: the same name without words for tuning and storage; without dates; without words
-    for a skill; an entry whose name is part of this one, with every size in `name`.
+    The attempts, in order: `name` without words for tuning and storage; without dates; without
+    words for a skill; an entry whose name is part of `name`, with every size in `name`.
     """
     entries = _entries(tuple(known))
     tokens = _tokens(name)
@@ -161,26 +161,26 @@ def variant_of(name: str, known: Iterable[str]) -> str | None:
 
 
 def is_published(name: str, entry: str) -> bool:
-    """Whether `name` differs from `entry` only by words for tuning, storage and dates, which
-    publishers add; a misspelt name differs by more."""
+    """Whether `name` differs from `entry` only by words that publishers add (tuning, storage,
+    dates). A misspelt name differs in other words."""
     return _undated(_tokens(name)) == _undated(_tokens(entry))
 
 
 def storage_of(name: str) -> str:
-    """Weight format of a variant by its name: "fp8", "fp4", "int8", "int4", "mxfp4" or ""."""
+    """Weight format that a variant's name states: "fp8", "fp4", "int8", "int4", "mxfp4" or ""."""
     found = [_STORAGE[token] for token in _tokens(name) if token in _STORAGE]
     return "fp8" if "fp8" in found else found[0] if found else ""
 
 
 def unloadable_format(name: str) -> str:
-    """The word in `name` for a weight format that vLLM does not load, or whose bits are not in the
-    name; "" without one."""
+    """The word in `name` for a weight format that vLLM does not load, or whose bits the name does
+    not state; "" if there is none."""
     return next((token for token in _tokens(name) if token in _FILES), "")
 
 
 def block_size_of(name: str, stored: str) -> int:
-    """Weights per block or group of a variant in format `stored` of which only the name is known:
-    the largest possible size."""
+    """Weights per block or group of a variant in format `stored`. Only the name is known, so the
+    result is the largest possible size."""
     publisher = name.partition("/")[0].lower()
     if stored == "fp8" and (publisher in _ROW_SCALES or "dynamic" in _tokens(name)):
         return 1 if "block" not in _tokens(name) else _BLOCKS["fp8"]
@@ -188,12 +188,12 @@ def block_size_of(name: str, stored: str) -> int:
 
 
 def is_undivided(name: str) -> bool:
-    """Whether a variant is saved in a format that tensor parallelism cannot divide."""
+    """Whether the name of a variant states a format that tensor parallelism cannot divide."""
     return any(token in _WHOLE for token in _tokens(name))
 
 
 def has_integer_activations(name: str) -> bool:
-    """Whether a variant computes products in INT8, by its name."""
+    """Whether the name of a variant states that products are computed in INT8."""
     tokens = _tokens(name)
     return any(token in _INTEGER_ACTIVATIONS for token in tokens) and storage_of(name) == "int8"
 
@@ -204,7 +204,8 @@ def _entries(known: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _tokens(name: str) -> tuple[str, ...]:
-    """The words of a name without its organisation: "llama-3.1-8b" in any case or spelling."""
+    """The words of a name without its organisation, e.g. of "llama-3.1-8b". Case and separators do
+    not matter."""
     last = name.rpartition("/")[2].lower().replace("llama2", "llama-2").replace("3_3", "3.3")
     last = last.removeprefix("meta-")
     return tuple(token for token in _SPLIT.split(last) if token)

@@ -1,7 +1,7 @@
 """Estimate the results of a benchmark: TTFT and TPOT of measured points from pass times.
 
-Models the queueing among the requests in progress. Planning does not use it: `throughput` has the
-open-loop model.
+Models the queueing among the requests in progress. Planning uses the open-loop model of
+`throughput` instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_SEQUENCES = 1024
 
 
 def estimate_point(point: MeasuredPoint, profile: Profile) -> Estimate:
-    """TTFT and TPOT in ms for `point` under `profile`, including its measurements."""
+    """TTFT and TPOT in ms for `point` under `profile`, including the profile's measurements."""
     return _estimate(point, *bind_formulas(point.spec, point.gpu, point.tp, profile, point.engine))
 
 
@@ -39,9 +39,11 @@ def estimate_scaled(
     decode: float,
     first_token_ms: float | None = None,
 ) -> Estimate:
-    """As `estimate_point`, with the times of prompts and of decode iterations multiplied by these
-    factors. first_token_ms: time outside of iterations before a first token; None takes the
-    profile's."""
+    """As `estimate_point`, with the times of prompts multiplied by `prefill` and those of decode
+    iterations by `decode`.
+
+    first_token_ms: time outside of iterations before a first token; None uses the profile's value.
+    """
     bound, correction = bind_formulas(point.spec, point.gpu, point.tp, profile, point.engine)
     if first_token_ms is not None:
         bound = replace(bound, eff=replace(bound.eff, first_token_ms=first_token_ms))
@@ -95,10 +97,10 @@ def _estimate_shared(bound: _Passes, point: MeasuredPoint, context: float) -> Es
     """Prefill and decode in the iterations of one instance, with `load` requests always in
     progress.
 
-    Between two tokens of a request the prompts of the others are computed: over its R_out tokens
-    one prompt for each other request, less those that come before its first token. So TPOT = t(B d)
-    + (B - 1) d P / R_out, with d the share of a request's time in decoding and P the time that a
-    prompt adds.
+    Between two tokens of a request, prompts of other requests are computed. Over its R_out tokens
+    this is one prompt for each other request, minus the prompts before its first token. So TPOT =
+    t(B d) + (B - 1) d P / R_out. B is the number of running requests, d the share of a request's
+    time in decoding, and P the time that a prompt adds.
     """
     own = sequence_tokens(point.spec, point.tp)
     room = (kv_capacity_tokens(point.spec, point.gpu, point.tp) + own) / (context + own)
@@ -113,7 +115,7 @@ def _estimate_shared(bound: _Passes, point: MeasuredPoint, context: float) -> Es
         decoding = point.output_tokens * tpot / (point.output_tokens * tpot + ttft)
     ttft = max(ttft, _min_first_token_ms(point, held, decoding, tpot))
     if point.load > held:
-        # Requests without a slot wait; slots become free at the service rate.
+        # Requests without a slot wait. Slots become free at the service rate.
         cycle = ttft + point.output_tokens * tpot
         ttft += (point.load - held) / held * cycle
     return Estimate(ttft, tpot)
@@ -124,10 +126,10 @@ def _first_token_ms(
 ) -> float:
     """Time to the first token: the current iteration, earlier prompts, then the request's own pass.
 
-    The steady wait is mean-value analysis of a closed queue (Schweitzer's approximation: an
-    arriving request sees (n - 1)/n of the mean queue, a quadratic equation), halved because service
-    times hardly vary. A benchmark starts with all requests at once; `eff.burst` is the share of
-    requests that meet this queue.
+    The steady wait follows from mean-value analysis of a closed queue. By Schweitzer's
+    approximation an arriving request sees (n - 1)/n of the mean queue, which gives a quadratic
+    equation. The wait is halved because service times hardly vary. A benchmark starts with all
+    requests at once; `eff.burst` is the share of requests that meet this queue.
     """
     own = bound.prefill_ms(point.input_tokens) + bound.eff.first_token_ms
     each = _marginal_prefill_ms(bound, point.input_tokens)
@@ -151,8 +153,8 @@ def _min_first_token_ms(
 ) -> float:
     """Lower bound of the time to the first token in ms, by the data sheet's peak.
 
-    The factors were fitted to long answers. For answers of a few tokens at a high load the estimate
-    would otherwise be slightly faster than the GPU can compute.
+    The factors were fitted to long answers. For answers of a few tokens at a high load, the
+    estimate without this bound is slightly faster than the GPU can compute.
     """
     peak = roofline(point.spec, point.gpu, point.tp, PEAK)
     context = point.input_tokens + 0.5 * point.output_tokens

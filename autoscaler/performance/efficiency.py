@@ -15,20 +15,22 @@ from autoscaler.domain.validation import finite
 class Efficiency:
     """Factors of one GPU type, with the overheads of the engine that runs on it.
 
-    gemm: share of peak FLOPs that large BF16 matrix products reach; gemm_low: the same for FP8 and
-    FP4 against their own peak; expert_gemm: what routed experts reach of these.  attention: share
-    of peak BF16 FLOPs in prompt attention.  weights: share of memory bandwidth when weights are
-    read; kv: when the KV cache is; experts: when routed experts are.  link: share of interconnect
-    bandwidth in an all-reduce; link_wide: how much of that is left among more than two GPUs (host
-    bridges on GPUs without NVLink).  blend: exponent that joins compute and traffic,
-    (c^p + m^p)^(1/p): they overlap in part.  elementwise: passes over the hidden state per layer
-    outside of matrix products.  allreduce_us: latency of an all-reduce per doubling of the GPUs.
-    layer_us: fixed time per layer (kernel launches, gaps); expert_layer_us: more of it where a
-    layer routes to experts.  step_ms: fixed time of one iteration (scheduling, sampling, input
-    preparation); sequence_us: the part of it that grows with every decoding sequence.
-    first_token_ms: time outside of iterations before a first token is seen (request parsing,
-    tokenising, the way back); it takes no GPU time.  burst: share of a benchmark's requests that
-    start all at once (used to compare with benchmarks, never to plan).
+    gemm: share of peak FLOPs that large BF16 matrix products reach; gemm_low: the share for FP8 and
+    FP4, of their own peak; expert_gemm: share of these rates that routed experts reach. attention:
+    share of peak BF16 FLOPs in prompt attention. weights: share of memory bandwidth when weights
+    are read; kv: when the KV cache is read; experts: when routed experts are read. link: share of
+    interconnect bandwidth in an all-reduce; link_wide: remaining share of that bandwidth among more
+    than two GPUs (host bridges on GPUs without NVLink). blend: exponent p that joins compute c and
+    traffic m, (c^p + m^p)^(1/p), because they overlap in part. elementwise: passes over the hidden
+    state per layer outside of matrix products. allreduce_us: latency of an all-reduce per doubling
+    of the GPUs.
+
+    layer_us: fixed time per layer (kernel launches, gaps); expert_layer_us: additional time in a
+    layer that routes to experts. step_ms: fixed time of one iteration (scheduling, sampling, input
+    preparation); sequence_us: additional time per decoding sequence. first_token_ms: time outside
+    of iterations until a client sees the first token (request parsing, tokenising, transfer of the
+    answer); it takes no GPU time. burst: share of a benchmark's requests that start all at once
+    (used to compare with benchmarks, never to plan).
     """
 
     gemm: float = 0.75
@@ -57,12 +59,13 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class EngineFactors:
-    """Effect of an engine on bare kernels: multipliers on speeds and times, and own overheads.
+    """Effect of an engine on bare kernels: multipliers of speeds and times, and overheads of the
+    engine.
 
     compute, traffic: multiply the speeds of matrix products and attention, and of reading weights
-    and KV cache. expert_compute, expert_traffic: the same for routed experts. link: multiplies the
-    bandwidth of all-reduces (engines overlap some of them). layer, allreduce: multiply fixed times.
-    The others replace the fields of the same name in `Efficiency`.
+    and KV cache. expert_compute, expert_traffic: multiply these speeds for routed experts. link:
+    multiplies the bandwidth of all-reduces (engines overlap some of them). layer, allreduce:
+    multiply fixed times. The other fields replace those of `Efficiency` with equal names.
     """
 
     compute: float = 1.0
@@ -83,7 +86,7 @@ class EngineFactors:
             finite(f"engine.{item.name}", getattr(self, item.name), 0.0, 1e6)
 
     def apply_to(self, kernels: Efficiency) -> Efficiency:
-        """`kernels` under this engine."""
+        """The factors `kernels` as this engine changes them."""
         return replace(
             kernels,
             gemm=kernels.gemm * self.compute,
@@ -114,7 +117,7 @@ def _bounds(name: str) -> tuple[float, float]:
 DEFAULT_EFFICIENCY = Efficiency()
 
 
-# Every kernel at the data sheet's figure, compute and traffic fully overlapped, no overheads.
+# All kernels reach the data sheet's figures, compute and traffic overlap fully, no overheads.
 PEAK = Efficiency(
     gemm=1.0, gemm_low=1.0, expert_gemm=1.0, attention=1.0, weights=1.0, kv=1.0, experts=1.0,
     link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,

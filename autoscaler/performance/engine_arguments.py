@@ -1,7 +1,7 @@
 """vLLM arguments that change the memory of a model, applied to its architecture.
 
-An argument that changes the memory but is not counted here is refused by name, because plans would
-be wrong. Facts about vLLM 0.32 and 0.33.
+If an argument changes the memory but is not counted here, it is refused by name, because plans
+would be wrong. Facts about vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ _REFUSED = {
 class EngineMemory:
     """Effect of arguments on memory.
 
-    memory_share: share of each GPU's memory for the engine; 0: not set. kv_bits: of one number in
-    the KV cache; 0: as in the checkpoint. kv_cache_bytes: of each GPU's KV cache; 0: not set.
-    quantization: weight format after loading, "" as in the checkpoint; method: the argument's
-    value. float32: weights and KV cache take 32 bits. expert_parallel: whether experts stay whole.
+    memory_share: share of each GPU's memory for the engine; 0: not set. kv_bits: bits of one number
+    in the KV cache; 0: as in the checkpoint. kv_cache_bytes: size of each GPU's KV cache; 0: not
+    set. quantization: weight format after loading, "" as in the checkpoint; method: the argument's
+    value. float32: whether weights and KV cache take 32 bits. expert_parallel: whether experts stay
+    whole.
     """
 
     memory_share: float = 0.0
@@ -88,7 +89,8 @@ class EngineMemory:
     expert_parallel: bool = False
 
     def apply_to(self, spec: ModelSpec) -> ModelSpec:
-        """`spec` as such an engine loads it; InvalidValue if it does not load such a checkpoint."""
+        """`spec` as an engine with these arguments loads it; InvalidValue if the engine cannot load
+        the checkpoint."""
         if self.quantization and spec.weight_dtype not in ("bf16", self.quantization):
             stored = f"a source that is not quantised; this one is in {spec.weight_dtype}"
             raise InvalidValue(_QUANTIZATION, self.method, stored)
@@ -128,8 +130,10 @@ AS_LOADED = EngineMemory()
 
 
 def engine_memory(args: Sequence[str]) -> EngineMemory:
-    """The memory effect of `args`, in one word (--dtype=half) or in two; InvalidValue for a refused
-    argument, with the argument as its `field`."""
+    """The memory effect of `args`. An argument and its value are one word (--dtype=half) or two.
+
+    InvalidValue for a refused argument; its `field` is the argument.
+    """
     found = AS_LOADED
     for flag, value in _pairs(args):
         if flag == _SHARE:
@@ -185,7 +189,7 @@ def _share(value: str) -> float:
 
 
 def _bytes(value: str) -> float:
-    """A number of bytes as vLLM takes it: 67108864, 64M, 1.5g."""
+    """A number of bytes in a form that vLLM accepts: 67108864, 64M, 1.5g."""
     unit = value[-1:] if value[-1:] in _UNITS else ""
     try:
         amount = float(value.removesuffix(unit) if unit else value) * _UNITS[unit]

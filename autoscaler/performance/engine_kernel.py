@@ -1,11 +1,11 @@
 """Continuous batching of one engine over a given list of requests, as a compiled kernel.
 
-Computes the latencies of each request like `autoscaler.serving.batching.Batcher`, without its
+Computes the latencies of each request as `autoscaler.serving.batching.Batcher` does, without its
 events. A differential test compares the two; the Batcher is the reference.
 
-Sequences that decode advance together, so a decoding sequence is stored as the global decode step
-at which it ends and its place in the list, in one number; the list holds at most 2^24 requests. At
-most one prompt is partly computed at a time.
+All decoding sequences advance together. A decoding sequence is therefore stored as one number: the
+global decode step at which it ends, and its place in the list, which holds at most 2^24 requests.
+At most one prompt is partly computed at a time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Ints = npt.NDArray[np.int64]
 
 WHOLE, PREFILL, DECODE = 0, 1, 2
 _NEVER = 1e300
-_BITS = 24  # of a heap entry, for the request's index
+_BITS = 24  # bits of a heap entry for the request's index
 _REQUEST = (1 << _BITS) - 1
-_SURELY = 1.0 - 1e-6  # less than the error of `timing_grid`'s polynomial
+_SURELY = 1.0 - 1e-6  # the margin exceeds the error of `timing_grid`'s polynomial
 
 
 @compiled
 def _rise(heap: Ints, at: int) -> None:
-    """Move the entry at `at` up to its place in the heap."""
+    """Move the entry at `at` towards the root, to its place in the heap."""
     one = heap[at]
     while at > 0:
         above = (at - 1) // 2
@@ -41,7 +41,8 @@ def _rise(heap: Ints, at: int) -> None:
 
 @compiled
 def _remove(heap: Ints, at: int, count: int) -> None:
-    """Remove the entry at `at` from the first `count` of `heap`; the last entry takes its place."""
+    """Remove the entry at `at` from the first `count` entries of `heap`. The last entry replaces
+    it."""
     last = count - 1
     one = heap[last]
     under = 2 * at + 1
@@ -79,9 +80,9 @@ def serve(
     """Serve the requests in order of arrival; fill first_ms and last_ms (absolute), and stats.
 
     kind: WHOLE, PREFILL (outputs are 1) or DECODE. hold_ms, (n,): for DECODE the transfer time of
-    the KV, for PREFILL the time its KV is kept afterwards. A request that never fits the KV cache
-    is refused: both of its times are infinite. stats, (5,): ms with work, ms x decoding sequences,
-    ms in which the head of the queue waited for KV, preemptions, iterations.
+    the KV, for PREFILL the time for which the KV is kept after the prefill. A request that never
+    fits the KV cache is refused: both of its times are infinite. stats, (5,): ms with work, ms x
+    decoding sequences, ms in which the head of the queue waited for KV, preemptions, iterations.
     """
     count = len(arrival_ms)
     now = 0.0
@@ -94,13 +95,13 @@ def serve(
     # A min-heap by end: each entry is the step at which a request ends, and its index.
     running = np.empty(max_seqs, np.int64)
     batch = 0
-    fresh = 0  # DECODEs among these without a step yet
+    fresh = 0  # number of DECODEs in the heap without a step yet
     fresh_of = np.empty(max_seqs, np.int64)
     order = 0
     order_of = np.zeros(count, np.int64)
     produced = np.zeros(count, np.int64)
-    lost = np.zeros(count, np.bool_)  # preempted: its KV is computed again here
-    contexts = 0  # sum over the batch
+    lost = np.zeros(count, np.bool_)  # whether it was preempted: its KV is recomputed here
+    contexts = 0  # sum of contexts over the batch
     loading = np.empty(max_seqs, np.int64)
     ready_ms = np.empty(count, np.float64)
     loads = 0
@@ -247,10 +248,10 @@ def serve(
             centre = middle + 0.5 * (steps - 1)
             time = steps * decode_ms(scalars, dense, head, factors, batch, centre)
             if time >= span and steps > 1:
-                # The iteration under way at that moment still runs to its end.
+                # The iteration in progress at `until` still runs to its end.
                 low, high = 0, steps
-                # A later step is no faster, where none was measured: as many steps as would pass at
-                # the pace of all are too few.
+                # Without measurements, a later step is never faster than an earlier one. So the
+                # number of steps that the mean pace gives is a lower bound.
                 guess = int(span / time * steps)
                 if factors.shape[1] == 1 and guess * time < steps * span * _SURELY:
                     low = guess

@@ -14,5 +14,5 @@ KV_LINK_GB_PER_S = 25.0
 
 
 def batched_tokens(phase: Phase, max_seqs: int) -> int:
-    """Tokens per iteration in `phase`: a full batch of decodes must leave room for a prompt."""
+    """Tokens per iteration in `phase`. A full batch of decodes must leave room for a prompt."""
     return max(BATCHED_TOKENS[phase], max_seqs + 1)

@@ -16,9 +16,9 @@ EstimatedPoint = tuple[MeasuredPoint, Estimate]
 class ErrorSummary:
     """Absolute errors relative to measurements, as fractions.
 
-    model, system: the group, or a class of models ("dense", "mixture of experts", "total") and
-    "all". The four errors are None if no point measures that figure. uncertain: the profile marks
-    this model or GPU as uncertain.
+    model, system: the group, or a class of models ("dense", "mixture of experts", "total") with
+    "all". Each of the four errors is None if no point has a measurement of its kind. uncertain:
+    whether the profile marks this model or GPU as uncertain.
     """
 
     model: str
@@ -34,7 +34,7 @@ class ErrorSummary:
 def errors_by_group(
     pairs: Sequence[EstimatedPoint], uncertain: Sequence[bool]
 ) -> list[ErrorSummary]:
-    """One summary per (model, system), sorted."""
+    """One summary per (model, system), in sorted order."""
     groups: dict[tuple[str, str], list[tuple[EstimatedPoint, bool]]] = defaultdict(list)
     for pair, unsure in zip(pairs, uncertain, strict=True):
         groups[(pair[0].model, pair[0].system)].append((pair, unsure))
@@ -45,8 +45,8 @@ def errors_by_group(
 
 
 def errors_by_class(pairs: Sequence[EstimatedPoint]) -> list[ErrorSummary]:
-    """Summaries of dense models, mixtures of experts, and all; classes without points are left
-    out."""
+    """Summaries of dense models, of mixtures of experts, and of all models. Classes without points
+    are left out."""
     dense = [pair for pair in pairs if not pair[0].spec.is_moe]
     sparse = [pair for pair in pairs if pair[0].spec.is_moe]
     classes = [("dense", dense), ("mixture of experts", sparse), ("total", list(pairs))]

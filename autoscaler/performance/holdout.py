@@ -22,9 +22,9 @@ def estimate_all(points: Points, profile: Profile) -> list[EstimatedPoint]:
 def leave_one_out(
     points: Points, others: Points, *, whole_model: bool, report: Callable[[int, int], None]
 ) -> list[EstimatedPoint]:
-    """Estimate each (model, system) of `points` by a profile fitted to everything else.
+    """Estimate each (model, system) of `points` by a profile that is fitted to all other points.
 
-    Everything else is `points` and `others` without that architecture on that GPU, under any name
+    The other points are `points` and `others` without that architecture on that GPU, under any name
     and quantisation; with `whole_model`, without that architecture on any GPU. report(done, groups)
     is called before each fit.
     """
@@ -44,10 +44,11 @@ def leave_one_out(
 def estimate_held_out_half(
     points: Points, others: Points, *, configurations: bool
 ) -> list[EstimatedPoint]:
-    """Estimate every other point by a profile fitted to the rest of `points` and to `others`.
+    """Estimate every second point by a profile that is fitted to the remaining `points` and to
+    `others`.
 
-    With `configurations`, all repetitions of a configuration (lengths, load, GPUs) are in the same
-    half, so no estimated point was measured in the fitted half.
+    With `configurations`, all repetitions of a configuration (lengths, load, GPUs) are in one half,
+    so that the fitted half has no measurement of an estimated point.
     """
     if configurations:
         seen: dict[tuple[object, ...], dict[tuple[object, ...], int]] = defaultdict(dict)

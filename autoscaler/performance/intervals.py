@@ -1,5 +1,5 @@
-"""Prediction intervals: how far measurements lie from estimates of held-out points, and how
-often."""
+"""Prediction intervals: how far, and how often, measurements differ from estimates of held-out
+points."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Interval:
     """The interval of one class of models ("dense", "mixture of experts") and one figure ("TTFT",
     "TPOT").
 
-    low, high: 90% of measurements lie between low and high times the estimate. covered: share of
-    points within intervals from other (model, system) groups; points: number of these points.
+    low, high: 90% of measurements are between low and high times the estimate. covered: share of
+    points within intervals that were made from other (model, system) groups. points: number of
+    points in this check.
     """
 
     kind: str
@@ -47,8 +48,8 @@ class Interval:
 def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
     """One interval per class and figure with enough points.
 
-    Each (model, system) is checked against an interval from the other groups of its class, so a
-    model is no evidence for itself.
+    Each (model, system) is checked against an interval from the other groups of its class, so that
+    no group confirms itself.
     """
     found = []
     for kind, sparse in (("dense", False), ("mixture of experts", True)):
@@ -68,16 +69,17 @@ def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
 
 @lru_cache(maxsize=1)
 def packaged_intervals() -> tuple[Interval, ...]:
-    """The intervals of the packaged profile, from models that were held out of the fit."""
+    """The intervals of the packaged profile. Each model's points were held out of the fit that
+    estimates them."""
     path = resources.files("autoscaler").joinpath("data", "intervals_v1.json")
     return tuple(Interval(**row) for row in json.loads(path.read_text(encoding="utf-8")))
 
 
 def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[float, float]:
-    """The 90% interval of a rate that is predicted as 1 for `model`.
+    """The 90% interval of a rate of `model`, relative to its prediction.
 
     A rate follows the time per output token, which includes the prompts of other requests. own: the
-    user's measurement, if any; its interval is twice its mean error on either side.
+    user's measurement, if any; the interval is then twice its mean error on either side.
     """
     if own is not None:
         return 1.0 / (1.0 + 2.0 * own.error), 1.0 + 2.0 * own.error
@@ -87,11 +89,11 @@ def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[flo
 
 
 def planned_share(model: ModelSpec, own: Measurement | None = None) -> float:
-    """The share of a predicted rate to plan for: the interval's lower end if the interval is wide,
-    else 1.
+    """The share of a predicted rate to plan for: the lower end of the interval if the interval is
+    wide, else 1.
 
-    Wide means that it begins below `WIDE` of the prediction, which exceeds the headroom of 85%
-    utilization.
+    An interval is wide if it begins below `WIDE` of the prediction, which exceeds the headroom of
+    85% utilization.
     """
     low, _ = rate_interval(model, own)
     return low if low < WIDE else 1.0
@@ -114,11 +116,12 @@ def _within_bounds(groups: dict[tuple[str, str], Figures], key: tuple[str, str])
 
 
 def _bounds(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
-    """The quantiles of `groups`, widened until quantiles of the other groups contain 90% of each
-    group's points.
+    """The quantiles of `groups`, widened until the quantiles of the other groups contain 90% of
+    each group's points.
 
-    Quantiles of a dozen models are too narrow for the next one; their misses among each other show
-    by how much (conformal calibration with models as folds).
+    Quantiles of a dozen models are too narrow for a new model. The share of one model's points
+    outside the quantiles of the others shows by how much (conformal calibration with models as
+    folds).
     """
     low, high = _quantiles(groups)
     if len(groups) < 3:
@@ -141,10 +144,10 @@ def _bounds(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
 
 
 def _quantiles(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
-    """Weighted quantiles that leave 5% on either side; every group has the same weight.
+    """Weighted quantiles that leave 5% on either side. All groups have equal weight.
 
-    A model with hundreds of points is one observation of other models; one with a handful of points
-    is none, if there are others.
+    Even hundreds of points of one model are only one observation about other models. Groups of only
+    a few points are left out if there are others.
     """
     groups = {k: r for k, r in groups.items() if len(r) >= _MIN_GROUP_POINTS} or groups
     weighted = sorted((ratio, 1.0 / len(ratios)) for ratios in groups.values() for ratio in ratios)
@@ -156,7 +159,7 @@ def _quantiles(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
 
 
 def _weighted_quantile(weighted: Sequence[tuple[float, float]], amount: float) -> float:
-    """The value below which less than `amount` of the weight lies."""
+    """The first value at which the cumulative weight exceeds `amount`."""
     seen = 0.0
     for value, weight in weighted:
         seen += weight

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from autoscaler.domain.model_spec import ModelSpec
 
-# Bytes per weight with their block scales: MXFP4 has one scale byte per 32 weights, NVFP4 per 16.
+# Bytes per weight, including block scales: MXFP4 has a scale byte per 32 weights, NVFP4 per 16.
 _EXPERT_BYTES = {
     "bf16": 2.0,
     "fp8": 1.0,
@@ -24,9 +24,10 @@ _BF16_BYTES = 2.0
 class LayerShape:
     """Sizes of one layer and of the head, per whole model copy (tensor parallelism divides them).
 
-    dense_params: weights every token passes (attention, norms, dense or shared MLP).
-    expert_params: weights of ONE routed expert, 0 for a dense model.  *_bytes: the same in memory.
-    kv_bytes: KV cache of one token in one layer.  head_params: output head (vocabulary x hidden).
+    dense_params: weights that every token passes (attention, norms, dense or shared MLP).
+    expert_params: weights of ONE routed expert, 0 for a dense model. *_bytes: bytes in memory of
+    these weights. kv_bytes: KV cache of one token in one layer. head_params: output head
+    (vocabulary x hidden).
     """
 
     dense_params: float
@@ -40,11 +41,11 @@ class LayerShape:
 
 @lru_cache(maxsize=256)
 def layer_shape(model: ModelSpec) -> LayerShape:
-    """Per-layer sizes of `model`, averaged over its layers.
+    """Per-layer sizes of `model`, as means over its layers.
 
-    The dense part is the active parameters without embeddings and routed experts, so gated and
-    plain MLPs, shared experts and latent attention all follow from the published counts (Cauchy eq.
-    2 and 6 are the case of a gated MLP with full attention heads).
+    The dense part is the active parameters minus embeddings and routed experts. So gated and plain
+    MLPs, shared experts and latent attention all follow from the published counts (Cauchy eq. 2 and
+    6 describe a gated MLP with full attention heads).
     """
     head = float(model.vocab * model.hidden)
     embeddings = _embedding_copies(model) * head
@@ -54,7 +55,7 @@ def layer_shape(model: ModelSpec) -> LayerShape:
     dense = max((model.active_params - embeddings) / model.layers - routed, 0.0)
     per_expert_byte = _EXPERT_BYTES.get(model.weight_dtype, _BF16_BYTES)
     if model.is_moe and model.weight_dtype in ("mxfp4", "int4"):
-        # These quantise only the experts; attention, embeddings and head stay in BF16.
+        # These formats quantise only the experts; attention, embeddings and head stay in BF16.
         dense_byte = _BF16_BYTES
     else:
         dense_byte = per_expert_byte
@@ -70,10 +71,10 @@ def layer_shape(model: ModelSpec) -> LayerShape:
 
 
 def _embedding_copies(model: ModelSpec) -> float:
-    """Copies of the vocabulary matrix: one if input and output share it.
+    """Copies of the vocabulary matrix: one if input and output share it, else two.
 
-    Chosen so that the published count leaves the layers closest to a gated MLP with grouped-query
-    attention. Mixtures of experts are large and never share it.
+    The number is chosen so that the published count leaves layers that are closest to a gated MLP
+    with grouped-query attention. Mixtures of experts are large and never share the matrix.
     """
     if model.is_moe:
         return 2.0
@@ -85,9 +86,9 @@ def _embedding_copies(model: ModelSpec) -> float:
 
 
 def experts_touched(model: ModelSpec, tokens: float) -> float:
-    """Expected number of distinct experts of a layer that `tokens` tokens route to.
+    """Expected number of distinct experts in a layer to which `tokens` tokens are routed.
 
-    E (1 - (1 - k/E)^B) for uniform routing; 0 for a dense model.
+    E (1 - (1 - k/E)^B) for uniform routing of B tokens to k of E experts; 0 for a dense model.
     """
     if not model.is_moe:
         return 0.0

@@ -1,6 +1,6 @@
 """Least squares over positive factors, robust to bad measurements.
 
-The estimate of a point comes in as a function.
+The caller passes a function that computes the residuals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Factors = Mapping[str, float]
-# Log-residuals of a parameter vector: one entry per measured figure, ln(estimate / measured).
+# Log-residuals of a parameter vector: ln(estimate / measured) for each measured figure.
 Residuals = Callable[[Factors], Sequence[float]]
 
 _STEP = 1e-4
@@ -28,11 +28,13 @@ def fit(
     bounds: Mapping[str, tuple[float, float]],
     prior_weight: float,
 ) -> dict[str, float]:
-    """The factors that make the residuals small; near `start` if the data does not decide.
+    """The factors that minimise the residuals. Factors that the data does not determine stay near
+    `start`.
 
     Levenberg-Marquardt over the logarithms of the factors. Large residuals get less weight (towards
-    least absolute deviations), so a few bad measurements do not bend the fit. prior_weight: weight
-    of the starting value of a factor in well-measured points, per factor of e in distance.
+    least absolute deviations), so a few bad measurements do not distort the fit. prior_weight:
+    weight of a factor's starting value, as a number of well-measured points, per factor of e in
+    distance.
     """
     names = [name for name in start if name in bounds]
     low = np.array([math.log(bounds[n][0]) for n in names])
@@ -77,7 +79,7 @@ def fit(
     return {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
 
 
-# Residuals well below this count as squares, well above as absolute values.
+# Residuals well below this value count as squares, those well above it as absolute values.
 _SCALE = 0.1
 
 

@@ -1,7 +1,7 @@
 """Tables of times that were measured on one model, GPU type and tensor-parallel width.
 
-A `Correction` is the factor between measured times and the roofline. The factor is interpolated,
-not the time, so between measured points the roofline gives the shape. Pure Python.
+A `Correction` is the ratio of measured times to the roofline's. The ratio is interpolated, not the
+time, so the roofline gives the shape between measured points. Pure Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoscaler.domain.measurement import Architecture
 
 _NEAREST = 4
-# In doublings: points nearer than this are the same point.
+# Points that are nearer than this, in doublings, count as one point.
 _SAME_POINT = 1e-3
 
 
@@ -34,9 +34,10 @@ class MeasuredTable:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Measured over estimated time as a function of length and batch, 1 without measurements.
+    """Ratio of measured to estimated time as a function of length and batch; 1 without
+    measurements.
 
-    prefill, decode: rows of log2 length, log2 batch, ln factor.
+    prefill, decode: rows of log2 length, log2 batch, ln ratio.
     """
 
     prefill: tuple[tuple[float, float, float], ...] = ()
@@ -51,8 +52,8 @@ class Correction:
         return _interpolated(self.decode, context, batch)
 
     def scaled(self, prefill: float, decode: float) -> Correction:
-        """The correction with all times of prompts and of decode iterations multiplied by these
-        factors."""
+        """The correction with all times of prompts multiplied by `prefill`, and of decode
+        iterations by `decode`."""
         return Correction(_scaled_rows(self.prefill, prefill), _scaled_rows(self.decode, decode))
 
 
@@ -62,7 +63,7 @@ NO_CORRECTION = Correction()
 def correction_rows(
     measured: Sequence[tuple[float, float, float]], estimates: Sequence[float]
 ) -> tuple[tuple[float, float, float], ...]:
-    """Correction rows from measured (length, batch, ms) rows and the roofline's ms for each."""
+    """Correction rows from measured (length, batch, ms) rows and the roofline's ms for each row."""
     return tuple(
         (math.log2(max(length, 1.0)), math.log2(max(batch, 1.0)), math.log(ms / estimate))
         for (length, batch, ms), estimate in zip(measured, estimates, strict=True)
@@ -80,7 +81,8 @@ def _scaled_rows(
 def _interpolated(
     table_rows: tuple[tuple[float, float, float], ...], length: float, batch: float
 ) -> float:
-    """Inverse-distance mean of the nearest rows; beyond the table its nearest rows apply."""
+    """Mean of the nearest rows, weighted by inverse distance. Beyond the table, its nearest rows
+    apply."""
     if not table_rows:
         return 1.0
     x, y = math.log2(max(length, 1.0)), math.log2(max(batch, 1.0))

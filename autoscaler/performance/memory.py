@@ -1,4 +1,5 @@
-"""GPU memory: whether a model's layers fit a slice, and the tokens of KV cache in the rest."""
+"""GPU memory: whether a model's layers fit a slice, and the tokens of KV cache in the remaining
+memory."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ def usable_gb(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
 def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> float:
     """Tokens of KV cache that fit on `tp` GPUs with `layers` layers; 0 if the weights do not fit.
 
-    Below one KV head per GPU the cache is copied, so it counts once per GPU (grouped-query
-    attention). The state of one sequence is subtracted already; each further sequence takes
+    With more GPUs than KV heads the cache is copied, so that it counts once per GPU (grouped-query
+    attention). The state of one sequence is already subtracted; each further sequence takes
     `sequence_tokens` more.
     """
     held = model.layers if layers is None else layers
@@ -32,7 +33,7 @@ def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | No
 
 
 def sequence_tokens(model: ModelSpec, tp: int) -> float:
-    """Tokens of KV cache with the size of one sequence's state; 0 for models of attention alone."""
+    """Size of one sequence's state, in tokens of KV cache; 0 for models with attention only."""
     return model.state_bytes / (model.kv_bytes_per_token * _copies(model, tp))
 
 
@@ -41,5 +42,5 @@ def _copies(model: ModelSpec, tp: int) -> float:
 
 
 def fits(model: ModelSpec, gpu: GpuSpec, tp: int) -> bool:
-    """Whether the weights fit and leave room for a token of KV cache."""
+    """Whether the weights fit and leave room for at least one token of KV cache."""
     return kv_capacity_tokens(model, gpu, tp) >= 1.0

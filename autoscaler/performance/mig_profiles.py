@@ -1,8 +1,8 @@
 """Slices of NVIDIA GPUs (Multi-Instance GPU): their names, and their shares of a GPU.
 
-A profile "1g.10gb" is 1 of 7 compute slices and 10 GB of memory, with the same share of the memory
-bandwidth: eighths, or quarters on GPUs with four slices. Slices have no link to each other. Source:
-NVIDIA's MIG user guide, "Supported MIG Profiles" and "Supported GPUs".
+A profile "1g.10gb" is 1 of 7 compute slices and 10 GB of memory. Its share of the memory bandwidth
+equals its share of the memory: eighths, or quarters on GPUs with four slices. Slices have no link
+to each other. Source: NVIDIA's MIG user guide, "Supported MIG Profiles" and "Supported GPUs".
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ class MigProfile:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """GPU and profile in the name of a slice: "H100/1g.10gb", or as a device plugin labels nodes,
-    "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb". None if it is no slice."""
+    """GPU and profile in the name of a slice, "H100/1g.10gb", or
+    "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb" as device plugins label nodes. None if `name` is not a
+    slice."""
     match = _NAME.match(name.strip().lower())
     return (name.strip()[: len(match[1])], match[2]) if match else None
 
 
 def profiles(gpu: GpuSpec) -> tuple[MigProfile, ...]:
-    """The profiles of `gpu`, empty if it has no slices. A name contains the slice's memory rounded
-    to whole GB."""
+    """The profiles of `gpu`; empty if the GPU has no slices. A name contains the slice's memory,
+    rounded to whole GB."""
     parts, table = 7, _SEVENTHS
     if gpu.name in _OF_FOUR:
         parts, table = 4, _QUARTERS
@@ -59,9 +60,9 @@ def profiles(gpu: GpuSpec) -> tuple[MigProfile, ...]:
 
 
 def slice_of(gpu: GpuSpec, profile: str) -> GpuSpec | None:
-    """The slice of `gpu` that `profile` names, None if `gpu` has no such profile.
+    """The slice of `gpu` with the name `profile`; None if `gpu` has no such profile.
 
-    A name may differ by 1 GB, because drivers round the memory.
+    The memory in a name may differ by 1 GB, because drivers round it.
     """
     slices, _, memory = profile.partition("g.")
     for one in profiles(gpu):
@@ -82,12 +83,12 @@ def slice_of(gpu: GpuSpec, profile: str) -> GpuSpec | None:
 
 
 def whole_gpu(name: str) -> str:
-    """The full name of the GPU that a slice is of; `name` itself for a whole GPU."""
+    """The full name of the GPU that the slice `name` is part of; `name` itself for a whole GPU."""
     return name.partition("/")[0]
 
 
 def is_slice(name: str) -> bool:
-    """Whether the full name of a GPU is that of a slice."""
+    """Whether `name`, the full name of a GPU, denotes a slice."""
     return "/" in name
 
 

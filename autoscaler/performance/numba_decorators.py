@@ -1,6 +1,6 @@
 """Typed numba decorators, `compiled` and `inlined`.
 
-Kernels compile without fast-math, so sums are never reassociated; the machine code is cached on
+Kernels compile without fast-math, so sums are never reassociated. The machine code is cached on
 disk. Only this module imports numba.
 """
 
@@ -20,20 +20,20 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def compiled(function: Kernel) -> Kernel:
-    """Compile `function` at its first call; later processes load the machine code from disk.
+    """Compile `function` at its first call. Later processes load the machine code from disk.
 
-    A kernel contains the code of the kernels that it calls, also of other modules, and the values
-    of globals. But numba checks only a kernel's own file to decide whether its machine code is
-    valid. So its stamp is replaced by a hash of all modules of the folder, of the constants that
-    the kernel's module has so far, and of the stamps of its kernels. Without a writable folder
-    every process compiles for itself.
+    A kernel contains the code of the kernels that it calls, also those of other modules, and the
+    values of globals. But numba checks only a kernel's own file to decide whether its machine code
+    is valid. Therefore the kernel's stamp is replaced by a hash of all modules of the folder, of
+    the constants that the kernel's module has at this point, and of the stamps of its kernels.
+    Without a writable folder, every process compiles for itself.
     """
     return _compile_cached(function, "never")
 
 
 def inlined(function: Kernel) -> Kernel:
-    """As `compiled`, but inlined into each calling kernel: passing ten arrays takes longer than
-    most formulas that read one number of each."""
+    """As `compiled`, but the function is inlined into each calling kernel. Passing ten arrays takes
+    longer than most formulas that read one number of each."""
     return _compile_cached(function, "always")
 
 
@@ -59,7 +59,7 @@ def kernel_globals(function: Callable[..., Any]) -> dict[str, bytes]:
         if stamp:
             found[name] = stamp.encode()
         elif not name.startswith("__"):
-            with suppress(TypeError):  # no value that a kernel could read
+            with suppress(TypeError):  # not a value that a kernel can read
                 found[name] = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return found
 

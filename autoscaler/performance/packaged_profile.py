@@ -1,4 +1,4 @@
-"""The profile that ships with the package, and a plain one from the factors in the code."""
+"""The profile that ships with the package, and a plain profile of the default factors."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def default_profile() -> Profile:
 
 
 def plain_profile() -> Profile:
-    """A profile of the default factors, fitted to nothing."""
+    """A profile of the default factors, which are not fitted."""
     return make_profile(DEFAULT_EFFICIENCY, DEFAULT_EFFICIENCY)

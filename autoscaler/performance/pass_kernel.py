@@ -20,7 +20,8 @@ SCALARS = FIT + DEGREE + 1
 
 @inlined
 def _blended(s: Floats, x: float) -> float:
-    """The polynomial FIT at `x`; faster than the two powers that it replaces."""
+    """The value of the polynomial FIT at `x`. This is faster than the two powers that FIT
+    approximates."""
     i, x2 = FIT, x * x
     low = s[i] + s[i + 1] * x + (s[i + 2] + s[i + 3] * x) * x2
     high = s[i + 4] + s[i + 5] * x + (s[i + 6] + s[i + 7] * x) * x2
@@ -29,7 +30,7 @@ def _blended(s: Floats, x: float) -> float:
 
 @inlined
 def attention_ms(scalars: Floats, tokens: float, sequences: float, context: float) -> float:
-    """`Roofline.attention_ms` of all layers."""
+    """`Roofline.attention_ms`, over all layers."""
     seen = context + 0.5 * tokens
     cached = context + tokens
     window = scalars[WINDOW]
@@ -49,15 +50,16 @@ def attention_ms(scalars: Floats, tokens: float, sequences: float, context: floa
 
 @compiled
 def whole_prompts_ms(scalars: Floats, found: Floats) -> None:
-    """Fill `found`, (n,), with the attention of a prompt of 0, 1, ... tokens without cached
-    ones."""
+    """Fill `found`, (n,): the attention time of prompts of 0, 1, ... tokens without cached
+    tokens."""
     for tokens in range(1, len(found)):
         found[tokens] = attention_ms(scalars, tokens, 1.0, 0.0)
 
 
 @inlined
 def _factor_ms(factors: Floats, batch: int, context: float) -> float:
-    """Correction of a decode iteration; columns are half doublings of the context."""
+    """Correction factor of a decode iteration. The columns of `factors` are half doublings of the
+    context."""
     if factors.shape[1] == 1:
         return float(factors[0, 0])
     at = 2.0 * np.log2(max(context, 1.0))
@@ -87,7 +89,7 @@ def mixed_ms(
     batch: int,
     batch_context: float,
 ) -> float:
-    """`StepTimes.mixed_ms`, or `prefill_ms` without decoding sequences."""
+    """`StepTimes.mixed_ms`, or `StepTimes.prefill_ms` if no sequence decodes."""
     total = tokens + batch
     attention = dense[1, tokens] if context == 0.0 else attention_ms(scalars, tokens, 1.0, context)
     time = dense[0, total] + attention + scalars[STEP]

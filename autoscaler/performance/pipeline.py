@@ -1,8 +1,8 @@
 """Step times of one instance over several nodes, each of which holds some of the layers.
 
-A pipeline of S stages works on S batches at once, one per stage, so it acts as S engines ("lanes")
-in turn: an iteration of a lane passes every stage at the pace of the slowest. Pure Python, as
-`step_times`.
+A pipeline of S stages works on S batches at once, one per stage. It therefore acts as S engines
+("lanes") in turn: an iteration of a lane passes every stage, each in the time of the slowest stage.
+Pure Python, as `step_times`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ HOP_GB_S = 12.5
 HOP_LATENCY_MS = 0.05
 """Link between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip."""
 
-_PROMPT_TOKENS, _BATCH, _CONTEXT = 2048, 32, 1024  # for comparing stages
+_PROMPT_TOKENS, _BATCH, _CONTEXT = 2048, 32, 1024  # a typical load to compare stages
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSlices:
     """The slices of an instance in the order of their stages, with the number of layers on each.
-    longest_tokens: tokens of the longest request, which must fit a lane."""
+
+    longest_tokens: tokens of the longest request, which must fit a lane.
+    """
 
     stages: tuple[tuple[NodeSlice, int], ...]
     longest_tokens: int
@@ -43,12 +45,13 @@ class PipelineSlices:
 def pipeline_times(
     model: ModelSpec, slices: PipelineSlices, phase: Phase, profile: Profile
 ) -> tuple[StepTimes, int]:
-    """Times of one lane, with its share of the KV cache and of the slots, and the number of lanes.
+    """Times of one lane, with the lane's share of the KV cache and of the slots, and the number of
+    lanes.
 
-    With J layers in the slowest of S stages an iteration takes the time of S J layers on that
-    slice, S times its fixed time, and S hops. If memory holds fewer than S requests of maximal
-    length, there are as many lanes as requests fit, at least one; 0 tokens of KV: the weights do
-    not fit.
+    With J layers in the slowest of S stages, an iteration takes the time of S J layers on the slice
+    of that stage, S times its fixed time, and S hops. If memory holds fewer than S requests of
+    maximal length, the number of lanes is the number of requests that fit, at least one. If the
+    weights do not fit, the KV cache has 0 tokens.
     """
     stages = slices.stages
     count = len(stages)
@@ -59,7 +62,7 @@ def pipeline_times(
     tokens = min(kv_capacity_tokens(model, node.gpu, node.gpus, n) for node, n in stages)
     lanes = max(1, min(count, int(tokens // max(1, slices.longest_tokens))))
     bound, eff = slowest.roofline, slowest.roofline.eff
-    # Each stage sends the hidden state once: per layer a J-th of it at the link's speed.
+    # Each stage sends the hidden state once, so each layer costs a J-th of the transfer.
     passes = bound.gpu.mem_bw_gb_s * eff.weights / (HOP_GB_S * held)
     eff = replace(
         eff,

@@ -1,4 +1,4 @@
-"""The share of a data sheet's peak that a measured benchmark needs: above 1 the measurement is
+"""The share of a data sheet's peak that a measured benchmark needs. Above 1 the measurement is
 wrong."""
 
 from __future__ import annotations
@@ -7,23 +7,23 @@ from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.efficiency import PEAK
 from autoscaler.performance.roofline import roofline
 
-# Prompts are computed at a third of the peak at worst.
+# Prompts are computed at no less than a third of the peak.
 _SLOWEST = 3.0
 
 
 def peak_share(point: MeasuredPoint) -> float:
     """Smallest share of the data sheet's peak that explains `point`; 0 if unknown.
 
-    For timed passes it is the lossless time over the measured one. In a closed loop every one of
-    the `load` requests gets its prompt computed and all its tokens decoded while a request passes.
-    Above 1 the GPU cannot have done this work: prompts came from a cache, fewer requests were in
-    progress than the source says, or the batch was not computed in full.
+    For timed passes, the share is the lossless time over the measured time. In a closed loop, the
+    prompts and all tokens of `load` requests are computed in the time that one request takes. Above
+    1 the GPU cannot have done this work: prompts came from a cache, fewer requests were in progress
+    than the source states, or the batch was not computed in full.
     """
     if point.kind is PointKind.SPLIT:
         return 0.0
     bound = roofline(point.spec, point.gpu, point.tp, PEAK)
     context = point.input_tokens + 0.5 * point.output_tokens
-    # One pass over all prompts is optimal, because it reads the weights once.
+    # One pass over all prompts is optimal, because the weights are read only once.
     prompts_ms = bound.prefill_ms(point.input_tokens, 0.0, point.load)
     if point.kind is PointKind.CLOSED_LOOP:
         if point.ttft_ms is None or point.tpot_ms is None:
@@ -38,9 +38,9 @@ def peak_share(point: MeasuredPoint) -> float:
 
 
 def waits_for_slots(point: MeasuredPoint) -> bool:
-    """Whether first tokens of a closed loop waited for more than prompts.
+    """Whether first tokens of a closed loop waited for a slot, in addition to prompts.
 
-    A server that admits fewer sequences than there are requests queues the rest: their TTFT
+    A server that admits fewer sequences than there are requests queues the others. Their TTFT
     includes the wait for a slot, and the TPOT is that of a smaller batch. Benchmarks do not state
     this limit, so such a point cannot be compared. The test uses measurements and the data sheet
     only: first tokens took a third of the requests' time, and longer than all prompts together take

@@ -1,7 +1,6 @@
-"""A profile: calibrated factors per GPU and engine, measured tables, and which estimates are
-uncertain.
+"""A profile: calibrated factors per GPU and engine, measured tables, and uncertain estimates.
 
-Its JSON form is in `profile_codec`. Pure Python.
+`profile_codec` has its JSON form. Pure Python.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from autoscaler.performance.measured_tables import MeasuredTable
 from autoscaler.performance.mig_profiles import whole_gpu
 
 DEFAULT_ENGINE = "vllm"
-# An interconnect no faster than this is PCIe: no GPU-to-GPU links of its own.
+# An interconnect up to this speed counts as PCIe, without direct links between GPUs.
 PCIE_GB_S = 64.0
 # Estimates of larger mixture-of-experts models exceed the stated error.
 _LARGE_MOE_PARAMS = 100e9
@@ -25,7 +24,7 @@ _LARGE_MOE_PARAMS = 100e9
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The origin of fitted factors: measured points of one model on one system."""
+    """The source of fitted factors: measured points of one model on one system."""
 
     model: str
     system: str
@@ -36,11 +35,11 @@ class Source:
 class Profile:
     """Calibrated factors, with defaults for GPUs without measurements.
 
-    default, default_pcie: factors of GPUs without measurements, with and without links of their
-    own. gpus: by GPU name. like: GPUs whose chip was measured under another name. engines: by
-    engine name; an unknown engine has the factors of `vllm`, and the empty name stands for bare
-    kernels. measurements: a user's own, applied last. content_hash: SHA-256 over everything else,
-    to identify the profile of a result.
+    default, default_pcie: factors of unmeasured GPUs with and without direct links between GPUs.
+    gpus: factors by GPU name. like: for GPUs whose chip was measured under another name, that name.
+    engines: factors by engine name; an unknown engine has the factors of `vllm`, and the empty name
+    means bare kernels. measurements: a user's own, applied last. content_hash: SHA-256 over all
+    other fields, to identify the profile of a result.
     """
 
     version: int
@@ -72,11 +71,11 @@ class Profile:
         return factors.apply_to(self.kernels(gpu))
 
     def is_measured(self, gpu: GpuSpec) -> bool:
-        """Whether factors of this GPU type itself were measured."""
+        """Whether the factors of `gpu` come from measurements of this GPU type itself."""
         return gpu.name in self.gpus
 
     def table(self, model: ModelSpec, gpu: GpuSpec, tp: int) -> MeasuredTable | None:
-        """The measured table of `model` on `tp` GPUs of type `gpu`; None without one."""
+        """The measured table of `model` on `tp` GPUs of type `gpu`; None if there is none."""
         key = architecture_key(model)
         for table in self.tables:
             if (table.gpu, table.tp) == (gpu.name, tp) and table.architecture == key:
@@ -84,7 +83,8 @@ class Profile:
         return None
 
     def measurement(self, model: ModelSpec, gpu: GpuSpec, tp: int = 1) -> Measurement | None:
-        """The user's measurement of `model` on `gpu`: on `tp` GPUs, else on the nearest width."""
+        """The user's measurement of `model` on `tp` GPUs of type `gpu`, else on the nearest number
+        of GPUs; None without any."""
         own = [
             found
             for found in self.measurements

@@ -38,7 +38,7 @@ def make_profile(
     tables: Sequence[MeasuredTable] = (),
     sources: Sequence[Source] = (),
 ) -> Profile:
-    """A profile with its content hash; factors are rounded as in the file."""
+    """A profile with its content hash. Factors are rounded as in the file."""
     draft = Profile(
         FORMAT_VERSION,
         "",
@@ -67,7 +67,7 @@ def encode(profile: Profile) -> str:
 
 
 def decode(text: str) -> Profile:
-    """The profile of a JSON text; InvalidValue names the wrong part."""
+    """The profile in the JSON text `text`; InvalidValue names the wrong part."""
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
@@ -111,7 +111,7 @@ def _body(profile: Profile) -> dict[str, Any]:
 
 
 def _rounded(factors: _Factors) -> _Factors:
-    """Factors rounded as in the file, so that a profile equals the one read back."""
+    """Factors rounded as in the file, so that a profile equals its decoded file."""
     return type(factors)(
         **{f.name: float(f"{getattr(factors, f.name):.{_DIGITS}g}") for f in fields(factors)}
     )

@@ -1,6 +1,6 @@
-"""The profile to plan with: the packaged one, with a user's own measurements.
+"""The profile to plan with: the packaged profile with a user's own measurements.
 
-Imports nothing heavy, because simulated engines start with it.
+Imports no heavy modules, because simulated engines import it at their start.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile:
-    """`profile` with the measurements `found`; a later one replaces one of the same model, GPU and
-    width."""
+    """`profile` with the measurements `found`. A measurement replaces earlier ones of its model,
+    GPU and number of GPUs."""
     by_key = {_key(one): one for one in (*profile.measurements, *found)}
     text = f"{profile.content_hash} {sorted(map(repr, by_key.values()))}"
     content_hash = hashlib.sha256(text.encode()).hexdigest()
@@ -51,7 +51,7 @@ def without_measurements(profile: Profile, point: MeasuredPoint) -> Profile:
 
 
 def check_measurement(found: Measurement) -> Measurement:
-    """`found`; InvalidValue names a field that is out of range."""
+    """Return `found`. InvalidValue names a field that is out of range."""
     finite("measurement: prefill", found.prefill, 1e-4, 1e6)
     finite("measurement: decode", found.decode, 1e-4, 1e6)
     finite("measurement: error", found.error, 0.0, 1e3)

@@ -1,7 +1,8 @@
-"""The sample of requests for attainment: the same for every engine and rate.
+"""The sample of requests for attainment; all engines and rates use one sample.
 
-Turns shares of requests into a list of requests (common random numbers). Two rates, GPUs or
-percentiles see the same requests in the same order, so chance does not make them differ.
+Converts shares of requests to a list of requests (common random numbers). Two rates, GPUs or
+percentiles get identical requests in identical order, so differences in the result are not due to
+chance.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Numbers in (0, 1), each column evenly spread and shuffled, (count,) each.
+    """Numbers for a sample, in arrays of shape (count,), each evenly spread and shuffled.
 
-    gap: quantile levels. inputs, outputs: normal scores. round_up: a token count whose fraction is
-    above is rounded up, so the mean of counts is preserved.
+    gap: quantile levels in (0, 1). inputs, outputs: normal scores. round_up: in (0, 1); a token
+    count is rounded up if its fraction exceeds this number, which preserves the mean.
     """
 
     gap: Floats
@@ -46,14 +47,15 @@ class Draws:
 def measured_part(count: int) -> slice:
     """The part of `count` requests whose latencies are measured.
 
-    Without the first ones, while the engine fills up, and the last ones, while it empties.
+    The first requests are left out, because the engine fills up, and the last ones, because it
+    empties.
     """
     return slice(count // 9, count - count // 12)
 
 
 @lru_cache(maxsize=16)
 def draw_numbers(seed: int, count: int = REQUESTS) -> Draws:
-    """The numbers of `seed`."""
+    """The numbers that `seed` gives."""
     random = np.random.default_rng(seed)
     even = (np.arange(count) + 0.5) / count
     scores = np.array([_NORMAL.inv_cdf(level) for level in even])
@@ -63,7 +65,8 @@ def draw_numbers(seed: int, count: int = REQUESTS) -> Draws:
 
 @lru_cache(maxsize=16)
 def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats:
-    """Arrival times at a rate of 1 per ms: independent Gamma gaps, exponential at CV 1.
+    """Arrival times at a rate of 1 per ms. The gaps are independent and Gamma-distributed, which is
+    exponential at CV 1.
 
     arrival_cv: standard deviation of a gap over its mean. An instance that gets every n-th of
     Poisson arrivals (round robin) has 1 / sqrt(n).
@@ -83,10 +86,10 @@ def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats
 def sample_lengths(
     lengths: Lengths, most: int, seed: int, count: int = REQUESTS
 ) -> tuple[Ints, Ints]:
-    """Input and output tokens of every request, together at most `most`; read-only arrays.
+    """Input and output tokens of every request, in sum at most `most`. The arrays are read-only.
 
-    A server refuses a longer prompt or cuts the answer. The means hold for the requests as served,
-    so if a distribution is cut the other requests are longer.
+    A server refuses a longer prompt or cuts the answer. The means are those of the served requests,
+    so if a distribution is cut, the other requests are longer.
     """
     drawn = draw_numbers(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
@@ -99,7 +102,8 @@ def sample_lengths(
 
 
 def _truncate(tokens: Floats, limits: Floats) -> Floats:
-    """`tokens` limited to `limits`, with the same mean as far as the limits allow."""
+    """`tokens` limited to `limits`. The other tokens are scaled so that the mean is kept, as far as
+    the limits allow."""
     if (tokens <= limits).all():
         return tokens
     target, low, high = tokens.mean(), 1.0, 2.0
@@ -116,7 +120,7 @@ def _truncate(tokens: Floats, limits: Floats) -> Floats:
 
 
 def _correlated_scores(drawn: Draws, correlation: float) -> Floats:
-    """The normal scores of outputs, reordered to correlate with those of inputs."""
+    """The normal scores of outputs, reordered so that they correlate with those of inputs."""
     target = correlation * drawn.inputs + math.sqrt(1.0 - correlation * correlation) * drawn.outputs
     found: Floats = np.empty(len(target))
     found[np.argsort(target, kind="stable")] = np.sort(drawn.outputs)
@@ -124,10 +128,10 @@ def _correlated_scores(drawn: Draws, correlation: float) -> Floats:
 
 
 def _spread(mean: float, points: tuple[float, ...], at: Floats) -> Floats:
-    """Quantiles of a distribution at the normal scores `at`, with its mean.
+    """Quantiles of a distribution with mean `mean` at the normal scores `at`.
 
-    Between the points the logarithm is linear in the normal score, which is exact for a lognormal
-    distribution; beyond the outer points the line continues.
+    Between the points, the logarithm is linear in the normal score, which is exact for a lognormal
+    distribution. Beyond the outer points, the line continues.
     """
     if not points:
         return np.full(len(at), mean)
@@ -153,5 +157,5 @@ def _scores() -> Floats:
 
 @lru_cache(maxsize=16)
 def _gamma(cv: float, seed: int) -> Floats:
-    """Sorted draws of a gap with coefficient of variation `cv`."""
+    """Sorted draws of a Gamma-distributed gap with coefficient of variation `cv`."""
     return np.sort(np.random.default_rng(seed).standard_gamma(1.0 / (cv * cv), _GAMMA_DRAWS))

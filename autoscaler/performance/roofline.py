@@ -1,8 +1,8 @@
 """The roofline: time of one forward pass from FLOPs, bytes, links and fixed overheads.
 
-Pure Python, because simulated engines import it and must start fast. Source: Cauchy sec. 3.2 eq.
-1-11 for the compute and traffic terms; the tensor-parallel, pipeline and overhead terms follow the
-simulators of Coral (sec. 5.2) and others.
+Pure Python, because simulated engines import this module and must start fast. Source: Cauchy sec.
+3.2 eq. 1-11 for the compute and traffic terms; the tensor-parallel, pipeline and overhead terms
+follow the simulators of Coral (sec. 5.2) and others.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ALLREDUCES_PER_LAYER = 2
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Formulas for one model on `tp` GPUs of one type; use `roofline`.
+    """Formulas for one model on `tp` GPUs of one type; use `roofline` to create it.
 
-    All times are in ms and belong to a whole tensor-parallel group.
+    All times are in ms and apply to a whole tensor-parallel group.
     """
 
     model: ModelSpec
@@ -52,8 +52,8 @@ class Roofline:
     link_bytes_per_ms: float
 
     def layer_ms(self, tokens: float, sequences: float, context: float) -> float:
-        """One layer: `tokens` new tokens of `sequences` sequences, each with `context` cached
-        tokens."""
+        """Time of one layer for `tokens` new tokens of `sequences` sequences with `context` cached
+        tokens each."""
         eff, shape = self.eff, self.shape
         tokens = max(tokens, 1e-9)
         experts = 0.0
@@ -77,7 +77,7 @@ class Roofline:
         return dense + experts + attention + rest + self._allreduces_ms(hidden) + eff.layer_us / _MS
 
     def head_ms(self, sequences: float) -> float:
-        """The output head for one token of each sequence."""
+        """Time of the output head for one token of each sequence."""
         return _blend(
             2.0 * sequences * self.shape.head_params / self.head_flops_per_ms,
             self.shape.head_bytes / (self.bytes_per_ms * self.eff.weights),
@@ -87,14 +87,16 @@ class Roofline:
     def prefill_ms(
         self, tokens: float, context: float = 0.0, batch: float = 1.0, layers: int | None = None
     ) -> float:
-        """One pass over `batch` prompts of `tokens` new tokens after `context` cached ones."""
+        """Time of one pass over `batch` prompts of `tokens` new tokens after `context` cached
+        tokens."""
         held = self.model.layers if layers is None else layers
         share = held / self.model.layers
         per_layer = self.layer_ms(tokens * batch, batch, context)
         return held * per_layer + share * self.head_ms(batch) + self.eff.step_ms
 
     def decode_ms(self, batch: float, context: float, layers: int | None = None) -> float:
-        """One decode iteration: one token for each of `batch` sequences of mean `context`."""
+        """Time of one decode iteration: one token for each of `batch` sequences of mean length
+        `context`."""
         held = self.model.layers if layers is None else layers
         share = held / self.model.layers
         fixed = self.eff.step_ms + batch * self.eff.sequence_us / _MS
@@ -104,9 +106,9 @@ class Roofline:
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context: float
     ) -> float:
-        """One iteration with a prompt chunk and `decodes` decoding sequences together.
+        """Time of one iteration with a prompt chunk and `decodes` decoding sequences together.
 
-        The weights are read once: the pass costs as much as the larger part alone, plus the other
+        The weights are read once. The pass costs as much as the larger part alone, plus the smaller
         part's own work (attention, its share of the FLOPs).
         """
         if prompt_tokens <= 0:
@@ -122,11 +124,12 @@ class Roofline:
         return layers * together + self.head_ms(decodes + 1.0) + fixed
 
     def hop_ms(self, tokens: float, gb_s: float) -> float:
-        """Sending the hidden states of `tokens` tokens to the next pipeline stage."""
+        """Time to send the hidden states of `tokens` tokens to the next pipeline stage."""
         return tokens * self.model.hidden * _ACTIVATION_BYTES / (gb_s * 1e6)
 
     def attention_ms(self, tokens: float, sequences: float, context: float) -> float:
-        """Scores and values of `tokens` new tokens per sequence, plus reading the cached ones."""
+        """Time for scores and values of `tokens` new tokens per sequence, and for reading the
+        cached tokens."""
         model = self.model
         seen = context + 0.5 * tokens
         cached = context + tokens
@@ -153,7 +156,7 @@ class Roofline:
 def roofline(
     model: ModelSpec, gpu: GpuSpec, tp: int, eff: Efficiency = DEFAULT_EFFICIENCY
 ) -> Roofline:
-    """Bind the formulas to `model` on `tp` GPUs of type `gpu`."""
+    """The formulas for `model` on `tp` GPUs of type `gpu`."""
     whole("tp", tp, 1, 1024)
     return Roofline(
         model=model,
@@ -165,7 +168,7 @@ def roofline(
         head_flops_per_ms=gpu.bf16_tflops * eff.gemm * 1e9 * tp,
         attention_flops_per_ms=gpu.bf16_tflops * eff.attention * 1e9 * tp,
         bytes_per_ms=gpu.mem_bw_gb_s * 1e6 * tp,
-        # Beyond one KV head per GPU the cache is copied, not split (grouped-query attention).
+        # With more GPUs than KV heads the cache is copied, not split (grouped-query attention).
         kv_shards=min(tp, model.kv_heads),
         link_bytes_per_ms=gpu.interconnect_gb_s
         * 1e6
@@ -177,8 +180,8 @@ def roofline(
 def matmul_tflops(model: ModelSpec, gpu: GpuSpec, eff: Efficiency) -> float:
     """Achieved rate of `model`'s matrix products on `gpu`, in 1e12 per second.
 
-    Weights in FP8 or FP4 are faster only on a GPU with such units; otherwise they are widened to
-    BF16.
+    Weights in FP8 or FP4 are faster only on a GPU with units for them; otherwise they are widened
+    to BF16.
     """
     native = {"fp8": gpu.fp8_tflops, "fp4": gpu.fp4_tflops or gpu.fp8_tflops}
     peak = native.get(model.weight_dtype, 0.0)
@@ -186,7 +189,8 @@ def matmul_tflops(model: ModelSpec, gpu: GpuSpec, eff: Efficiency) -> float:
 
 
 def _blend(compute_ms: float, traffic_ms: float, exponent: float) -> float:
-    """Total of compute and traffic that overlap in part: the maximum as the exponent grows."""
+    """Total time of compute and traffic, which overlap in part. With a growing exponent it
+    approaches the maximum."""
     if compute_ms <= 0.0:
         return traffic_ms
     ratio = traffic_ms / compute_ms

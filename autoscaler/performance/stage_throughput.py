@@ -1,5 +1,5 @@
-"""Throughput of node slices as pipeline stages: the table T̂(S, c, j) of Coral sec. 4.2 that the
-template search uses."""
+"""Throughput of node slices as pipeline stages: the table T̂(S, c, j) of Coral sec. 4.2, for the
+template search."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def stage_table(
 ) -> Floats:
     """Requests/s of every configuration with 1..L layers under a stage budget of slo_ms / S.
 
-    Shape (max_stages, len(configs), model.layers): entry [S-1, c, j-1] is T̂ of configs[c] holding
-    j layers when the pipeline has S stages (Coral sec. 4.2). `slo_ms` is the prefill latency (TTFT)
-    for the prefill phase and the time per token for the decode phase. 0 where impossible,
-    never increasing in j. `phase` aggregated is refused: it has two limits, see
-    `instances.instance_throughput`.
+    Shape (max_stages, len(configs), model.layers): entry [S-1, c, j-1] is T̂ of configs[c] with j
+    layers in a pipeline of S stages (Coral sec. 4.2). `slo_ms` is the prefill latency (TTFT) for
+    the prefill phase and the time per token for the decode phase. An entry is 0 if the stage is
+    impossible, and never increases in j. `phase` aggregated is refused, because it has two limits,
+    see `instances.instance_throughput`.
     """
     finite("slo_ms", slo_ms, 1e-3, 1e9)
     whole("max_stages", max_stages, 1, 64)
@@ -58,12 +58,13 @@ def stage_table(
 
 
 def prefill_batches(tokens: float) -> list[int]:
-    """Allowed numbers of prompts of `tokens` tokens in one pass; one is always allowed."""
+    """Allowed numbers of prompts of `tokens` tokens in one pass. A single prompt is always
+    allowed."""
     return [b for b in _PREFILL_BATCHES if b == 1 or b * tokens <= _MAX_BATCHED_TOKENS]
 
 
 def decode_batches(limit: int) -> list[int]:
-    """Batch sizes to try up to `limit`: each one up to 32, then in steps of an eighth."""
+    """Batch sizes to try up to `limit`: every number up to 32, then in steps of an eighth."""
     sizes = list(range(1, min(limit, 32) + 1))
     while sizes[-1] < limit:
         sizes.append(min(limit, sizes[-1] + sizes[-1] // 8))
@@ -95,7 +96,7 @@ def _best(
     context: float,
     budgets: Floats,
 ) -> Floats:
-    """Most sequences/s, (stages, layers): the best batch whose stage time fits the budget.
+    """Highest sequences/s, (stages, layers), over the batches whose stage time fits the budget.
 
     factors and own_ms, per batch: the correction by measured tables, and the iteration's time
     outside of layers. With S stages, S micro-batches are in progress, so a stage holds the KV cache

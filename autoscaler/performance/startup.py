@@ -1,9 +1,9 @@
 """Start-up time of an instance, from launch to ready.
 
-The planner predicts with this model and simulated engines wait by it, so the two agree. Pure
-Python. The constants are assumptions, set between two published figures: Cauchy (sec. 3.5) counts
+The planner predicts with this model and simulated engines wait for this time, so the two agree.
+Pure Python. The constants are assumptions between two published figures: Cauchy (sec. 3.5) counts
 90 s from provisioning to serving; Cornserve (appendix E, table 4) measures 106 s for a 7B model and
-138 s for a 32B one with a warm compilation cache, 115 s and 185 s without it.
+138 s for a 32B model with a warm compilation cache, and 115 s and 185 s without this cache.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 
-# Scheduling the container on a ready node with its image, and joining the network.
+# Scheduling the container on a ready node that has the image, and joining the network.
 NODE_LAUNCH_S = 20.0
 # Imports, process group, profiling run, cached compilation and graph capture.
 ENGINE_BASE_S = 45.0
-# Reading weights from local or network storage; one stream per node, whatever its GPUs.
+# Reading weights from local or network storage, in one stream per node.
 LOAD_GB_PER_S = 2.0
 
 

@@ -1,6 +1,7 @@
 """Step times of one engine instance, for simulated engines and the planner.
 
-Combines formulas, factors and measured tables. Pure Python, picklable, microseconds a call.
+Combines formulas, factors and measured tables. Pure Python and picklable; a call takes
+microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
 from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
 
-# Engines bound the sequences of one iteration; a prefill instance holds few at a time.
+# Engines limit the sequences of one iteration. A prefill instance holds few sequences.
 _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
 
 
@@ -26,10 +27,10 @@ class StepTimes:
     """Times of one instance, in ms.
 
     kv_capacity_tokens: tokens of KV cache for one sequence, 0 = the model does not fit.
-    sequence_tokens: capacity that each further sequence takes, independent of its length.
-    max_batch: most sequences in one iteration. first_token_ms: time outside of iterations before a
-    first token; it takes no GPU time. uncertain: the profile has no measurement of this kind of
-    model or GPU.
+    sequence_tokens: tokens of KV cache that each further sequence takes, independent of its length.
+    max_batch: maximum number of sequences in one iteration. first_token_ms: time outside of
+    iterations before a first token; it takes no GPU time. uncertain: whether the profile has no
+    measurement of this kind of model or GPU.
     """
 
     roofline: Roofline
@@ -41,7 +42,7 @@ class StepTimes:
     sequence_tokens: float = 0.0
 
     def kv_tokens_at(self, context_tokens: float) -> float:
-        """Tokens of KV cache for sequences of mean length `context_tokens`, without their
+        """Tokens of KV cache for sequences of mean length `context_tokens`, after subtracting their
         states."""
         own = self.sequence_tokens
         if own <= 0.0 or self.kv_capacity_tokens <= 0.0:
@@ -50,19 +51,20 @@ class StepTimes:
         return max(min(shared, self.kv_capacity_tokens), 1.0)
 
     def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
-        """One pass over `batch` prompts of `tokens` new tokens after `context` cached ones."""
+        """Time of one pass over `batch` prompts of `tokens` new tokens after `context` cached
+        tokens."""
         factor = self.correction.prefill_factor(tokens, batch)
         return factor * self.roofline.prefill_ms(tokens, context, batch)
 
     def decode_ms(self, batch: float, context_tokens: float) -> float:
-        """One decode iteration of `batch` sequences of mean length `context_tokens`."""
+        """Time of one decode iteration of `batch` sequences of mean length `context_tokens`."""
         factor = self.correction.decode_factor(context_tokens, batch)
         return factor * self.roofline.decode_ms(batch, context_tokens)
 
     def mixed_ms(
         self, prompt_tokens: float, prompt_context: float, decodes: float, context_tokens: float
     ) -> float:
-        """One iteration with a prompt chunk and `decodes` decoding sequences."""
+        """Time of one iteration with a prompt chunk and `decodes` decoding sequences."""
         if decodes <= 0:
             return self.prefill_ms(prompt_tokens, prompt_context)
         if prompt_tokens <= 0:
@@ -95,8 +97,8 @@ def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile
 def bind_formulas(
     model: ModelSpec, gpu: GpuSpec, tp: int, profile: Profile, engine: str = DEFAULT_ENGINE
 ) -> tuple[Roofline, Correction]:
-    """The roofline for `model` on `tp` GPUs of type `gpu`, and its correction by measured
-    tables."""
+    """The roofline for `model` on `tp` GPUs of type `gpu`, and the correction of its times by
+    measured tables."""
     bound = roofline(model, gpu, tp, profile.efficiency(gpu, engine))
     table = profile.table(model, gpu, tp)
     correction = NO_CORRECTION

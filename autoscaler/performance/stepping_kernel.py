@@ -1,7 +1,7 @@
 """Continuous batching of one engine, advanced step by step, as a compiled kernel.
 
-Behaves like `autoscaler.serving.batching.Batcher`; a differential test compares the two. The caller
-(`autoscaler.serving.compiled_batching`) holds the state in arrays, with one row per sequence.
+Behaves as `autoscaler.serving.batching.Batcher`; a differential test compares the two. The caller
+(`autoscaler.serving.compiled_batching`) holds the state in arrays with one row per sequence.
 `engine_kernel` serves a whole list of requests at once and is faster.
 """
 
@@ -24,7 +24,7 @@ ROW_TIMES = 3
 WAITING, RUNNING, LOADING, LEASED, DECODING, CHUNKED, CHUNK_TOKENS = range(7)
 LISTS = 7
 USED, CHANGED, UNDER_WAY, PREEMPTED = LISTS, LISTS + 1, LISTS + 2, LISTS + 3
-COUNTS = LISTS + 4  # the lengths of the lists, then these
+COUNTS = LISTS + 4  # the lengths of the lists, then the four counts above
 NOW_MS, END_MS, NEXT_MS = range(3)
 CLOCKS = 3
 MAX_SEQS, KV_TOKENS, BATCHED, LEASE_MS = range(4)
@@ -44,7 +44,7 @@ def _steps_ms(
 
 @compiled
 def _drop(lists: Ints, counts: Ints, which: int, at: int) -> None:
-    """Remove position `at` of a list and keep the order of the rest."""
+    """Remove position `at` of a list. The order of the other entries is kept."""
     counts[which] -= 1
     for j in range(at, counts[which]):
         lists[which, j] = lists[which, j + 1]
@@ -55,7 +55,7 @@ def _emit(
     rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, limits: Floats, out: Floats, found: int,
     r: int, steps: int, first_at: float, last_at: float,
 ) -> int:  # fmt: skip
-    """`Batcher._emit`: emit `steps` tokens of row `r`; return the new number of events."""
+    """`Batcher._emit`: emit `steps` tokens of row `r`. Returns the new number of events."""
     if rows[r, PRODUCED] == 0:
         out[found, 0], out[found, 1], out[found, 2] = r, FIRST, first_at
         found += 1
@@ -138,7 +138,7 @@ def _prepare(rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, limits: Floa
 @compiled
 def _chunk(rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, limits: Floats, growth: int,
            now: float) -> None:  # fmt: skip
-    """`Batcher._schedule_prompts`: fills the lists of chunks."""
+    """`Batcher._schedule_prompts`: fill the lists of chunks."""
     budget = int(limits[BATCHED]) - counts[DECODING]
     counts[CHUNKED] = 0
     for j in range(counts[RUNNING]):
@@ -195,7 +195,7 @@ def submit(
     rows: Ints, row_ms: Floats, lists: Ints, counts: Ints, clocks: Floats,
 ) -> None:  # fmt: skip
     """`Batcher.submit`: put a request into a free `row`. It joins when the current iteration ends,
-    or now."""
+    or at once if there is none."""
     rows[row] = 0
     rows[row, KIND], rows[row, PROMPT], rows[row, OUTPUT] = kind, prompt, output
     rows[row, TODO] = prompt
@@ -224,11 +224,11 @@ def advance(
     factors: Floats,
     out: Floats,
 ) -> int:
-    """`Batcher.advance` and `next_event_ms`: run until to_ms; returns the number of events.
+    """`Batcher.advance` and `next_event_ms`: run until to_ms. Returns the number of events.
 
-    rows (n, ROW_FIELDS), row_ms (n, ROW_TIMES): sequences.  lists (LISTS, n + 1): rows by where
-    they are, counts their lengths.  out (2 n, 3): row, FIRST or FINISHED, ms, not sorted.
-    clocks[NEXT_MS] is when the next event can come out.
+    rows (n, ROW_FIELDS), row_ms (n, ROW_TIMES): sequences. lists (LISTS, n + 1): the rows in each
+    state. counts: the lengths of the lists. out (2 n, 3): row, FIRST or FINISHED, ms, not sorted.
+    clocks[NEXT_MS]: earliest time of the next event.
     """
     found = 0
     while True:
@@ -288,8 +288,8 @@ def advance(
         free = int(limits[KV_TOKENS]) - counts[USED]
         steps = min(steps, 1 + max(0, free - growth) // batch)
         if joins < np.inf:
-            # The iteration under way at that moment still runs to its end.
-            low, high = 0, steps  # steps that end before it: the most in [0, steps]
+            # The iteration in progress at `joins` still runs to its end.
+            low, high = 0, steps  # search for the number of steps that end before `joins`
             while low < high:
                 k = (low + high + 1) // 2
                 if _steps_ms(scalars, dense, head, factors, k, batch, middle) < joins - now:

@@ -1,7 +1,7 @@
 """Throughput of one instance under its SLOs, in each phase.
 
 Searches the highest rate at which the declared percentile of requests attains both limits.
-`stage_table` (pipelines) is exported here too, so that callers need one import.
+`stage_table` (pipelines) is also exported here, so that callers need one import only.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from autoscaler.performance.step_times import StepTimes, step_times
 __all__ = ["InstanceRate", "instance_throughput", "max_req_per_s", "stage_table"]
 
 _MEASURED = len(range(REQUESTS)[measured_part(REQUESTS)])
-_RARE_MISSES = 0.02  # below this share of misses a longer sample must confirm the short one
+_RARE_MISSES = 0.02  # a longer sample must confirm smaller allowed shares of misses
 _MEMORY_WAIT_SHARE = (
-    0.2  # share of the working time above which late first tokens are bound by memory
+    0.2  # share of the working time above which memory is the cause of late first tokens
 )
 
 
@@ -38,11 +38,12 @@ _MEMORY_WAIT_SHARE = (
 class InstanceRate:
     """The sustained rate of one instance.
 
-    req_per_s: its capacity; at the caller's utilisation of it, the percentile attains both limits.
-    0 if the percentile of requests does not attain them even when alone on the instance. batch:
-    mean number of decoding sequences at the planned load. ttft_ms, tpot_ms: attained by the
-    percentile of requests at the planned load; for a decode instance its own part of the TTFT.
-    bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
+    req_per_s: capacity of the instance; if it is loaded to the caller's utilisation of this
+    capacity, the percentile of requests attains both limits. 0 if the percentile of requests misses
+    a limit even if each request is alone on the instance. batch: mean number of decoding sequences
+    at the planned load. ttft_ms, tpot_ms: latencies that the percentile of requests attains at the
+    planned load; for a decode instance, only its own part of the TTFT. bound_by: "compute", "ttft",
+    "tpot", "memory", "sequences" or "does not fit".
     """
 
     req_per_s: float
@@ -68,14 +69,15 @@ def instance_throughput(
     """Requests/s of one instance of `model` on `node`, or on several nodes, at `lengths` within
     `slo`.
 
-    The result is the capacity; the caller loads the instance to at most `utilisation` of it. It is
-    the lesser of the saturation rate and lambda* / utilisation, lambda* being the highest rate at
-    which `percentile` of the requests attain both limits (`attainment`). A prefill and a decode
-    instance may each miss half of the allowed misses: at 0.95, each attains 0.975. link_gb_s: rate
-    in 1e9 bytes/s of KV transfer between those two.
+    The result is the capacity; the caller loads the instance to at most `utilisation` of it. The
+    capacity is the lesser of the saturation rate and lambda* / utilisation. lambda* is the highest
+    rate at which `percentile` of the requests attain both limits (`attainment`). A prefill and a
+    decode instance may each miss half of the allowed misses: at 0.95, each attains 0.975.
+    link_gb_s: rate in 1e9 bytes/s of KV transfer between these two.
 
-    The rates tried are a grid that depends neither on SLO nor on percentile, and bisection on one
-    grid ends lower if fewer requests attain. So a tighter SLO or percentile never raises the rate.
+    The rates to try are a grid that depends neither on the SLO nor on the percentile. On one grid,
+    bisection gives a lower rate if fewer requests attain. So a tighter SLO or percentile never
+    raises the rate.
     """
     finite("utilisation", utilisation, 1e-3, 1.0)
     finite("percentile", percentile, 0.0, 1.0)
@@ -89,7 +91,7 @@ def instance_throughput(
     top = math.ceil(utilisation * GRID)
     low = top
     if built.attained_share(built.run_at_step(top), slo) < share:
-        # Requests alone attain at least as much as at half the load.
+        # Requests that are served alone attain at least as often as at half the load.
         half = built.attained_share(built.run_at_step(top // 2), slo)
         if half < share and built.attained_share(alone := built.run_at_step(0), slo) < wanted:
             bound = _limiting_slo(built, alone, slo)
@@ -133,7 +135,7 @@ def max_req_per_s(
     profile: Profile,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> float:
-    """Requests/s of one instance that no SLO lets it exceed; 0 if the model does not fit."""
+    """Highest requests/s of one instance under any SLO; 0 if the model does not fit."""
     times, lanes = _instance_times(model, node, phase, profile)
     if times.kv_capacity_tokens < 1.0:
         return 0.0
@@ -148,9 +150,10 @@ def unloaded_latency(
     profile: Profile,
     percentile: float = 0.95,
 ) -> tuple[float, float]:
-    """TTFT and TPOT in ms that `percentile` of requests attain when each is alone on an instance.
+    """TTFT and TPOT in ms that `percentile` of requests attain if each is alone on an instance.
 
-    No load and no other instance of the same kind is faster. Infinite if the model does not fit.
+    Neither another load nor another instance of this kind is faster. Infinite if the model does not
+    fit.
     """
     times = step_times(model, node, Phase.AGGREGATED, profile)
     if times.kv_capacity_tokens < 1.0:
@@ -174,7 +177,8 @@ def _instance_times(
 def _with_margin(share: float) -> float:
     """The share that the sample must attain to establish `share`: half a standard error more.
 
-    Without the margin capacity is biased upwards by chance; a whole standard error is too cautious.
+    Without the margin, capacity is biased upwards by chance. A margin of a whole standard error is
+    too cautious.
     """
     allowed = (1.0 - share) * _MEASURED
     return 1.0 - max(0.0, allowed - 0.5 * math.sqrt(allowed)) / _MEASURED
@@ -183,7 +187,8 @@ def _with_margin(share: float) -> float:
 def _interpolate_step(
     built: Engine, run: Callable[[int], Run], slo: Slo, share: float, low: int, top: int
 ) -> float:
-    """`low`, where `share` attains, plus the interpolated part of the next step that still does."""
+    """The step at which `share` of the requests attain, interpolated between `low` and the next
+    step. At `low`, `share` attains."""
     if low == top:
         return float(top)
     here, there = built.attained_share(run(low), slo), built.attained_share(run(low + 1), slo)
@@ -193,7 +198,8 @@ def _interpolate_step(
 
 
 def _limiting_slo(built: Engine, run: Run, slo: Slo) -> str:
-    """The limit that more requests miss, or "memory" if they wait for KV cache."""
+    """The limit that more requests miss, "ttft" or "tpot"; "memory" if requests wait for KV
+    cache."""
     ttft, tpot = built.attained(run, slo)
     if np.count_nonzero(tpot) < np.count_nonzero(ttft):
         return "tpot"
@@ -202,7 +208,7 @@ def _limiting_slo(built: Engine, run: Run, slo: Slo) -> str:
 
 
 def _saturation_limit(built: Engine, run: Run) -> str:
-    """The resource that limits an instance that keeps its SLO up to saturation."""
+    """The resource that limits an instance that meets its SLO at every load up to saturation."""
     if run.memory_waits > 0.5:
         return "memory"
     return "sequences" if run.batch >= 0.95 * built.times.max_batch else "compute"

@@ -1,6 +1,6 @@
 """Step times of one instance as arrays, for the compiled engine.
 
-numpy is imported only from here on: simulated engines use `StepTimes` itself.
+Unlike `StepTimes`, which simulated engines use, this module imports numpy.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from autoscaler.performance.step_times import StepTimes
 Floats = npt.NDArray[np.float64]
 
 _FIT_ERROR = 1e-9
-_CONTEXT_COLUMNS = 42  # half doublings of the context: up to 2 million tokens
+_CONTEXT_COLUMNS = 42  # half doublings of the context, up to 2 million tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimingGrid:
-    """Arrays for `engine_kernel.serve`, all in ms.
+    """Arrays for `engine_kernel.serve`, all times in ms.
 
-    dense, (2, batched_tokens + 1): a pass over T tokens without attention, head and fixed times;
-    the attention of a prompt of T tokens without cached ones. head, (max_batch + 2,): the output
-    head for n sequences. prompt_factor: measured over estimated time, by T. factors: the same for
-    decode iterations, by batch and half doublings of the context; (1, 1) without measurements.
+    dense, (2, batched_tokens + 1): time of a pass over T tokens without attention, head and fixed
+    times; attention time of a prompt of T tokens without cached tokens. head, (max_batch + 2,):
+    time of the output head for n sequences. prompt_factor: ratio of measured to estimated prompt
+    time, by T. factors: this ratio for decode iterations, by batch and half doublings of the
+    context; (1, 1) without measurements.
     """
 
     scalars: Floats
@@ -84,9 +85,9 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
 def _fit(scalars: Floats) -> None:
     """A polynomial for (1 + y^e)^(1/e) of one token's attention, y = traffic / compute.
 
-    For one token the ratio of KV tokens that are read and computed with lies in [1, 2]; the
-    polynomial's argument is twice that minus 3. If an exponent bends the curve too sharply for an
-    accuracy of 1e-9, there is no polynomial and powers are used.
+    For one token, the ratio of KV tokens that are read to those that are computed with is in [1,
+    2]. The polynomial's argument is twice that ratio minus 3. If an exponent bends the curve too
+    sharply for an accuracy of 1e-9, there is no polynomial and powers are used.
     """
     if scalars[kernel.COMPUTE] <= 0.0:
         return
@@ -124,7 +125,7 @@ def _decode_factors(times: StepTimes) -> Floats:
 
 
 def _sample_points(most: int) -> list[float]:
-    """1, 2, 3, ... up to `most`: every number to 64, then in steps of 1.6%."""
+    """1, 2, 3, ... up to `most`: every number up to 64, then in steps of 1.6%."""
     found = list(range(1, min(most, 64) + 1))
     while found[-1] < most:
         found.append(min(most, found[-1] + max(1, math.ceil(found[-1] / 64))))

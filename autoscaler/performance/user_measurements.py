@@ -1,9 +1,9 @@
-"""Fit a user's own measurements: factors between benchmark points of one model on one GPU and their
+"""Fit a user's own measurements: ratios of benchmark points of one model on one GPU to their
 estimates.
 
-Two factors are fitted, for prompts and for decode iterations, so a short sweep is enough; with
-prompts of two lengths also the time outside of iterations before a first token, which depends on
-the host. `profile_sources` adds the result to a profile.
+Two factors are fitted, for prompts and for decode iterations, so a short sweep is enough. If the
+points have prompts of two lengths, the time outside of iterations before a first token is also
+fitted; it depends on the host. `profile_sources` adds the result to a profile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autoscaler.performance.profile import Profile, architecture_key
 from autoscaler.performance.profile_sources import without_measurements
 
 _BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5), "first_token_ms": (0.1, 1e4)}
-# This ratio of prompt lengths separates the time of prompts from the time before iterations.
+# From this ratio of prompt lengths on, the time before iterations can be fitted separately.
 _MIN_LENGTH_RATIO = 2.0
 _PRIOR = 1e-3
 # TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
@@ -31,12 +31,12 @@ _TTFT_WEIGHT = 0.6
 
 
 def fit_measurement(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Measurement:
-    """The measurement that `points`, of one model on one GPU type and width, give against
-    `profile`.
+    """The measurement from `points` of one model on `tp` GPUs of one type, relative to `profile`.
 
-    day: of the measurement, YYYY-MM-DD. error: of points held out of the fit one by one, TTFT and
-    TPOT together; below three points, of the fit itself. InvalidValue names points that do not
-    belong together or that no such GPU can reach.
+    day: date of the measurement, YYYY-MM-DD. The measurement's error is that of points held out of
+    the fit one by one, TTFT and TPOT together; with fewer than three points, that of the fit
+    itself. InvalidValue names points that do not belong together or that no GPU of this type can
+    reach.
     """
     if not points:
         raise InvalidValue("points", 0, "at least one measured point")
@@ -90,7 +90,7 @@ def _fit_factors(points: Sequence[MeasuredPoint], profile: Profile) -> _Factors:
                 found.append(math.log(guess.tpot_ms / point.tpot_ms))
         return found
 
-    # Start at the ratio of times per token, which no queue distorts.
+    # The fit starts at the ratio of times per token, because queues do not distort it.
     plain = [estimate_scaled(point, profile, 1.0, 1.0).tpot_ms for point in points]
     ratios = [
         math.log(point.tpot_ms / guess)

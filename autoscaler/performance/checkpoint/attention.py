@@ -1,6 +1,6 @@
-"""Attention layers: grouped queries and latent attention, with what they cache.
+"""Attention layers: grouped queries and latent attention, with the size of their cache.
 
-Layers of different kinds may have heads of their own (Gemma 4, MiMo).
+The numbers of heads may differ between kinds of layers (Gemma 4, MiMo).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _INDEX_SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The attention of full layers, as fields of a `ModelSpec`."""
+    """The attention heads of full layers, as in the fields of a `ModelSpec`."""
 
     heads: int
     kv_heads: int
@@ -26,7 +26,7 @@ def heads_of(keys: Keys, kind: str, hidden: int) -> Heads:
     """Query heads, KV heads and the size of a head in full layers."""
     heads = keys.number_of("num_attention_heads", "n_head", "n_heads", high=65_536)
     if "kv_lora_rank" in keys:
-        # The latent cache is one head, of which every GPU holds a full copy.
+        # The latent cache counts as one head. Every GPU holds a full copy of it.
         rope, nope, value = _latent_sizes(keys)
         return Heads(heads, 1, (nope + rope + value) // 2)
     kv_heads = keys.number(
@@ -51,7 +51,7 @@ def attention(keys: Keys, kind: str, hidden: int, full: Heads, sliding: bool) ->
     values = keys.number("swa_v_head_dim" if sliding else "v_head_dim", "v_head_dim")
     value_size = values or own.size
     gate = 2 if keys.flag("attn_output_gate") else 1
-    # Gemma 4: full layers take keys as values.
+    # Gemma 4: full layers use the keys as values.
     shared = keys.flag("attention_k_eq_v") and not sliding
     queries = gate * own.heads * own.size
     matrices = [
@@ -83,7 +83,7 @@ def _latent_sizes(keys: Keys) -> tuple[int, int, int]:
 
 
 def _latent(keys: Keys, hidden: int, heads: int) -> Mixer:
-    """Multi-head latent attention, with the indexer of sparse attention if there is one."""
+    """Multi-head latent attention, including the indexer if the attention is sparse."""
     rank = keys.number_of("kv_lora_rank")
     rope, nope, value = _latent_sizes(keys)
     low = keys.number("q_lora_rank")

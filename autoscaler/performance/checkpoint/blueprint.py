@@ -1,4 +1,4 @@
-"""All layers of a model, and their sums: weights, bytes, cache, and widths to split."""
+"""All layers of a model, and their sums: weights, bytes, cache, and widths that are split."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ BF16_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """layers: the mixer and the feed-forward of each layer. outside: embeddings, head and other
-    matrices outside of layers. norms: weights outside of matrices. shared_kv: number of last layers
-    that read the cache of an earlier one."""
+    """The layers and matrices of a model.
+
+    layers: the mixer and the feed-forward of each layer. outside: embeddings, head and other
+    matrices outside of layers. norms: number of weights outside of matrices. shared_kv: number of
+    last layers that read the cache of an earlier layer.
+    """
 
     layers: tuple[tuple[Mixer, FeedForward], ...]
     outside: tuple[Matrix, ...]
@@ -26,7 +29,7 @@ class Blueprint:
     shared_kv: int = 0
 
     def cached(self, kv_bytes: float) -> float:
-        """Bytes of KV cache for one token; kv_bytes: of one number."""
+        """Bytes of KV cache for one token. kv_bytes: bytes of one number in the cache."""
         own = self.layers[: max(1, len(self.layers) - self.shared_kv)]
         return sum(mixer.cached * kv_bytes + mixer.more_bytes for mixer, _ in own)
 
@@ -39,8 +42,11 @@ class Blueprint:
 
 @dataclass(slots=True)
 class StoredSizes:
-    """Sums over the matrices. dense, experts: weights and bytes of layers, without and of routed
-    experts."""
+    """Sums over the matrices.
+
+    dense: weights of layers without routed experts. experts: weights of routed experts. outside:
+    weights outside of layers. The fields *_bytes have the bytes of these weights.
+    """
 
     dense: float = 0.0
     dense_bytes: float = 0.0
@@ -104,7 +110,7 @@ def _split(matrix: Matrix, storage: Storage | None) -> Split | None:
 
 
 def _strictest(splits: dict[Split, None]) -> tuple[Split, ...]:
-    """`splits` without those that another one of the same width includes."""
+    """`splits` without those whose condition another split of the same width implies."""
     found: list[Split] = []
     for one in sorted(splits, key=lambda s: (s.name, s.width, -s.multiple)):
         if not any(

@@ -1,6 +1,6 @@
 """Defaults of configuration classes, which publishers leave out of their files.
 
-The facts are those of Hugging Face transformers; `data/class_defaults.json` names the version.
+The facts come from Hugging Face transformers; `data/class_defaults.json` states the version.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ def _facts() -> Mapping[str, Any]:
 
 
 def defaults_of(kind: str) -> Mapping[str, Any]:
-    """Defaults of the class for the model type `kind`; empty if unknown."""
+    """Defaults of the configuration class for the model type `kind`; empty if the type is
+    unknown."""
     found: Mapping[str, Any] = _facts()["types"].get(kind, {})
     return found
 
 
 def optional_defaults(kind: str) -> Mapping[str, Any]:
-    """The defaults without the sizes that every language model's file states: a file without these
-    must not pass for a model of the default size."""
+    """The defaults, except sizes that every language model's file states.
+
+    A file without these sizes must not count as a model of the default size.
+    """
     return {key: value for key, value in defaults_of(kind).items() if key not in _ESSENTIAL}
 
 

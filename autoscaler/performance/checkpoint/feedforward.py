@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from autoscaler.performance.checkpoint.keys import Keys
 from autoscaler.performance.checkpoint.matrices import FeedForward, Matrix, column, row
 
-# Model types with two MLP matrices (up, down), not three.
+# Model types whose MLP has two matrices (up, down) instead of three.
 _PLAIN = {
     "gpt2", "opt", "bloom", "falcon", "mpt", "phi", "gpt_neox", "gpt_bigcode", "starcoder2",
     "nemotron", "gptj", "nemotron_h",
 }  # fmt: skip
-# Model types whose key is the sum of the two merged matrices of a gated MLP.
+# Model types whose key states the total width of the two merged matrices of a gated MLP.
 _MERGED = {"qwen", "molmo"}
 _LLAMA4 = ("llama4", "llama4_text")
 _MOST_EXPERTS = 100_000
@@ -20,8 +20,8 @@ _MOST_EXPERTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Routed experts of one layer. width: of each expert; inputs: of each, if not the model's
-    width."""
+    """Routed experts of one layer. width: width of each expert. inputs: input width of each
+    expert."""
 
     count: int
     chosen: int
@@ -31,13 +31,13 @@ class Experts:
 
 
 def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
-    """Width of a dense MLP by its key."""
+    """Width of a dense MLP, from the key of the model type."""
     width = keys.number(
         "block_ff_dim", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"
     )
     width = width or keys.number("expansion_ratio", otherwise=4, low=1, high=1024) * hidden
     if kind == "lfm2" and keys.flag("block_auto_adjust_ff_dim", otherwise=True):
-        # Two thirds, times a factor, rounded up to a multiple.
+        # LFM2 uses two thirds of the stated width, times a factor, rounded up to a multiple.
         width = int(2 * width / 3)
         width = int(keys.real("block_ffn_dim_multiplier", 1.0, 0.0, 100.0) * width)
         multiple = keys.number("block_multiple_of", otherwise=256, low=1)
@@ -46,7 +46,7 @@ def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
 
 
 def experts_of(keys: Keys, kind: str, hidden: int, dense: int) -> Experts | None:
-    """The experts that layers route to; None without any."""
+    """The experts to which layers route tokens; None without experts."""
     inner = keys.section("ffn_config") or Keys({}, keys.field, {})
     count = keys.number(
         "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts",
@@ -81,9 +81,10 @@ def dense(keys: Keys, kind: str, hidden: int, width: int) -> FeedForward:
 
 
 def routed(keys: Keys, kind: str, hidden: int, experts: Experts) -> FeedForward:
-    """Router, experts and the path that every token passes in addition."""
+    """A layer with experts: the router, the experts, and the shared experts that every token
+    passes."""
     matrices = [Matrix(("mlp.gate", "mlp.router"), experts.count, hidden, "router")]
-    # Gemma 4 has its experts in addition to the MLP, others in place of it.
+    # Gemma 4 has experts in addition to the MLP, other models have them in its place.
     path = "experts.0" if kind.startswith("gemma4") else "mlp.experts.0"
     if experts.inputs != hidden:
         matrices += [
@@ -127,7 +128,7 @@ def _names(path: str, long: str, short: str) -> tuple[str, ...]:
 
 
 def _shared(keys: Keys, kind: str, expert: int, dense_width: int) -> int:
-    """Width of the MLP that every token passes in addition to its experts."""
+    """Width of the MLP that every token passes in addition to the token's experts."""
     width = keys.number(
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
         "share_expert_dim", "shared_expert_dim",

@@ -9,8 +9,11 @@ QUANTISATION_FILE = "hf_quant_config.json"
 
 
 def with_quantisation(text: str, quantisation_text: str) -> str:
-    """The text of a `config.json` with the quantisation of the text of an `hf_quant_config.json`;
-    unchanged if it has a quantisation, or if either text is not readable."""
+    """`text` (a `config.json`) with the quantisation in `quantisation_text` (an
+    `hf_quant_config.json`).
+
+    `text` is returned unchanged if it contains a quantisation, or if either text is not readable.
+    """
     try:
         config: Any = json.loads(text)
         how: Any = json.loads(quantisation_text)

@@ -18,8 +18,11 @@ _LONGEST_NAME = 120
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """config: the keys as written. defaults: of the configuration class. field: name of the file in
-    errors."""
+    """The keys of a configuration.
+
+    config: keys and values of the file. defaults: defaults of the configuration class. field: name
+    of the file in errors.
+    """
 
     config: Mapping[str, Any]
     field: str
@@ -29,7 +32,8 @@ class Keys:
         return self.value(name) is not None
 
     def value(self, *names: str) -> Any:
-        """The first of `names` that is set, else the first that has a default, else None."""
+        """The value of the first of `names` that is set, else of the first that has a default, else
+        None."""
         for name in names:
             if self.config.get(name) is not None:
                 return self.config[name]
@@ -39,7 +43,7 @@ class Keys:
         return None
 
     def written(self, name: str) -> Any:
-        """The value in the file, without a default; None if absent."""
+        """The value of `name` in the file, without a default; None if the key is absent."""
         return self.config.get(name)
 
     def error(self, name: str, value: object, allowed: str) -> InvalidValue:
@@ -48,14 +52,14 @@ class Keys:
         return InvalidValue(f"{self.field}: {_printable(name)}", short, allowed)
 
     def number_of(self, *names: str, low: int = 1, high: int = MOST) -> int:
-        """A whole number that must be set; InvalidValue names the first of `names`."""
+        """A required whole number. InvalidValue names the first of `names`."""
         value = self.value(*names)
         if value is None:
             raise InvalidValue(f"{self.field}: {names[0]}", "missing", "a whole number above 0")
         return self._whole(self._named(*names), value, low, high)
 
     def number(self, *names: str, otherwise: int = 0, low: int = 0, high: int = MOST) -> int:
-        """A whole number, or the first of a list; `otherwise` if none is set."""
+        """A whole number, or the first number of a list; `otherwise` if no key is set."""
         value = self.value(*names)
         if isinstance(value, list | tuple):
             value = value[0] if value else None
@@ -102,7 +106,7 @@ class Keys:
         return tuple(value)
 
     def numbers(self, name: str) -> frozenset[int]:
-        """The whole numbers of a list."""
+        """The list of whole numbers at a key."""
         return frozenset(self._whole(name, one, 0, MOST) for one in self.listed(name))
 
     def section(self, name: str) -> Keys | None:
@@ -126,6 +130,6 @@ class Keys:
 
 
 def _printable(name: str) -> str:
-    """A key as printable text on one line, because the publisher chooses names of groups and
-    modules."""
+    """A key as printable text on one line. Publishers choose the names of groups and modules
+    freely."""
     return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name[:_LONGEST_NAME])

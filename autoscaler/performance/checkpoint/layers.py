@@ -45,7 +45,7 @@ def kinds_of(keys: Keys, kind: str, layers: int, routes: bool) -> list[tuple[str
 
 
 def count_of(keys: Keys) -> int:
-    """The number of layers; by the list of their kinds if no number is set."""
+    """The number of layers. If no key states it, the length of the list of layer kinds."""
     names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     if not any(name in keys for name in names):
         for name in ("layers_block_type", "hybrid_override_pattern"):
@@ -56,7 +56,7 @@ def count_of(keys: Keys) -> int:
 
 
 def window_of(keys: Keys, kind: str) -> int:
-    """Tokens of a sliding window; 0 without one."""
+    """Size of a sliding window in tokens; 0 without a window."""
     window = keys.number("sliding_window", "sliding_window_size")
     return window or (keys.number("attention_chunk_size") if "llama4" in kind else 0)
 
@@ -88,7 +88,7 @@ def _mixers(keys: Keys, kind: str, layers: int) -> list[str]:
 
 
 def _listed(keys: Keys, kind: str, layers: int) -> list[str] | None:
-    """From a list with one entry for each layer."""
+    """The mixers, from a list with one entry for each layer."""
     kinds = keys.listed("layer_types")
     if kinds and ("layer_types" in keys.config or len(kinds) == layers):
         if len(kinds) < layers:
@@ -114,7 +114,7 @@ def _listed(keys: Keys, kind: str, layers: int) -> list[str] | None:
 
 
 def _by_index(keys: Keys, kind: str, layers: int) -> list[str] | None:
-    """Mixers from the indices, or the interval, of the layers with full attention."""
+    """The mixers, from the indices or the interval of the layers with full attention."""
     for name, other in (("full_attn_idxs", CONVOLUTION), ("attn_layer_indices", MAMBA)):
         if name in keys and (name in keys.config or kind in ("lfm2", "bamba")):
             full = keys.numbers(name)
@@ -130,7 +130,7 @@ def _by_index(keys: Keys, kind: str, layers: int) -> list[str] | None:
 
 
 def _by_window(keys: Keys, kind: str, layers: int, window: int) -> list[str]:
-    """Attention in all layers, in some within a window."""
+    """Attention in all layers; some layers attend only within a window."""
     if not window or keys.value("use_sliding_window") is False:
         return [FULL] * layers
     every = keys.value("sliding_window_pattern", "_sliding_window_pattern")
@@ -140,7 +140,7 @@ def _by_window(keys: Keys, kind: str, layers: int, window: int) -> list[str]:
             raise keys.error("sliding_window_pattern", every, "letters L and G")
         kinds = [_lookup(keys, "sliding_window_pattern", letters, one) for one in every]
         found = [kinds[index % len(kinds)] for index in range(layers)]
-        # The class makes the last layer full, against the pattern.
+        # The configuration class makes the last layer full, whatever the pattern is.
         return [*found[:-1], FULL] if kind == "exaone4" else found
     number = keys.number("sliding_window_pattern", "_sliding_window_pattern") or _EVERY.get(kind)
     if number:
@@ -180,8 +180,8 @@ def _padded(found: list[bool], layers: int) -> list[bool]:
 
 
 def _lookup(keys: Keys, name: str, known: Mapping[_K, _V], one: object) -> _V:
-    """The value of `one`. Keys are compared one by one, because a value of the file may not be
-    hashable."""
+    """The value of `one` in `known`. Keys are compared one by one, because a value from the file
+    may not be hashable."""
     found = [value for key, value in known.items() if key == one]
     if not found:
         short = one if isinstance(one, str | int) else type(one).__name__

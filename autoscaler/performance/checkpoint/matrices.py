@@ -1,4 +1,4 @@
-"""The matrices of a model as values: they are counted, stored and split."""
+"""The matrices of a model as values that can be counted, stored and split."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class Divided(StrEnum):
 class Matrix:
     """One matrix of a layer, or of the model.
 
-    names: the publisher's names below the layer. key: configuration key of the width that is
-    divided. copies: number in a layer (experts). part: "mixer", "mlp", "shared", "expert",
-    "router", "small", "embedding" or "head". most_parts: KV heads; beyond them parts are copied.
-    merged: stored as one with others, so blocks may cross its parts.
+    names: the publisher's names below the layer. key: configuration key of the divided width.
+    copies: number in a layer (experts). part: "mixer", "mlp", "shared", "expert", "router",
+    "small", "embedding" or "head". most_parts: number of KV heads; with more GPUs, parts are
+    copied. merged: whether the matrix is stored as one with others, so that blocks may cross its
+    parts.
     """
 
     names: tuple[str, ...]
@@ -38,7 +39,7 @@ class Matrix:
 
     @property
     def weights(self) -> float:
-        """Number of weights of all copies."""
+        """Number of weights, over all copies."""
         return float(self.outputs) * self.inputs * self.copies
 
     @property
@@ -69,9 +70,10 @@ def row(
 class Mixer:
     """The token-mixing part of a layer: attention, linear attention, or a state-space layer.
 
-    kind: "full", "sliding", "recurrent" or "none". cached: numbers that one token adds to the KV
-    cache. more_bytes: further bytes of that cache, independent of its dtype. state_bytes: of one
-    sequence, independent of its length. splits: divided widths other than those of the matrices.
+    kind: "full", "sliding", "recurrent" or "none". cached: how many numbers one token adds to the
+    KV cache. more_bytes: further bytes per token in that cache, independent of its dtype.
+    state_bytes: size of the state of one sequence, independent of its length. splits: divided
+    widths that no matrix shows.
     """
 
     kind: str
@@ -84,8 +86,11 @@ class Mixer:
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
-    """The feed-forward part of a layer: matrices of each token and of routed experts. experts:
-    their number; chosen: experts per token."""
+    """The feed-forward part of a layer: matrices that each token passes, and those of routed
+    experts.
+
+    experts: number of routed experts. chosen: experts per token.
+    """
 
     matrices: tuple[Matrix, ...] = ()
     experts: int = 0

@@ -23,13 +23,15 @@ _EXPERTS = {
 
 
 def is_params(config: Mapping[str, Any]) -> bool:
-    """Whether `config` is a `params.json`."""
+    """Whether `config` has the form of a `params.json`."""
     return "dim" in config and "n_layers" in config and "model_type" not in config
 
 
 def as_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in the keys of a `config.json`. Keys that it does not state have Mistral's
-    defaults: separate input and output embeddings, and no window."""
+    """`config` with the keys of a `config.json`.
+
+    Missing keys have Mistral's defaults: separate input and output embeddings, and no window.
+    """
     found: dict[str, Any] = {"tie_word_embeddings": False, "sliding_window": None}
     found |= {ours: config[theirs] for theirs, ours in _SAME.items() if theirs in config}
     moe = config.get("moe")

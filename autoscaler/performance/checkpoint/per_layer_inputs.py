@@ -1,4 +1,4 @@
-"""Gemma 3n and Gemma 4's small models: inputs of every layer from tables by token."""
+"""Gemma 3n and the small models of Gemma 4: each layer has inputs from tables by token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from autoscaler.performance.checkpoint.matrices import Matrix
 def per_layer_inputs(
     keys: Keys, layers: int, hidden: int
 ) -> tuple[tuple[Matrix, ...], tuple[Matrix, ...]]:
-    """Matrices of each layer, and those outside of layers; none for models without such inputs."""
+    """Matrices of each layer, and matrices outside of layers; none for models without per-layer
+    inputs."""
     width = keys.number("hidden_size_per_layer_input")
     if not width:
         return (), ()

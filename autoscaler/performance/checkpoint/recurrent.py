@@ -1,6 +1,6 @@
 """Layers without a growing cache: state-space layers, linear attention, short convolutions.
 
-Each sequence has a state of fixed size in every such layer, and the inputs of its convolution.
+In every such layer, each sequence has a state of fixed size and the inputs of the convolution.
 Source of the shapes: the state shapes of vLLM's Mamba layers.
 """
 
@@ -15,7 +15,7 @@ _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0, ""
 
 
 def gated_delta_net(keys: Keys, hidden: int) -> Mixer:
-    """Qwen3-Next and Qwen3.5."""
+    """The gated delta net of Qwen3-Next and Qwen3.5."""
     key_heads = keys.number_of("linear_num_key_heads", high=65_536)
     value_heads = keys.number_of("linear_num_value_heads", high=65_536)
     key_size = keys.number_of("linear_key_head_dim", high=65_536)
@@ -47,7 +47,7 @@ def gated_delta_net(keys: Keys, hidden: int) -> Mixer:
 
 
 def lightning(keys: Keys, hidden: int) -> Mixer:
-    """The linear attention of MiniMax: as many key and value heads as query heads."""
+    """The linear attention of MiniMax, with equal numbers of query, key and value heads."""
     heads = keys.number_of("num_attention_heads", high=65_536)
     size = keys.number("head_dim") or max(1, hidden // heads)
     width, key = heads * size, "num_attention_heads x head_dim"

@@ -1,4 +1,4 @@
-"""Image and audio encoders of a multimodal model: their weights keep the model's own dtype."""
+"""Image and audio encoders of a multimodal model. Their weights keep the model's own dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_LAYERS = 1000
 
 
 def tower_params(keys: Keys) -> float:
-    """Weights of all encoders that the configuration describes by layers and widths."""
+    """Number of weights of all encoders whose layers and widths the configuration states."""
     return sum(_encoder(section) for name in _SECTIONS if (section := _section(keys, name)))
 
 
@@ -27,7 +27,7 @@ def _section(keys: Keys, name: str) -> Keys | None:
 
 
 def _encoder(keys: Keys) -> float:
-    """Weights of attention with four matrices and an MLP with two, or three if gated."""
+    """Number of weights: attention has four matrices, an MLP has two, or three if it is gated."""
     layers = keys.number("depth", "num_hidden_layers", "vt_num_hidden_layers", "encoder_layers",
                          "num_layers", high=_MOST_LAYERS)  # fmt: skip
     width = keys.number("embed_dim", "vt_hidden_size", "d_model", "hidden_size")

@@ -1,4 +1,4 @@
-"""bitsandbytes: NF4 and FP4 with a scale per 64 weights, or INT8 with one per row."""
+"""bitsandbytes: NF4 and FP4 with a scale per 64 weights, or INT8 with a scale per row."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import FP32_BITS, INT8, Storage
 
 _BLOCK = 64
-# Doubly quantised scales are bytes with one FP32 scale per 256 of them.
+# Doubly quantised scales take one byte each, plus one FP32 scale per 256 scales.
 _DOUBLE_BITS = 8.0 + FP32_BITS / 256
 NF4 = Storage("int4", 4.0, _BLOCK, _DOUBLE_BITS)
 _NF4_PLAIN = Storage("int4", 4.0, _BLOCK, FP32_BITS)
 
 
 def read(how: Keys) -> Scheme:
-    """The scheme of a checkpoint that was saved quantised; its scales cannot be split with the
-    matrices."""
+    """The scheme of a checkpoint that was saved in quantised form. Its scales cannot be split with
+    the matrices."""
     if how.flag("load_in_4bit", "_load_in_4bit"):
         stored = NF4 if how.flag("bnb_4bit_use_double_quant") else _NF4_PLAIN
     elif how.flag("load_in_8bit", "_load_in_8bit"):

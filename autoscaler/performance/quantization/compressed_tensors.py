@@ -24,7 +24,7 @@ _FORMATS = (
 
 
 def read(how: Keys) -> Scheme:
-    """The rules in the order of the groups; ignored modules first."""
+    """The rules in the order of the groups. Rules for ignored modules come first."""
     _known_format(how)
     sparse = how.section("sparsity_config")
     if sparse is not None and sparse.config and sparse.text("format") not in _DENSE:
@@ -79,7 +79,8 @@ def weights_of(group: Keys) -> Storage | None:
 
 
 def block_shape(where: Keys, name: str) -> tuple[int, int, str]:
-    """Outputs, inputs and the name of the key `name`, a pair of sizes."""
+    """Outputs and inputs of a block, from the pair of sizes at the key `name`, and that key's full
+    name."""
     shape = where.listed(name)
     if len(shape) != 2:
         raise where.error(name, list(shape), "two whole numbers, such as [128, 128]")
@@ -90,7 +91,8 @@ def block_shape(where: Keys, name: str) -> tuple[int, int, str]:
 
 
 def kv_bits_of(how: Keys) -> float:
-    """Bits by `kv_cache_scheme`; engines then store the KV cache so, against their default."""
+    """Bits that `kv_cache_scheme` states. Engines use them for the KV cache instead of their
+    default."""
     value = how.value("kv_cache_scheme")
     if value is None:
         return BF16_BITS

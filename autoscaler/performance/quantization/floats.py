@@ -35,7 +35,7 @@ def mxfp8(how: Keys) -> Scheme:
 
 
 def mxfp4(how: Keys) -> Scheme:
-    """MXFP4 of gpt-oss: only routed experts."""
+    """MXFP4 of gpt-oss, in routed experts only."""
     return Scheme((*_own(how), Rule(EVERY, _MXFP4_PADDED)), experts_alone=True)
 
 

@@ -20,7 +20,8 @@ _UNQUANTISED_BITS = 16
 
 
 def gptq(how: Keys) -> Scheme:
-    """GPTQ stores zero points even if it is symmetric. `dynamic`: other bits by name."""
+    """GPTQ, which stores zero points even if it is symmetric. `dynamic` sets other bits for some
+    names."""
     bits, size = _bits(how, (2, 3, 4, 8)), how.number("group_size", otherwise=128, low=-1)
     rules = [*unquantised_rules(how, "modules_to_not_convert")]
     dynamic = how.section("dynamic")
@@ -40,7 +41,7 @@ def gptq(how: Keys) -> Scheme:
 
 
 def awq(how: Keys) -> Scheme:
-    """AWQ, with the key names of either of its two forms."""
+    """AWQ, with the key names of either of two forms of its configuration."""
     bits, size = _bits(how, (4, 8)), how.number("group_size", "q_group_size", otherwise=128, low=-1)
     zeros = how.flag("zero_point", otherwise=True)
     stored = integers(bits, size, zeros, "group_size")
@@ -48,7 +49,8 @@ def awq(how: Keys) -> Scheme:
 
 
 def auto_round(how: Keys) -> Scheme:
-    """AutoRound: integers, or MXFP and NVFP by `data_type`; `extra_config` has other layers."""
+    """AutoRound: integers, or MXFP and NVFP by `data_type`. `extra_config` has the settings of
+    single layers."""
     packing = how.text("packing_format")
     if "gguf" in packing:
         raise how.error("packing_format", packing, "auto_round:auto_gptq, auto_awq, llm_compressor")
@@ -80,7 +82,7 @@ def _rounded(how: Keys) -> Storage | None:
 
 
 def hqq(how: Keys) -> Scheme:
-    """HQQ: scale and zero point are FP16 numbers per group."""
+    """HQQ: each group has a scale and a zero point in FP16."""
     inner = how.section("quant_config") or how
     weights = inner.section("weight_quant_params")
     if weights is None:

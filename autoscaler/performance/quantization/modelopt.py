@@ -1,4 +1,4 @@
-"""NVIDIA ModelOpt: one algorithm for all matrices, or one per matrix (mixed precision)."""
+"""NVIDIA ModelOpt: one algorithm for all matrices, or an algorithm for each (mixed precision)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _KV_BITS = {"": BF16_BITS, "NONE": BF16_BITS, "FP8": 8.0, "NVFP4": 4.5, "FP8_E4M
 
 
 def read(how: Keys) -> Scheme:
-    """The scheme of a `quantization_config`, or of the inner part of an `hf_quant_config.json`."""
+    """The scheme of a `quantization_config`, or of the `quantization` part of an
+    `hf_quant_config.json`."""
     how = how.section("quantization") or how
     rules = []
     for key in ("ignore", "exclude_modules", "modules_to_not_convert"):
@@ -53,7 +54,8 @@ def read(how: Keys) -> Scheme:
 
 
 def _mixed(layers: Keys) -> list[Rule]:
-    """One rule per storage, with names in one set, because there are tens of thousands."""
+    """One rule per storage. All names of a storage are in one set, because there are tens of
+    thousands of names."""
     by_way: dict[str, tuple[Storage, set[str]]] = {}
     for name in layers.config:
         own = layers.section(str(name))

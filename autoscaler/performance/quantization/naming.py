@@ -18,15 +18,15 @@ _PREFIXES = ("model.language_model.", "language_model.model.", "language_model."
 _CLASSES = frozenset({"Linear", "torch.nn.Linear", "nn.Linear", "ColumnParallelLinear"})
 _NESTED = re.compile(r"\([^()]*[*+{][^()]*\)[*+{]")
 _UNBOUNDED = re.compile(r"(?<!\\)[*+{]")
-# A name has about 60 characters: a failing match backtracks up to 60^n times for n quantifiers.
+# A name has about 60 characters. With n quantifiers, a failing match backtracks 60^n times.
 _TRIES, _MOST_TRIES = 60, 1_000_000
 _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixNames:
-    """The matrices that patterns match. every: all linear ones, because "Linear" is among the
-    patterns."""
+    """The matrices that patterns match. every: True if "Linear" is a pattern, which matches all
+    linear matrices."""
 
     runs: frozenset[str]
     expressions: tuple[re.Pattern[str], ...]
@@ -36,12 +36,12 @@ class MatrixNames:
         return bool(self.runs or self.expressions or self.every)
 
     def has(self, names: Iterable[str]) -> bool:
-        """Whether the patterns match one of the `names` of a matrix
-        ("layers.3.self_attn.q_proj")."""
+        """Whether the patterns match a matrix, given its `names` (e.g.
+        "layers.3.self_attn.q_proj")."""
         return self.every or self.has_by_name(names)
 
     def has_by_name(self, names: Iterable[str]) -> bool:
-        """As `has`, without classes."""
+        """As `has`, without the class pattern "Linear"."""
         for name in names:
             if self.runs and any(run in self.runs for run in _runs(name)):
                 return True
@@ -73,7 +73,7 @@ def names_of(field: str, patterns: Iterable[str]) -> MatrixNames:
             globs.append(translate(_stripped(pattern)))
         else:
             runs.add(_stripped(pattern))
-    if globs:  # a checkpoint may have hundreds: one expression matches them at once
+    if globs:  # one expression for all, because there may be hundreds
         expressions.append(re.compile("|".join(globs)))
     return MatrixNames(frozenset(runs), tuple(expressions), every)
 
@@ -87,7 +87,7 @@ def _stripped(pattern: str) -> str:
 
 
 def _runs(name: str) -> Iterator[str]:
-    """All runs of whole components: "a", "a.b" and "b" for "a.b"."""
+    """All runs of adjacent components of a name: "a", "a.b" and "b" for "a.b"."""
     parts = name.split(".")
     for start in range(len(parts)):
         for end in range(start + 1, len(parts) + 1):
@@ -95,7 +95,7 @@ def _runs(name: str) -> Iterator[str]:
 
 
 def _full(name: str) -> Iterator[str]:
-    """The name and its parents, unchanged and with the two usual prefixes."""
+    """The name and the names of its parents, each without and with the two usual prefixes."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         parent = ".".join(parts[:end])

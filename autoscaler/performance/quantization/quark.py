@@ -1,4 +1,4 @@
-"""AMD Quark: one configuration for all matrices, with others by layer type and by name."""
+"""AMD Quark: one configuration for all matrices, with overrides by layer type and by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALLOWED = "fp8_e4m3, int8, int4, uint4, fp4, fp6_e2m3 or fp6_e3m2"
 
 
 def read(how: Keys) -> Scheme:
-    """The rules: by name first, then by layer type, then the general one."""
+    """The rules. Rules by name come first, then rules by layer type, then the general rule."""
     excluded = names_of(f"{how.field}: exclude", how.texts("exclude"))
     rules = [Rule(MatrixNames(excluded.runs, excluded.expressions, every=False), None)]
     for key in ("layer_quant_config", "layer_type_quant_config"):

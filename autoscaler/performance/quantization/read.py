@@ -1,4 +1,4 @@
-"""Read the `quantization_config` of a checkpoint into its scheme, with one reader per method."""
+"""Read the `quantization_config` of a checkpoint into its scheme. Each method has a reader."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _SAME = {
 
 
 def scheme_of(how: Keys | None) -> Scheme:
-    """The scheme of the `quantization_config` `how`; None without quantisation.
+    """The scheme of `how`, a `quantization_config`; None without quantisation.
 
-    InvalidValue names an unknown key and value; no default replaces them.
+    InvalidValue names an unknown key and its value. Unknown values get no default.
     """
     if how is None or not how.config:
         return UNQUANTISED
@@ -62,7 +62,8 @@ def scheme_of(how: Keys | None) -> Scheme:
 
 
 def _unnamed(how: Keys) -> str:
-    """The method of a configuration without a name, as old ModelOpt and AWQ wrote."""
+    """The method of a configuration that does not name it. Old versions of ModelOpt and AWQ wrote
+    no name."""
     if "quant_algo" in how or "quantization" in how:
         return "modelopt"
     if "w_bit" in how and "q_group_size" in how:

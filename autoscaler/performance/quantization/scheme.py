@@ -13,7 +13,7 @@ BF16_BITS = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Matrices in `names` are stored as `storage`; None: in the model's own dtype."""
+    """Matrices in `names` are stored as `storage`. None means the model's own dtype."""
 
     names: MatrixNames
     storage: Storage | None
@@ -21,13 +21,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """rules: the first one that matches a matrix decides; a rule by name precedes one by class.
-    Matrices without a rule keep their own dtype.
+    """The storage of all matrices of a checkpoint.
 
-    head: whether a rule for all linear matrices includes the output head; a rule by name always
-    does. experts_alone: whether only routed experts are quantised. kv_bits: of one number in the KV
-    cache, if the checkpoint decides it. whole: why no tensor parallelism can divide it; "" if it
-    can.
+    rules: the first rule that matches a matrix decides; a rule by name precedes a rule by class.
+    Matrices without a rule keep their own dtype. head: whether a rule for all linear matrices
+    includes the output head; a rule by name always does. experts_alone: whether only routed experts
+    are quantised. kv_bits: bits of one number in the KV cache, if the checkpoint states them.
+    whole: why tensor parallelism cannot divide the checkpoint; "" if it can.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -37,7 +37,7 @@ class Scheme:
     whole: str = ""
 
     def storage_of(self, names: tuple[str, ...], part: str) -> Storage | None:
-        """Storage of the matrix with these `names`; part: see `matrices.Matrix`."""
+        """Storage of the matrix with these `names`. part: as in `matrices.Matrix`."""
         if part in ("embedding", "router", "small") or (self.experts_alone and part != "expert"):
             return None
         for rule in self.rules:

@@ -7,7 +7,7 @@ from math import lcm
 
 FP16_BITS = 16.0
 FP32_BITS = 32.0
-# Marlin computes tiles of this many inputs and outputs, and no smaller part of a matrix.
+# The Marlin kernel computes tiles of this many inputs and outputs, and no smaller parts.
 _MARLIN_INPUTS, _MARLIN_OUTPUTS = 128, 64
 
 
@@ -15,11 +15,11 @@ _MARLIN_INPUTS, _MARLIN_OUTPUTS = 128, 64
 class Storage:
     """Storage of one matrix.
 
-    dtype: "fp8", "int8", "int4", "fp4" or "mxfp4", for arithmetic and measurements. bits: of one
-    weight. group: inputs that share scales (0: a whole row or matrix, whose scale is not counted);
-    group_bits: scale and zero point of one group. inputs, outputs: a GPU's part of a matrix is a
-    multiple of these; why: the key that requires it. integer_activations: products are computed in
-    INT8.
+    dtype: "fp8", "int8", "int4", "fp4" or "mxfp4", for arithmetic and measurements. bits: bits of
+    one weight. group: number of inputs that share scales (0: a whole row or matrix, whose scale is
+    not counted); group_bits: bits of the scale and zero point of one group. inputs, outputs: a
+    GPU's part of a matrix must be a multiple of these; why: the key that requires this.
+    integer_activations: whether products are computed in INT8.
     """
 
     dtype: str
@@ -39,15 +39,15 @@ class Storage:
 
 
 def integers(bits: int, group: int, zero_points: bool, why: str) -> Storage:
-    """Weights of `bits` bits, widened to BF16 in use (GPTQ, AWQ, w4a16 and similar).
+    """Weights of `bits` bits that are widened to BF16 in use (GPTQ, AWQ, w4a16 and similar).
 
-    group: inputs that share one FP16 scale, 0 or below: a whole row. zero_points: whether each
-    scale has one, of `bits` bits.
+    group: number of inputs that share one FP16 scale; 0 or below: a whole row. zero_points: whether
+    each scale has a zero point of `bits` bits.
     """
     each = FP16_BITS + (bits if zero_points else 0.0)
     of = group if group > 0 else 0
     dtype = "int8" if bits > 4 else "int4"
-    # Only sizes that Marlin supports need whole tiles; others need whole groups.
+    # Only bit widths that Marlin supports need whole tiles; all others need whole groups.
     if bits in (4, 8):
         return Storage(dtype, bits, of, each, lcm(of or 1, _MARLIN_INPUTS), _MARLIN_OUTPUTS, why)
     return Storage(dtype, bits, of, each, of or 1, 32, why)

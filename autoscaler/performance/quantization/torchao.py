@@ -1,4 +1,4 @@
-"""torchao: a type name for all matrices, or one per module."""
+"""torchao: a type name for all matrices, or a type name for each module."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from autoscaler.performance.quantization.storage import (
 )
 
 _INT4_GROUP = 128
-# By type name without "Config" and underscores. Integers below 8 bits of the types that keep one
-# weight in each byte count 8.
+# Storage by type name, without "Config" and underscores. Types that store each weight in a byte
+# count 8 bits, even for smaller integers.
 _TYPES: Mapping[str, Storage] = {
     "int8weightonly": INT8,
     "int8dynamicactivationint8weight": INT8_COMPUTED,
@@ -41,7 +41,7 @@ _BY_MODULE = ("modulefqntoconfig", "fqntoconfig")
 
 
 def read(how: Keys) -> Scheme:
-    """The rules of `quant_type`."""
+    """The rules that `quant_type` gives."""
     value = how.value("quant_type")
     own = unquantised_rules(how, "modules_to_not_convert")
     if isinstance(value, str):
