@@ -142,7 +142,7 @@ def route_groups(
             found += [cell] if cell is not None else []
             continue
         if combo is not None:
-            # Each status brings new address objects: equal ones are shared.
+            # Each status brings new address objects; equal addresses share one object.
             ready = [part for placed, at in view.ready for part in (placed, intern(at))]
             route = _valued(group, combo, lengths, *ready)
         else:

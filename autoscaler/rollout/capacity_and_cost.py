@@ -24,7 +24,7 @@ def raw_req_per_s(groups: Iterable[ServingGroup], combos: Mapping[str, Combo]) -
 
 
 def nodes_of(groups: Iterable[ServingGroup]) -> dict[str, str]:
-    """Node -> pool of all nodes of `groups`."""
+    """Node -> pool, for all nodes of `groups`."""
     return {placed.node: placed.pool for group in groups for placed in group.placed}
 
 

@@ -65,12 +65,12 @@ def _policy_of(cluster: Cluster, **changes: float | str) -> Cluster:
 
 
 def free_transitions(cluster: Cluster) -> Cluster:
-    """Starts, loads and role switches have no cost in the plan."""
+    """Set the costs of starts, loads and role switches in plans to 0."""
     return _policy_of(cluster, k_start=0.0, k_load=0.0, k_switch=0.0)
 
 
 def dear_switches(cluster: Cluster) -> Cluster:
-    """A role switch costs more than a start, so no plan has one."""
+    """Make a role switch cost more than a start, so that no plan contains a role switch."""
     return _policy_of(cluster, k_switch=100.0)
 
 
