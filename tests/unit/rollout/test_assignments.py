@@ -126,7 +126,7 @@ def test_routes_are_published_first_and_on_change() -> None:
     assert changed_routes(served, (), started, 1, 30, start_s=121.0) is None
     assert (
         changed_routes(served, (), started, 1, 30) is None
-    )  # not served at the moment: its routes stay
+    )  # without a known start time the earlier one stays
     groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     second = changed_routes(served, groups, first, 1, 20)
     assert second is not None and second.generation == 2

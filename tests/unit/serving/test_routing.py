@@ -237,7 +237,7 @@ def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
     here = router(RouteGroup("g", 1.0, (A,)))
     here.apply(routes(RouteGroup("g", 1.0, (B,)), token=10**12, generation=99))
     here.distrust()
-    assert here.pick() == Pick("g", B, False)  # no newer load is reported yet
+    assert here.pick() == Pick("g", B, False)  # no other routes are known yet
     assert here.apply(routes(RouteGroup("g", 1.0, (C,)), token=2)) is RouteUpdate.CHANGED
     assert here.pick() == Pick("g", C, False)
 

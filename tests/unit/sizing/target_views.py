@@ -1,4 +1,4 @@
-"""Views of one model for the tests of target rules."""
+"""Views of one model, for the tests of target rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stats(arrivals: int, covered_s: int, attained: int | None = None, age_ms: in
 
 
 def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelView:
-    """A settled model whose capacity is good for `planned` req/s, an hour after the start."""
+    """A stable model whose capacity is sufficient for `planned` req/s, an hour after the start."""
     state = ModelState(
         BUCKET,
         target_req_per_s=planned,

@@ -1,4 +1,4 @@
-"""Requests that pile up raise the target at once, by as much as they prove."""
+"""A backlog of requests raises the target at once, by as much as the backlog proves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topics.reason_codes import ReasonCode
 
 
 def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
-    """Two minutes of a rate, and so many times the requests in flight that it explains."""
+    """Two minutes of a rate, and `times` as many requests in flight as the rate explains."""
     recent = tuple(
         (seconds, req_per_s * seconds) for seconds in increase_spans_s(POLICY) if seconds <= 120
     )
@@ -29,8 +29,9 @@ def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
 
 
 def test_a_pile_asks_for_no_more_than_the_rate_can_be() -> None:
-    """No test of the rate tells 32 req/s from the 31.9 that are planned for. 1.6 times the requests
-    that it explains do, but two minutes of arrivals say that the rate is at most 3% more."""
+    """No test of the rate can distinguish 32 req/s from the planned 31.9, but 1.6 times the
+    expected requests in flight prove an excess. Two minutes of arrivals limit the increase to at
+    most 3%."""
     found = propose(piled(1.6, 32, 31.9))
     assert found is not None and found.is_proven
     assert 32.5 < found.req_per_s < 33.0
@@ -43,7 +44,7 @@ def test_what_the_load_explains_raises_nothing() -> None:
 
 
 def test_a_queue_that_gets_shorter_raises_nothing() -> None:
-    """It is left over from a time of too little capacity."""
+    """The queue dates from a time of insufficient capacity."""
     full = piled(4.0)
     assert propose(full) is not None
     before = replace(full.state, in_flight=((T0 - 30_000, full.demand.in_flight + 1), (T0, 0)))
@@ -56,7 +57,8 @@ def test_what_piles_up_while_something_starts_is_no_news() -> None:
 
 
 def test_what_capacity_is_good_for_anyway_is_not_asked_for_again() -> None:
-    """Engines slower than predicted hold more requests; the rate needs no more capacity."""
+    """Engines slower than predicted have more requests in flight; the rate needs no more
+    capacity."""
     assert propose(piled(4.0, planned=30.0)) is None
 
 

@@ -1,4 +1,4 @@
-"""Bursts are sized around the mean demand since traffic began."""
+"""Bursts are sized relative to the mean demand since traffic began."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.unit.sizing.target_views import stats, view
 
 @pytest.mark.parametrize("idle", [0, 60, 120])
 def test_idle_time_before_traffic_does_not_lower_the_size_of_bursts(idle: int) -> None:
-    """Ten or twenty minutes of nothing, then ten of clustered arrivals at 5 req/s."""
+    """Ten or twenty minutes without requests are followed by ten minutes of clustered arrivals at 5
+    req/s."""
     counts = np.concatenate((np.zeros(idle, np.int64), gamma_counts(5.0, 3.5, 60, seed=3)))
     seen = view(ModelDemand((), stats(600, 120), blocks=blocks_of(counts)), planned=5.0)
     mean, burst = mean_and_burst(seen)

@@ -1,4 +1,5 @@
-"""Lower targets need the whole time; derating needs misses beyond chance at a planned load."""
+"""Lower targets need the whole scale-in time; derating needs misses beyond chance at a planned
+load."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from topics.reason_codes import ReasonCode
 
 
 def steady(*rates: float) -> ModelDemand:
-    """Each of `rates` for two minutes, the last one in the local window."""
+    """Demand with each of `rates` for two minutes; the last rate fills the local window."""
     blocks = tuple((10, round(10 * rate)) for rate in rates for _ in range(12))
     recent = tuple((n, round(rates[-1] * n)) for n in (1, 2, 5, 10, 30, 60))
     return ModelDemand(recent, stats(round(rates[-1] * 120), 120), blocks=blocks, reported_ms=T0)
@@ -34,14 +35,16 @@ def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
 def test_less_than_a_tenth_is_not_worth_a_reversal_within_an_hour(
     rate: float, last: str, added_min: int, lowered: bool
 ) -> None:
-    """Few are allowed: a large fleet that gave back its smallest instance then kept all else."""
+    """Few reversals are allowed: a large fleet that removes its smallest instance would then have
+    to keep all others."""
     seen = view(steady(8.0, *[rate] * 5))
     state = replace(seen.state, turns=Reversals(last), last_out_ms=T0 - 60_000 * added_min)
     assert (scale_in.propose(replace(seen, state=state)) is not None) == lowered
 
 
 def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
-    """There was no room for more: nothing leaves, and nothing more is asked for."""
+    """There was no room for the target: no instance is removed, and no more instances are
+    requested."""
     seen = view(steady(8.0, *[7.4] * 5))
     state = replace(
         seen.state, turns=Reversals("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
@@ -52,7 +55,8 @@ def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
 
 @pytest.mark.parametrize("at", range(5))
 def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
-    """Wherever in the ten minutes they were: no mean over all of them counts."""
+    """The two minutes may lie anywhere in the ten minutes, so a mean over all ten is not
+    sufficient."""
     rates = [3.0] * 5
     rates[at] = 8.0
     found = scale_in.propose(view(steady(8.0, *rates), planned=8.0))
@@ -60,7 +64,8 @@ def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
 
 
 def test_clumped_arrivals_must_be_less_for_twice_as_long() -> None:
-    """6 req/s in every other block and none between, for 14 minutes after 8 req/s."""
+    """After 8 req/s every other block has 6 req/s and the blocks between have none, for 14
+    minutes."""
     clumps = tuple((10, 60 * (index % 2)) for index in range(84))
     before = steady(*[8.0] * 8)
     clumped = replace(steady(*[8.0] * 8, *[3.0] * 7), blocks=before.blocks + clumps)
@@ -71,7 +76,7 @@ def test_clumped_arrivals_must_be_less_for_twice_as_long() -> None:
 
 
 def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() -> None:
-    """8 req/s a quarter of an hour ago holds the target after a reversal, and only then."""
+    """A rate of 8 req/s a quarter of an hour ago keeps the target only after a reversal."""
     seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
     assert scale_in.propose(seen) is not None
     again = replace(seen, state=replace(seen.state, turns=Reversals("out", (T0 - 3_600_000,))))
@@ -83,7 +88,8 @@ def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() 
 
 
 def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longer() -> None:
-    """Three minutes after the first request, where otherwise two would do."""
+    """Three minutes have passed since the first request; with longer traffic two minutes would be
+    enough."""
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     idle = [0.0] * 8
     assert scale_in.propose(view(steady(*idle, 3.0, 3.0), service=quick)) is not None
@@ -93,7 +99,8 @@ def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longe
 
 
 def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
-    """One stray request four minutes ago: three minutes without requests are not clustered."""
+    """A single request came four minutes ago: three minutes without requests are not clustered
+    arrivals."""
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     idle = steady(*[0.0] * 15)
     stray = replace(idle, blocks=(*idle.blocks[:-24], (10, 1), *idle.blocks[-23:]))
@@ -102,7 +109,8 @@ def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
 
 
 def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
-    """8 req/s three minutes ago. Out and in: going on takes two minutes; out and in again: four."""
+    """A rate of 8 req/s ended two minutes ago. After one reversal a further scale-in takes two
+    minutes, after three it takes four."""
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     seen = view(steady(*[8.0] * 12, 8.0, 3.0), service=quick)
     for reversals, lowers in ((1, True), (3, False)):
@@ -112,7 +120,7 @@ def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
 
 
 def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None:
-    """In nine seconds of ten the windows hold 179 whole blocks of the 180."""
+    """In nine of ten seconds the windows contain only 179 of the 180 blocks in full."""
     low = steady(*[3.0] * 15)
     cut = replace(low, blocks=low.blocks[1:])
     again = view(cut)
@@ -124,7 +132,7 @@ def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None
 
 
 def test_what_was_just_added_has_not_been_in_excess_for_long() -> None:
-    """A target beyond what is planned for may fall to that, and no lower."""
+    """A target above the planned rate may fall to the planned rate, but no lower."""
     seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
     found = scale_in.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 599_000)))
     assert found is None or found.req_per_s >= 5.0
@@ -151,8 +159,8 @@ def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
 def test_what_was_taken_over_and_is_valued_anew_needs_nothing_new(
     lost_ms: int, target: float
 ) -> None:
-    """The lengths of requests are learnt again after a takeover: the same fleet holds 7.7 req/s and
-    not 8. Where capacity was lost, what was taken over is still needed."""
+    """After a takeover the request lengths are learnt again: the same fleet serves 7.7 req/s
+    instead of 8. If capacity was lost, the earlier target still applies."""
     seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
     why = Reason(ReasonCode.INHERITED, seen.service.model)
     state = replace(
@@ -168,7 +176,7 @@ def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand
 
 
 def test_misses_beyond_chance_derate_and_say_so() -> None:
-    """Of 840 requests 42 may miss at a percentile of 0.95: 50 are chance, 210 are not."""
+    """At a percentile of 0.95, 42 of 840 requests may miss: 50 misses are chance, 210 are not."""
     assert capacity_derating.update_derating(view(misses(0.06))).derate == 1.0
     state = capacity_derating.update_derating(view(misses(0.25)))
     assert state.derate < 1.0
@@ -179,14 +187,16 @@ def test_misses_beyond_chance_derate_and_say_so() -> None:
 
 @pytest.mark.parametrize("load", [5.0, 6.0, 7.5])
 def test_capacity_is_derated_to_less_than_the_load_that_missed(load: float) -> None:
-    """At 5 of 8 req/s a step down to 6.8 would call for nothing, whatever the misses."""
+    """At a load of 5 of 8 req/s a step down to 6.8 would not trigger a scale-out, however many
+    requests miss."""
     seen = view(misses(0.5, load))
     found = replace(seen, state=capacity_derating.update_derating(seen))
     assert found.planned_req_per_s == pytest.approx(0.85 * load)
 
 
 def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> None:
-    """6 req/s for the last 90 of 120 s are 4.5 in the window: capacity is below 6, not 4.5."""
+    """6 req/s for the last 90 of 120 s give a window mean of 4.5 req/s: the capacity is set below
+    6, not below 4.5."""
     local = stats(540, 120, attained=270)
     recent = tuple((s, 6 * min(s, 90)) for s in (1, 2, 5, 10, 20, 40, 60, 90, 110))
     seen = view(ModelDemand(recent, local))
@@ -195,8 +205,9 @@ def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> No
 
 
 def test_requests_that_are_served_together_miss_together() -> None:
-    """Of 840 requests 126 miss. Where one instance serves all of them, 30 at a time, some 20 are
-    late together, and six such clumps are chance; where twenty share them, each miss says more."""
+    """126 of 840 requests miss. If one instance serves all of them, 30 at a time, about 20 are late
+    together, and six such groups are chance. If twenty instances share them, each miss is stronger
+    evidence."""
     seen = view(misses(0.15))
     (one,) = seen.ready
     shared = tuple(one.scaled_to(one.req_per_s / 20) for _ in range(20))
@@ -214,12 +225,14 @@ def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> 
     seen = view(misses(0.5))
     assert capacity_derating.update_derating(replace(seen, state=first)) == first
     later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
-    loaded = replace(later, raw_req_per_s=20.0)  # 8 req/s planned at one half
+    loaded = replace(
+        later, raw_req_per_s=20.0
+    )  # a planned rate of 8 req/s at a derating of one half
     assert capacity_derating.update_derating(loaded).derate == capacity_derating.LEAST
 
 
 def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() -> None:
-    """No capacity would be a remedy."""
+    """No additional capacity would help."""
     seen = view(misses(0.5))
     hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
     assert capacity_derating.update_derating(replace(seen, ready=hopeless)).derate == 1.0
@@ -228,10 +241,10 @@ def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() ->
 @pytest.mark.parametrize(
     ("load", "missing", "derate"),
     [
-        (7.0, 0.0, 0.875),  # of 8 predicted, more than is counted on: carried, so it is there
-        (4.0, 0.0, 0.8 * 1.03),  # carried with less: a step
+        (7.0, 0.0, 0.875),  # 7 of 8 predicted are served, more than the derated capacity
+        (4.0, 0.0, 0.8 * 1.03),  # a smaller load is served: one step
         (4.0, 0.04, 0.8),  # 5% may miss, and 4% of 480 may be chance
-        (3.0, 0.0, 0.8),  # below half of the plan
+        (3.0, 0.0, 0.8),  # below half of the planned rate
         (0.0, 0.0, 0.8),  # nothing arrives
     ],
 )
@@ -248,7 +261,7 @@ def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
 
 
 def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
-    """Arrivals doubled a moment ago; all finished requests met their limits."""
+    """Arrivals have just doubled; all finished requests met their limits."""
     doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
     seen = view(ModelDemand((), doubled))
     state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)
@@ -256,7 +269,8 @@ def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
 
 
 def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> None:
-    """Ten requests in two minutes prove nothing; 150 in half an hour do, of the last load."""
+    """Ten requests in two minutes prove nothing; 150 requests in half an hour prove enough for one
+    step."""
     few, many = stats(10, 120), stats(150, 1800)
     state = replace(view(ModelDemand()).state, derate=0.8, derated_ms=T0 - 600_000)
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):

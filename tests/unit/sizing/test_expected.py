@@ -1,4 +1,4 @@
-"""A forecast raises the target, if it surely exceeds the plan, and never lowers it."""
+"""A forecast raises the target if it exceeds the plan beyond doubt, and never lowers the target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.sizing.target_views import T0, stats, view
 
 
 def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float = 3.0) -> ModelView:
-    """A model planned for 8 req/s, of which `load` arrive and `rate` are expected."""
+    """A model planned for 8 req/s; `load` req/s arrive and `rate` req/s are expected."""
     blocks = tuple((10, round(10 * load)) for _ in range(180))
     recent = tuple((n, round(load * n)) for n in (1, 2, 5, 10, 30, 60))
     seen = ModelDemand(recent, stats(round(load * 120), 120), blocks=blocks, reported_ms=T0)
@@ -46,7 +46,7 @@ def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
 
 
 def test_what_is_expected_is_not_given_away_first() -> None:
-    """3 req/s arrive, 7 are expected, 8 are planned: the lasting excess leaves 7."""
+    """3 req/s arrive, 7 are expected and 8 are planned: the scale-in stops at 7."""
     assert update_target(expecting(1.0)).target_req_per_s < 4.0
     assert update_target(expecting(7.0)).target_req_per_s == 7.0
 

@@ -1,4 +1,4 @@
-"""A surge is proven by the present, sized by what lasted, and never made of noise."""
+"""A surge is proven by present arrivals, sized by their lasting rate, and never caused by noise."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
 def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
     rate: float, days: int, most: int
 ) -> None:
-    """Model-days of Poisson arrivals at `rate`, 75% of the planned rate: fewer than one false alarm
-    in two model-days, and at most `most` with chance included.
+    """Days of Poisson arrivals at `rate`, 75% of the planned rate: fewer than one false alarm in
+    two days, and at most `most`, which allows for chance.
 
-    The rule runs wherever a span is so far above the plan that it could be proof: 3.3 standard
-    deviations of a short one, 2.4 of one that may also prove that the rate rose.
+    The rule is evaluated only if a span is far enough above the plan to be a proof: by 3.3 standard
+    deviations for a short span, by 2.4 for a span that may also prove an increase of the rate.
     """
     planned = rate / 0.75
     lengths = (*increase_spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
@@ -56,13 +56,13 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
             if second - last_alarm > 120 and proven(demand_at(total, int(second)), planned):
                 false += 1
                 last_alarm = int(second)
-    assert looked > 10  # the filter let the interesting seconds through
+    assert looked > 10  # the filter passed the relevant seconds
     assert false <= most
 
 
 def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_came() -> None:
-    """From 5 to 8 req/s on 5.95 planned: that more comes than is planned takes 38 s to prove in one
-    run of twenty, that it is more than before 28."""
+    """The rate rises from 5 to 8 req/s, and 5.95 are planned. In one run of twenty the proof that
+    the rate exceeds the plan takes 38 s; the proof that it exceeds the earlier rate takes 28 s."""
     late = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -73,19 +73,19 @@ def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_ca
 
 
 def test_there_is_no_dead_band_on_top_of_utilization() -> None:
-    """5% over for a thousand seconds is a surge; the same over two minutes is noise."""
+    """An excess of 5% over a thousand seconds is a surge; over two minutes it is noise."""
     assert proven(ModelDemand((), stats(105_000, 1000)), 100.0) is not None
     assert proven(ModelDemand((), stats(630, 120)), 5.0) is None
 
 
 def test_a_burst_of_two_requests_on_nothing_is_no_sample() -> None:
-    """Fewer than min_samples arrivals prove nothing, whatever their odds."""
+    """Fewer than `min_samples` arrivals prove nothing, however improbable they are."""
     assert proven(ModelDemand(((1, 2),), stats(2, 120)), 1e-6) is None
 
 
 @pytest.mark.parametrize(("min_samples", "alarm"), [(3, True), (50, False)])
 def test_no_rise_is_proven_by_fewer_requests_than_a_sample(min_samples: int, alarm: bool) -> None:
-    """Twenty requests in ten seconds after a quarter of an hour without any."""
+    """Twenty requests arrive in ten seconds after a quarter of an hour without requests."""
     counts = np.concatenate((np.zeros(1000, np.int64), np.full(10, 2)))
     demand = demand_at(np.concatenate(([0], np.cumsum(counts))), 1010)
     found = propose(view(demand, 1.0, policy=replace(POLICY, min_samples=min_samples)))
@@ -93,7 +93,7 @@ def test_no_rise_is_proven_by_fewer_requests_than_a_sample(min_samples: int, ala
 
 
 def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
-    """4 s of 50/s after 5/s: it began 4 s ago at the earliest, not 10."""
+    """4 s at 50 req/s follow 5 req/s: the surge began at most 4 s ago, not 10 s ago."""
     recent = tuple((n, 50 * min(n, 4) + 5 * max(0, n - 4)) for n in range(1, 11))
     found = proven(ModelDemand(recent, stats(800, 120)), 5.0)
     assert found is not None
@@ -101,7 +101,8 @@ def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
 
 
 def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window() -> None:
-    """2.2/s on 1.0/s planned: beyond doubt within 50 s, though the mean of 120 s is not yet."""
+    """A rate of 2.2 req/s with 1.0 planned is proven within 50 s, although the mean of 120 s proves
+    nothing yet."""
     recent = tuple((n, round(2.2 * min(n, 50))) for n in increase_spans_s(POLICY))
     found = proven(ModelDemand(recent, stats(110, 120)), 1.0)
     assert found is not None and 1.9 < found.req_per_s < 3.0
@@ -115,8 +116,8 @@ def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window
 def test_a_step_is_sized_by_what_came_since_it_once_it_has_lasted_for_ten_seconds(
     since_s: int, least: float, most: float
 ) -> None:
-    """From 3 to 10 req/s: a burst of 3 s counts over half a minute, ten seconds for the lower
-    bound of 10, half a minute for somewhat more."""
+    """The rate steps from 3 to 10 req/s. A burst of 3 s counts as a mean over half a minute; after
+    ten seconds the target is a lower bound of 10, after half a minute slightly more than 10."""
     arrived = {n: 10 * min(n, since_s) + 3 * max(0, n - since_s) for n in increase_spans_s(POLICY)}
     seen = stats(10 * since_s + 3 * (120 - since_s), 120)
     blocks = ((10, 30),) * 100
@@ -125,7 +126,7 @@ def test_a_step_is_sized_by_what_came_since_it_once_it_has_lasted_for_ten_second
 
 
 def step_after(seconds: int, before: float = 1.0, after: float = 10.0) -> ModelDemand:
-    """A step from `before` to `after` req/s, so many seconds ago."""
+    """A step from `before` to `after` req/s, `seconds` ago."""
     recent = tuple(
         (n, round(after * min(n, seconds) + before * max(0, n - seconds)))
         for n in increase_spans_s(POLICY)
@@ -136,14 +137,15 @@ def step_after(seconds: int, before: float = 1.0, after: float = 10.0) -> ModelD
 
 
 def test_the_first_proof_orders_more_than_what_runs_may_be_worth_by_a_new_valuation() -> None:
-    """Two seconds of 10/s on 1.8 planned: half a minute of it is less than that, and three
-    instances that are valued at 1.9 req/s in place of 1.0 hold 6% more than before."""
+    """After two seconds of 10 req/s the mean of half a minute is below the planned 1.8. A new
+    valuation of the running instances may add 6%, so the target must exceed the plan by more than
+    that."""
     found = proven(step_after(2), 1.8)
     assert found is not None and found.req_per_s == pytest.approx(1.1 * 1.8)
 
 
 def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
-    """4% more over half an hour proves 4%, plus or minus the uncertainty."""
+    """An excess of 4% over half an hour proves 4%, within its uncertainty."""
     blocks = ((10, 1040),) * 180
     seen = ModelDemand((), stats(12_480, 120), blocks=blocks, reported_ms=T0)
     found = proven(seen, 100.0)
@@ -151,8 +153,8 @@ def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
 
 
 def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
-    """An answer that only valued the running instances again ordered nothing, and an addition half
-    a minute before the rise was not for it."""
+    """A plan answer that only valued the running instances again added no capacity, and an addition
+    half a minute before the increase does not count for it."""
     demand = step_after(2)
     plain = view(demand, 1.8)
     surging = replace(plain.state, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 1000)
@@ -164,7 +166,8 @@ def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
 
 
 def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
-    """100 req/s stay, 98.5 are planned: within the sliver that any other target leaves."""
+    """The rate stays at 100 req/s with 98.5 planned: every other target tolerates this small
+    difference."""
     seen = ModelDemand((), stats(12_000, 120), reported_ms=T0)
     plain = view(seen, 98.5).state
     state = replace(
@@ -175,8 +178,9 @@ def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
 
 
 def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan() -> None:
-    """2.4 req/s, give or take 0.14, for two minutes: 2.43 planned are no reason to buy, 2.37 are.
-    In the first half minute of a rise, 8 after 5, what is believed of it still grows."""
+    """The mean of two minutes is 2.4 +- 0.14 req/s: with 2.43 planned no capacity is added, with
+    2.37 it is. In the first half minute of an increase from 5 to 8 req/s the estimate still grows.
+    """
     lasting = ModelDemand((), stats(288, 120), reported_ms=T0)
     young = step_after(20, 5.0, 8.0)
     for seen, planned, more in ((lasting, 2.43, False), (lasting, 2.37, True), (young, 7.3, True)):
@@ -193,7 +197,8 @@ def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan()
 
 
 def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
-    """40 s of 8 req/s after 5, on 10.5 that were ordered for it: the mean of two minutes is 6."""
+    """The rate has been 8 req/s for 40 s, after 5, and 10.5 are planned: the target follows the 8
+    req/s, not the two-minute mean of 6."""
     seen = step_after(40, 5.0, 8.0)
     plain = view(seen, 10.5).state
     state = replace(
@@ -203,7 +208,8 @@ def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
 
 
 def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> None:
-    """Proofs a second apart are of one rise; one that comes two minutes later is of another."""
+    """Proofs one second apart belong to one increase; a proof two minutes later belongs to
+    another."""
     state = view(step_after(2), 1.8).state
     began = []
     for after_ms in (0, 1000, 2000, 122_000):
@@ -215,7 +221,8 @@ def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> No
 
 
 def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
-    """20 minutes at 10/s, then 5 at 3/s, on 6.4 planned: the present is not over it."""
+    """20 minutes at 10 req/s are followed by 5 minutes at 3 req/s, with 6.4 planned: the present
+    rate does not exceed the plan."""
     blocks = ((10, 100),) * 120 + ((10, 30),) * 30
     recent = tuple((n, 3 * n) for n in increase_spans_s(POLICY))
     seen = ModelDemand(recent, stats(360, 120), blocks=blocks, reported_ms=T0)
@@ -226,7 +233,7 @@ def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
 
 
 def test_no_data_and_old_data_are_no_surge() -> None:
-    """Not knowing never scales out either."""
+    """Missing information never causes a scale-out."""
     assert propose(view(ModelDemand(((1, 100),), NoData(None)), 1.0)) is None
     assert propose(view(ModelDemand(((1, 100),), stats(600, 120, age_ms=20_000)), 1.0)) is None
 
@@ -236,7 +243,8 @@ def test_no_data_and_old_data_are_no_surge() -> None:
     [(1, "the running instances have no known capacity yet"), (0, "nothing runs")],
 )
 def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, sentence: str) -> None:
-    """After a takeover the running instances have no value before the planner's first answer."""
+    """After a takeover the capacity of the running instances is unknown until the planner's first
+    answer."""
     found = propose(view(step_after(30), planned=0.0, groups=groups))
     assert found is not None
     assert found.why.code is ReasonCode.SURGE

@@ -1,4 +1,4 @@
-"""How a controller handles its topics while it runs."""
+"""How a running controller handles its topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = composition.Options(
 
 
 class Readers:
-    """The readers of topics, and the loop; counts the calls that they get."""
+    """Stand-in for the readers of topics and the control loop; counts its calls."""
 
     def __init__(self) -> None:
         self.partitions: list[Mapping[str, int]] = []
@@ -42,7 +42,8 @@ class Readers:
 async def test_changed_topics_and_a_broker_that_is_away_are_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names each corrected topic setting, and once why the broker does not answer."""
+    """The log names each corrected topic setting, and once the reason why the broker does not
+    answer."""
     away = BrokerUnreachable("b:1", "tls.crt cannot be read")
     answers: list[EnsuredTopics | BrokerUnreachable] = [
         EnsuredTopics(False, (), {"status": 4}, ("shoal.status",)),
@@ -91,8 +92,8 @@ def test_a_fault_of_the_program_is_a_crash_and_bad_input_is_none(
     code: int,
     said: str,
 ) -> None:
-    """A running controller that raises an error about a value has a fault of its own: it refused
-    bad records before."""
+    """A value error in a running controller is a bug of the controller, because bad records are
+    refused before."""
 
     async def fails(*_: Any) -> None:
         raise error

@@ -38,7 +38,7 @@ ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, m
 
 @given(ORDERS)
 def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[int, int]]) -> None:
-    """A stale leader's late write may be the last of its key: it hides nothing."""
+    """A late record of a stale leader may be the last of its key; it does not hide newer state."""
     latest = ControlState(claimed=3)
     for token, generation in orders:
         latest.take(Assignment("n", "p", generation, token, 0), 0)
@@ -50,8 +50,8 @@ def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[i
 
 
 def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() -> None:
-    """A forged token of a million is kept aside; a new leader's records may be read before its
-    claim is, and count from then on."""
+    """A record with a forged token of a million is kept aside. Records of a new leader may arrive
+    before its claim; they count once the claim arrives."""
     latest = ControlState()
     latest.take(Leadership("one", "x", "claim", 0), 4)
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
@@ -66,7 +66,7 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
 
 def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None:
     """The leadership topic was deleted while no controller ran. The records of the last leader
-    count from the next claim on, however often higher tokens were forged."""
+    count from the next claim on, whatever higher tokens were forged."""
     latest = ControlState()
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     for token in range(1_000_000, 1_000_020):
@@ -77,7 +77,8 @@ def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None
 
 @pytest.mark.parametrize("ahead_ms", [-90_000, 3_600_000])
 def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
-    """A clock 90 s behind loses no capacity, one an hour ahead hides no dead fleet."""
+    """An executor clock 90 s behind loses no capacity, and a clock an hour ahead does not hide a
+    dead fleet."""
     made_ms = 1_700_000_000_000 + ahead_ms
     seen = ObservedInstance(
         "i", "m", "aggregated", "g:1", InstanceState.STARTING, (0,), "", made_ms - 5000, made_ms
@@ -89,7 +90,7 @@ def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
 
 
 def test_the_last_word_of_each_key_counts() -> None:
-    """Statuses, supply and prices have one writer per key: the order of the topic decides."""
+    """Statuses, supply and prices have one writer per key, so the order of the topic decides."""
     latest = ControlState()
     for at_ms in (1, 2):
         latest.take(Status("n", "p", "e", 1, at_ms), at_ms)
@@ -106,7 +107,7 @@ def test_the_last_word_of_each_key_counts() -> None:
 
 
 def test_a_tombstone_takes_its_key_away() -> None:
-    """A node that was deleted from the topic is no longer a node; others stay."""
+    """A node that was deleted from the topic is no longer known; other nodes stay."""
     latest = ControlState()
     for node in ("a", "b"):
         latest.take(Status(node, "p", "e", 1, 1), 0)
@@ -117,8 +118,8 @@ def test_a_tombstone_takes_its_key_away() -> None:
 
 
 def test_places_of_dead_letters_are_bounded() -> None:
-    """A writer that sends invalid records for weeks does not use up the memory; the newest places
-    stay."""
+    """A writer that sends invalid records for weeks does not exhaust the memory; the newest
+    positions are kept."""
     latest = ControlState()
     for offset in range(3 * KEPT_DEAD):
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
@@ -129,8 +130,8 @@ def test_places_of_dead_letters_are_bounded() -> None:
 
 
 def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
-    """For a second the broker's clock seems a minute ahead of its present time. Records of that
-    second are not a minute old, because they came after others."""
+    """For a second the broker's clock is a minute ahead of its later time. Records of that second
+    are not treated as a minute old, because other records came before them."""
     mono = [0]
     broker = BrokerClock(lambda: mono[0], lambda: 0)
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)
@@ -147,7 +148,8 @@ def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
 
 
 def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_time_for() -> None:
-    """A feed whose clock is an hour behind is not stale, and one read again is not news."""
+    """Supply from a feed whose clock is an hour behind is not stale, and a record that is read
+    again is not new."""
     mono = [5_000_000_000]
     clock = Clock(TimeBase(1.0, 9_000_000, 0), lambda: mono[0], lambda: 700_000)
     latest = ControlState()
@@ -166,7 +168,8 @@ def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_tim
 
 
 def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
-    """The executor's clock may be an hour ahead: the notice means two minutes from its record."""
+    """The executor's clock may be an hour ahead: the reclaim is two minutes after the record that
+    announces it."""
     told = Status("n", "p", "x", 1, 3_610_000, reclaim_ms=3_730_000)
     assert on_local_clock(told, 10_000).reclaim_ms == 130_000
     assert on_local_clock(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0
@@ -185,7 +188,7 @@ def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
 def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
     at_ms: int, since_ms: int, launched_ms: int, reclaim_ms: int
 ) -> None:
-    """No instance is launched after the record about it, by any clock."""
+    """By no clock is an instance launched after the record that reports it."""
     seen = ObservedInstance(
         "i", "m", "aggregated", "g:1", InstanceState.READY, (0,), "", since_ms, launched_ms
     )
@@ -198,7 +201,7 @@ def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
 
 
 def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing() -> None:
-    """The broker's append time is before the epoch: no domain time can express it."""
+    """The broker's append time is before the epoch, so no domain time can express it."""
     clock = Clock(TimeBase(1000.0, 1_000_000, 0), lambda: 0, lambda: 9_000_000)
     latest, election = ControlState(), Election("b")
     take = control_record_handler(
@@ -211,7 +214,8 @@ def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing()
 
 
 def test_a_fault_of_this_program_is_no_fault_of_the_record() -> None:
-    """An error of the controller's own code ends the process: the record is no dead letter."""
+    """An error of the controller's own code ends the process and does not make the record a dead
+    letter."""
 
     def overwrite(_record: object) -> None:
         raise InvalidRecord("number", -1, "a fault of ours")

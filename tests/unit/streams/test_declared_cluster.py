@@ -54,7 +54,7 @@ def test_without_records_the_file_counts(config: Config) -> None:
 
 
 def test_a_record_stands_over_the_file_and_has_its_defaults(config: Config) -> None:
-    """The record overrides one model; the version has another name."""
+    """The record overrides one model, and the declaration gets another content hash."""
     latest = ControlState()
     declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
@@ -99,7 +99,7 @@ def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
 def test_a_declaration_that_no_controller_could_decide_on_is_refused(
     config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trial decision comes first: an error in it refuses the declaration and does not end the
+    """A trial decision is made first: an error in it refuses the declaration and does not end the
     process."""
     tried: list[str] = []
 
@@ -133,7 +133,7 @@ def test_servers_that_others_started_may_be_declared_this_way(config: Config) ->
 def test_a_bad_name_is_refused_as_in_the_file(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names become parts of ids: the topic has the same rules as the file."""
+    """Names become parts of ids, so the topic has the same rules for names as the file."""
     latest = ControlState()
     latest.take(record(model="a:b@c"), 0)
     assert DeclaredCluster(config, latest)().services == config.cluster.services
@@ -141,7 +141,7 @@ def test_a_bad_name_is_refused_as_in_the_file(
 
 
 def test_a_tombstone_withdraws_and_a_bad_record_does_not_bring_back(config: Config) -> None:
-    """The last good declaration after a withdrawal is that there is none."""
+    """After a withdrawal a bad record does not restore the earlier declaration."""
     latest = ControlState()
     declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)

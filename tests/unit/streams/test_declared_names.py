@@ -1,4 +1,4 @@
-"""Records of undeclared names: ignored on arrival, and counted by topic."""
+"""Records of undeclared names are ignored on arrival and counted by topic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODEL = CLUSTER.services[0].model
 
 
 def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
-    """The names are calculated, not listed."""
+    """The node names are calculated, not stored in a list."""
     pools = (POOL, replace(POOL, name="other", max_nodes=12))
     names = NodeNames(pools)
     assert all(node in names for pool in pools for node in node_ids(pool))
@@ -46,7 +46,7 @@ def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
 
 
 def test_what_nobody_declared_is_counted_and_not_kept() -> None:
-    """Twenty thousand such names use no memory."""
+    """Twenty thousand undeclared names use no memory."""
     latest = ControlState()
     known = DeclaredNames(lambda: CLUSTER, latest.assignments)
     clock = Clock(TimeBase(1.0, NOW_MS, 0), lambda: 0, lambda: NOW_MS)
@@ -67,7 +67,7 @@ def test_what_nobody_declared_is_counted_and_not_kept() -> None:
 
 
 def test_a_node_with_instances_assigned_is_heard_though_its_pool_is_gone() -> None:
-    """The controller must observe its instances until they end."""
+    """The controller must observe the instances of the node until they end."""
     latest = ControlState(claimed=1)
     known = DeclaredNames(lambda: CLUSTER, latest.assignments)
     wish = DesiredInstance("i", MODEL, "aggregated", "g:1", (0,))
@@ -77,7 +77,7 @@ def test_a_node_with_instances_assigned_is_heard_though_its_pool_is_gone() -> No
 
 
 def test_telemetry_of_other_models_reaches_no_window() -> None:
-    """Neither from gateways nor from window workers; the rest of the batch counts."""
+    """This holds for telemetry of gateways and of window workers; the rest of the batch counts."""
     record = Telemetry(MODEL, "g", "b", 1, NOW_MS, 1000, 0, 7, *[0] * 9)
     merged = replace(record, gateway=f"{MERGED}-1")
     for sink, one in ((gateways_sink, record), (merged_sink, merged)):
@@ -93,7 +93,7 @@ def test_telemetry_of_other_models_reaches_no_window() -> None:
 
 @pytest.mark.parametrize("scope", ["*", MODEL])
 def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str) -> None:
-    """A pause may come before its model is declared, so some are kept, but not forever."""
+    """A pause may come before its model is declared, so a limited number of such pauses is kept."""
     known = DeclaredNames(lambda: CLUSTER, {})
     stranger = Control("later", "pause", True, "ann", "", NOW_MS)
     assert known.admits("controls", stranger, 100)
@@ -103,7 +103,7 @@ def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str
 
 
 def test_verdicts_are_bounded_and_pauses_stay() -> None:
-    """One verdict per proposal for years; only the verdict on the present one counts."""
+    """Over years each proposal gets a verdict; only the verdict on the present proposal counts."""
     latest = ControlState()
     latest.take(Control(MODEL, "pause", True, "ann", "", NOW_MS), 0)
     for number in range(1, 6000):

@@ -24,10 +24,10 @@ STEP_S = 0.1
 
 @dataclass
 class World:
-    """A log that appends records at once, controllers that read it when they run, and executors.
+    """An in-memory log, controllers that read it at each step, and executors.
 
-    Executors follow the highest token, and readers of the log learn it too. The log may be created
-    again.
+    Executors follow the highest token, and readers of the log learn that token. The log may be
+    deleted and created again.
     """
 
     log: list[Leadership] = field(default_factory=list)
@@ -45,8 +45,8 @@ class World:
     def delete(self) -> None:
         """Delete the topic and create it again.
 
-        A reader that was further than its new end reads it from the start; another one continues at
-        its offset.
+        A reader whose offset is beyond the end of the new topic starts from its beginning; other
+        readers continue at their offset.
         """
         self.log.clear()
         self.taken_s.clear()
@@ -56,7 +56,7 @@ class World:
             self.now_s += STEP_S
             for controller in self.controllers.values():
                 controller.arrive()
-            self.visible = len(self.log)  # records of one step cross
+            self.visible = len(self.log)  # records of one step are sent concurrently
             for controller in self.controllers.values():
                 if controller.running:
                     controller.step()
@@ -72,7 +72,7 @@ class World:
 
 
 class Controller:
-    """`LeadershipClient` with an in-memory log instead of a broker."""
+    """A controller with `Election` on an in-memory log instead of a broker."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world
@@ -116,7 +116,7 @@ class Controller:
         self.arrive()
 
     def arrive(self) -> None:
-        """Sent records reach the topic after their delay."""
+        """Append the sent records to the topic after their delay."""
         while self.sending and self.sending[0][0] <= self.world.now_s:
             _, record = self.sending.pop(0)
             if self.connected:
@@ -148,7 +148,7 @@ def test_the_first_controller_leads_at_once_and_the_second_waits() -> None:
 
 
 def test_a_standby_takes_over_soon_after_the_leader_died() -> None:
-    """Within the time-out and a second, with a higher token."""
+    """The takeover happens within the time-out plus a second, with a higher token."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -162,7 +162,7 @@ def test_a_standby_takes_over_soon_after_the_leader_died() -> None:
 
 
 def test_a_leader_that_was_stopped_does_not_lead_when_it_is_resumed() -> None:
-    """Its lease ran out on its own clock, before it reads that another one leads."""
+    """Its lease has expired on its own clock before it reads the claim of another leader."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -178,7 +178,7 @@ def test_a_leader_that_was_stopped_does_not_lead_when_it_is_resumed() -> None:
 
 
 def test_a_standby_that_was_stopped_does_not_take_its_sleep_for_silence() -> None:
-    """It reads the renewals of its pause before it counts silence."""
+    """The standby reads the renewals of that time before it measures the silence of the leader."""
     world = World()
     world.start("one")
     second = world.start("two")
@@ -191,7 +191,7 @@ def test_a_standby_that_was_stopped_does_not_take_its_sleep_for_silence() -> Non
 
 
 def test_a_standby_that_is_cut_off_claims_nothing() -> None:
-    """It cannot tell a silent leader from a broker that it does not reach."""
+    """The standby cannot distinguish a silent leader from an unreachable broker."""
     world = World()
     world.start("one")
     second = world.start("two")
@@ -205,7 +205,8 @@ def test_a_standby_that_is_cut_off_claims_nothing() -> None:
 
 
 def test_a_leader_that_is_cut_off_stops_before_another_one_begins() -> None:
-    """World.run asserts that no two lead; the lease is shorter than the silence others wait for."""
+    """World.run asserts that no two controllers lead; the lease is shorter than the silence that a
+    standby waits for."""
     world = World()
     first = world.start("one")
     world.start("two")
@@ -220,7 +221,7 @@ def test_a_leader_that_is_cut_off_stops_before_another_one_begins() -> None:
 
 
 def test_who_stops_in_order_is_followed_at_once() -> None:
-    """A resignation leaves the leader's position vacant."""
+    """A resignation leaves the leadership vacant."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -236,8 +237,8 @@ def test_who_stops_in_order_is_followed_at_once() -> None:
 
 @pytest.mark.parametrize("slow_s", [0.3, 1.5, 2.5])
 def test_of_two_claims_that_cross_the_last_one_waits_for_the_other(slow_s: float) -> None:
-    """Two standbys see a silent leader at once. One claim takes longer, and the sender of the other
-    one leads until it reads the later claim."""
+    """Two standbys detect a silent leader at once. One claim arrives later, and the other claimant
+    leads until it reads the later claim."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -246,12 +247,12 @@ def test_of_two_claims_that_cross_the_last_one_waits_for_the_other(slow_s: float
     world.run(5.0)
     first.connected = False
     world.controllers["three"].slow_s = slow_s
-    world.run(LEASE_S + TAKEOVER_S + 4.0)  # at any time at most one leads
+    world.run(LEASE_S + TAKEOVER_S + 4.0)  # asserts at most one leader at any time
     assert world.leader() in ("two", "three")
 
 
 def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it() -> None:
-    """A leader that is cut off at that moment holds its lease for some seconds yet."""
+    """A leader that is cut off at that moment keeps its lease for some seconds."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -264,7 +265,8 @@ def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it(
 
 
 def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
-    """The leader finds its renewals at lower offsets, and claims again above every token in use."""
+    """The leader finds its renewals at lower offsets, and makes a new claim above every token in
+    use."""
     world = World()
     first = world.start("one")
     world.run(30.0)
@@ -278,7 +280,7 @@ def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
 
 
 def test_a_first_claim_is_above_what_executors_follow() -> None:
-    """The topic was deleted while no controller ran; an implausibly high token does not count."""
+    """The topic was deleted while no controller ran; an implausibly high token is ignored."""
     election = Election("boot")
     assert election.next_base() == 0
     election.followed(57)
@@ -287,8 +289,8 @@ def test_a_first_claim_is_above_what_executors_follow() -> None:
 
 
 def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
-    """It reports the highest plausible token, and the leader claims above it. Later the topic is
-    created again: the next claim is above all tokens that executors follow."""
+    """A lying executor reports the highest plausible token, and the leader makes a claim above it.
+    After the topic is created again, the next claim is above all tokens that executors follow."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -303,8 +305,8 @@ def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
 
 
 def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
-    """Cut off while its successor claims; then the topic is deleted and the successor is killed.
-    Only executors know that claim, and they refuse every lower token."""
+    """The leader is cut off while its successor makes a claim; then the topic is deleted and the
+    successor is killed. Only executors know that claim, and they refuse every lower token."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -322,8 +324,8 @@ def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
 
 
 def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_good() -> None:
-    """It learns only as a leader which token they follow. A lying executor costs a term now and
-    then."""
+    """Only a leader learns which token executors follow. A lying executor causes a limited number
+    of new terms."""
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -340,7 +342,7 @@ def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_g
 
 
 def test_a_controller_waits_where_executors_follow_a_leader_whose_claim_is_lost() -> None:
-    """The leader, cut off, may still hold its lease when another controller starts on the new
+    """The cut-off leader may still have its lease when another controller starts on the new
     topic."""
     world = World()
     first = world.start("one")
@@ -368,8 +370,8 @@ def test_whatever_happens_no_two_lead_and_one_leads_in_the_end(
     faults: list[tuple[str, int, float]],
 ) -> None:
     """Controllers stop, are cut off, killed and started in any order, and the topic is deleted at
-    any time. At most one leads at any time (checked in World.run), and one that executors follow
-    leads after the last fault."""
+    any time. World.run checks that at most one controller leads; after the last fault a controller
+    leads that executors follow."""
     world = World()
     for number in range(3):
         world.start(f"c{number}")

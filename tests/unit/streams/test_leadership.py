@@ -1,4 +1,4 @@
-"""The records of a controller about leadership."""
+"""The records that a controller writes about leadership."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topics.time_base import TimeBase
 
 
 class Log:
-    """The topic, for a single writer."""
+    """The leadership topic, for a single writer."""
 
     def __init__(self) -> None:
         self.records: list[Leadership] = []
@@ -26,9 +26,8 @@ class Log:
 
 
 async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> None:
-    """Its claim was on its way until its next record was due, and it read the claim back just
-    before it wrote that record. If the record said "standby", its readers would elect a second
-    leader."""
+    """The controller reads its own claim back just before it writes its next record. If that record
+    said "standby", its readers would elect a second leader."""
     log, now_s = Log(), 100.0
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: round(now_s * 1e9), lambda: 0)
     election = Election("boot")

@@ -1,4 +1,4 @@
-"""Log lines are limited in number."""
+"""Repeated log lines are limited in number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def record(name: str, message: str, *values: object) -> logging.LogRecord:
 
 
 def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None:
-    """Messages differ by logger and by text before arguments: another port makes no new message."""
+    """Messages are distinguished by logger and by text without arguments: another port number makes
+    no new message."""
     now = [0.0]
     sparing = RepeatFilter(30.0, lambda: now[0])
     assert sparing.filter(record("a", "no broker at %s", 1))
@@ -28,14 +29,14 @@ def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """Messages that all differ do not use up the memory, and none is lost."""
+    """Messages that all differ do not exhaust the memory, and none is lost."""
     sparing = RepeatFilter(30.0, lambda: 0.0)
     assert all(sparing.filter(record("a", f"message {number}")) for number in range(2000))
     assert len(sparing._last_s) <= 500
 
 
 def test_a_json_line_holds_the_message_and_the_traceback() -> None:
-    """However many lines the error has."""
+    """The log line stays one line, however many lines the error has."""
     try:
         raise ValueError("two\nlines")
     except ValueError:

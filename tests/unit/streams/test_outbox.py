@@ -20,7 +20,7 @@ from topics.topic_table import short_name
 
 
 class FakeProducer:
-    """Records the sent records; fails while `away`; holds everything while `held`."""
+    """Stores the sent records; fails if `away`; delays everything if `held`."""
 
     def __init__(self, transactional: bool = False) -> None:
         self.sent: list[Any] = []
@@ -80,7 +80,8 @@ async def running(
 
 
 async def test_records_go_out_in_the_order_they_came(running: Any) -> None:
-    """Across topics too: a decision stands before the assignment that follows from it."""
+    """The order holds across topics: a decision is sent before the assignment that follows from
+    it."""
     producer = FakeProducer()
     outbox = Outbox(producer)
     records = [decision(1), assignment("a", 1), decision(2), assignment("b", 1)]
@@ -93,7 +94,7 @@ async def test_records_go_out_in_the_order_they_came(running: Any) -> None:
 
 
 async def test_only_the_latest_desired_state_is_sent(running: Any) -> None:
-    """A desired state that a newer one supersedes is not sent; every decision is sent."""
+    """A superseded desired state is not sent; every decision is sent."""
     producer = FakeProducer()
     outbox = Outbox(producer)
     for generation in range(1, 6):
@@ -108,7 +109,7 @@ async def test_only_the_latest_desired_state_is_sent(running: Any) -> None:
 
 
 async def test_nothing_is_lost_while_the_broker_is_away(running: Any) -> None:
-    """Failed sends are tried again until they arrive."""
+    """Failed sends are repeated until the records arrive."""
     producer = FakeProducer()
     producer.away = 7
     outbox = Outbox(producer)
@@ -123,7 +124,7 @@ async def test_nothing_is_lost_while_the_broker_is_away(running: Any) -> None:
 
 async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
     """The outbox checks the lease before every batch. Waiting records are sent once the lease is
-    held again, for example after a broker was away, and dropped at the end of the term."""
+    valid again, for example after a broker outage, and dropped at the end of the term."""
     producer, leads = FakeProducer(), False
     outbox = Outbox(producer, leads=lambda: leads)
     outbox.put(assignment("a", 1))
@@ -141,7 +142,7 @@ async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
 
 
 async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: Any) -> None:
-    """A broker that never comes back does not use up the memory; the oldest records are dropped
+    """A broker that never returns does not exhaust the memory; the oldest records are dropped
     first."""
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     producer = FakeProducer()
@@ -155,7 +156,7 @@ async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: A
 
 
 async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: Any) -> None:
-    """Both kinds of refusal: before it is queued, and by the broker's answer."""
+    """A record may be refused before it is queued, or by the broker's answer."""
 
     class Picky(FakeProducer):
         async def send(
@@ -184,7 +185,7 @@ async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: A
 async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed(
     running: Any,
 ) -> None:
-    """A time-out in the middle of a batch: only the records after it are sent again."""
+    """A time-out occurs in the middle of a batch: only the records after it are sent again."""
 
     class Stumbling(FakeProducer):
         async def send(
@@ -207,7 +208,8 @@ async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed
 async def test_a_transaction_is_written_whole_or_tried_again_whole(
     running: Callable[[Outbox], None],
 ) -> None:
-    """Readers never see half of a plan; the producer begins again after each failure."""
+    """Readers never see half of a plan; after each failure the producer sends the whole transaction
+    again."""
     producer = FakeProducer(transactional=True)
     producer.away = 2
     outbox = Outbox(producer)
@@ -221,7 +223,7 @@ async def test_a_transaction_is_written_whole_or_tried_again_whole(
 
 
 async def test_who_is_fenced_stops_and_opens_no_producer() -> None:
-    """Opening one would fence the leader."""
+    """A new producer would fence the leader."""
     producer = FakeProducer(transactional=True)
     producer.fenced = True
     outbox = Outbox(producer)
@@ -234,7 +236,7 @@ async def test_who_is_fenced_stops_and_opens_no_producer() -> None:
 async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lease ran out while the broker was away: another controller may lead by now."""
+    """The lease expired while the broker was away, so another controller may lead."""
     monkeypatch.setattr(module, "_PAUSE_S", (0.0,))
     producer = FakeProducer(transactional=True)
     producer.away = 1
@@ -250,7 +252,7 @@ async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
 async def test_a_producer_that_cannot_be_opened_again_is_tried_until_it_can(
     running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker is away for a while in the middle of a term: the term continues after it."""
+    """The broker is away in the middle of a term: the term continues when the broker returns."""
     opened: list[FakeClient] = []
 
     class FakeClient:

@@ -1,4 +1,4 @@
-"""State and logs are for the user of a process alone, whatever the umask."""
+"""Only the user of the process can read its state and logs, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_made_is_private_and_a_file_from_before_becomes_so(
 def test_a_folder_that_others_may_read_is_left_and_named_once(
     module: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be one that other programs share, such as /tmp."""
+    """Other programs may use the folder too, for example /tmp."""
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     for _ in range(3):

@@ -31,7 +31,7 @@ MODELS = "models: {chat: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 100m
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With a certificate of 127.0.0.1 that is its own authority."""
+    """A folder with a certificate for 127.0.0.1 that is its own authority."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
          "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem",
@@ -43,7 +43,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(folder: Path) -> Iterator[str]:
-    """A server that answers 2.5 to each client with the token in the file `good`."""
+    """The address of a server that answers 2.5 to each client that sends the token in the file
+    `good`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -69,7 +70,7 @@ def address(folder: Path) -> Iterator[str]:
 
 
 def declared(folder: Path, said: str) -> PrometheusServer:
-    """The declaration from the YAML `prometheus: {main: said}`."""
+    """The declaration from the YAML `prometheus: {main: said}`, with `said` as the content."""
     (folder / "shoal.yaml").write_text(f"prometheus: {{main: {said}}}\n{POOLS}{MODELS}")
     return load_config(folder / "shoal.yaml").prometheus["main"]
 
@@ -120,7 +121,7 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, said: str, words: st
     "body", ['{"data": null}', '{"data": {"result": null}}', "[1]", "{}", '{"data": {"result": 1}}']
 )
 async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
-    """A proxy with an answer of another form stops neither demand nor the delivery of an alert."""
+    """An unexpected answer of a proxy stops neither demand nor the delivery of an alert."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

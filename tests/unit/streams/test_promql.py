@@ -1,4 +1,4 @@
-"""Demand from Prometheus: rates become whole requests; no data, NaN and zero differ."""
+"""Demand from Prometheus: rates become whole requests; missing data, NaN and zero differ."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def vector(*values: str) -> list[dict[str, Any]]:
     ],
 )
 def test_a_vector_is_a_rate_or_no_data(answer: list[dict[str, Any]], rate: float | None) -> None:
-    """Part of a sum is no demand; zero is a demand of zero."""
+    """A partial sum is no demand; zero is a demand of zero."""
     assert rate_of(answer) == rate
 
 
@@ -81,7 +81,7 @@ async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPat
 
 @given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=30))
 async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
-    """In the long run as many requests are reported as the rates say, within one."""
+    """The sum of the reported requests differs from the sum of the rates by at most one request."""
     answers = iter(rates)
     seen: list[int] = []
     source = PromqlDemand(
@@ -94,7 +94,7 @@ async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
 
 
 async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One lost connection makes no gap."""
+    """A single lost connection causes no gap in demand."""
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     failing = [NoConnection("reset")]
 
@@ -110,8 +110,8 @@ async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.Mo
 
 
 async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> None:
-    """However few cores there are: 32 queries wait for one another, and leave asyncio's threads to
-    work with a time limit. The threads end with the source."""
+    """32 queries run at the same time on any number of cores, and do not use the threads of
+    asyncio. The threads end with the source."""
     together = threading.Barrier(32, timeout=10.0)
     threads: set[threading.Thread] = set()
 
@@ -135,7 +135,8 @@ async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> N
 
 
 async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes() -> None:
-    """The gateway's requests are the same ones; its liveness and its routes still count."""
+    """The gateway reports the same requests, so its counts are ignored; its liveness and its routes
+    still count."""
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
     said: list[tuple[TelemetryBatch, Times]] = []
@@ -159,8 +160,8 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
 async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its last rate counts for a minute; then the demand is unknown, not the rate of the other
-    server. A server that never knew the model is not missed."""
+    """The last rate of a lost server counts for a minute; then the demand is unknown, not the rate
+    of the other server. A server that never had data of the model is not required."""
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     now_s, away = [60.0], [False]
     clock = Clock(
@@ -180,11 +181,11 @@ async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling
         await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
         now_s[0] += 1.0
     assert seen[:62] == [8] * 62
-    assert len(seen) == 62  # held from the second one on, for a minute
+    assert len(seen) == 62  # from the second query on, the rate is kept for a minute
 
 
 def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:
-    """Otherwise the model would wait endlessly for its first request."""
+    """Without this check the model would wait forever for its first request."""
     demo = resources.files("streams").joinpath("data", "demo.yaml").read_text()
     path = tmp_path / "shoal.yaml"
     path.write_text(demo.replace("  mini:\n", "  mini:\n    demand: sum(rate(x[1m]))\n", 1))

@@ -1,4 +1,4 @@
-"""A command provides nodes: it creates assigned nodes and deletes idle ones.
+"""A command provides nodes: it creates assigned nodes and deletes idle nodes.
 
 Its failures count as failed launches. The commands are real processes.
 """
@@ -81,7 +81,7 @@ class Bench:
 
 
 async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path) -> None:
-    """Created once; kept while its instances end; deleted after an idle minute."""
+    """The node is created once, kept while its instances end, and deleted after an idle minute."""
     b = Bench(tmp_path)
     b.assign("a")
     for at_s in (0.0, 5.0, 10.0):
@@ -107,7 +107,8 @@ async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path)
 
 
 async def test_a_node_that_cannot_be_created_counts_as_failed_launches(tmp_path: Path) -> None:
-    """Reported once per plan, and withdrawn when none of it is assigned any more."""
+    """The failure is reported once per plan, and withdrawn when no instance of the node is assigned
+    any more."""
     b = Bench(tmp_path, "create")
     b.assign("a", "b")
     await b.step(0.0)
@@ -141,7 +142,7 @@ async def test_nothing_is_changed_while_nobody_says_what_there_is(tmp_path: Path
 
 
 async def test_a_failure_says_the_last_line_of_standard_error(tmp_path: Path) -> None:
-    """Also if a child process of the command still holds it open."""
+    """This holds also if a child process of the command keeps standard error open."""
     body = (
         "import subprocess, sys; print('trying', file=sys.stderr)\n"
         "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"

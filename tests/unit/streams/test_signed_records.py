@@ -1,4 +1,4 @@
-"""A record without a good signature is counted, reported a few times, and changes nothing."""
+"""A record without a valid signature is counted, reported a few times, and changes nothing."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Reader:
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: topic_of(record).name)
 def test_what_comes_from_outside_is_taken_with_a_signature_alone(record: Any) -> None:
-    """Unsigned records, records with an unknown key and tombstones are refused; without keys all
-    count."""
+    """Unsigned records, records signed with an unknown key and unsigned tombstones are refused; if
+    no keys are configured, all records count."""
     topic, key, value = topic_of(record).name, key_of(record) or b"", encode(record)
     reader = Reader(Keys(CLUSTER))
     for keys in (Keys(), Keys("x" * 32)):
@@ -69,7 +69,7 @@ def test_what_comes_from_outside_is_taken_with_a_signature_alone(record: Any) ->
 
 
 def test_a_node_cannot_say_what_another_node_is() -> None:
-    """Its key signs its own record, whatever node the body names."""
+    """The key of a node is valid only for its own record, whatever node the body names."""
     other = encode(Status("n2", "r/p/owned", "e", 0, 1000))
     node = Keys(node=credential(CLUSTER, Principal.NODE, "n1"))
     reader = Reader(Keys(CLUSTER))
@@ -85,7 +85,8 @@ def telemetry(gateway: str) -> bytes:
 
 
 def test_a_gateway_speaks_for_itself_alone() -> None:
-    """And for its workers; the other records of the batch, and invalid ones, keep their places."""
+    """The gateway also reports for its workers; the other records of the batch, and invalid ones,
+    keep their positions."""
     signer = Signer(Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "a")), lambda: NOW_MS, "a")
     values = [telemetry("a"), telemetry("b"), b"rubbish", telemetry("a.w3"), telemetry("a")]
     headers: list[Any] = [tuple(signer.headers("telemetry", None, value)) for value in values]
@@ -100,7 +101,7 @@ def test_a_gateway_speaks_for_itself_alone() -> None:
 
 
 def test_dead_letters_of_forgeries_are_bounded() -> None:
-    """Twenty a minute, and twenty more in the next."""
+    """At most twenty dead letters are written per minute."""
     told: list[Poison] = []
     now_s = 0.0
     forgeries = Forgeries(told.append, lambda: now_s)

@@ -84,25 +84,26 @@ async def started() -> AsyncIterator[Start]:
 
 @pytest.fixture
 def hang() -> Iterator[threading.Event]:
-    """An event for planners to wait on; set at the end, so that no thread outlives its test."""
+    """An event on which planners wait; it is set at the end, so that no thread outlives its
+    test."""
     event = threading.Event()
     yield event
     event.set()
 
 
 async def answers(solver: Solver, number: int = 1) -> tuple[PlanAnswer, ...]:
-    """The next answers, `number` of them."""
+    """The next `number` answers of the solver."""
     found: tuple[PlanAnswer, ...] = ()
     async with asyncio.timeout(60):
         while len(found) < number:
             found += solver.take()
-            await asyncio.sleep(0.01)  # real processes: there is no event for a failed answer
+            await asyncio.sleep(0.01)  # real processes give no event for a failed answer
     return found
 
 
 @pytest.mark.parametrize("request_", [FULL, URGENT], ids=["full", "urgent"])
 def test_a_request_comes_back_as_it_was_asked(request_: PlanRequest) -> None:
-    """With the cluster as it is declared now, to the last field."""
+    """The request arrives with the present declaration of the cluster, equal in every field."""
     assert decode_request(encode_request(request_, CLUSTER)) == (request_, CLUSTER)
 
 
@@ -119,7 +120,7 @@ def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_answers_come_back_as_they_were_given() -> None:
-    """Plans with every combo, and failures with their reason."""
+    """Answers are plans with every combo, and failures with their reason."""
     planned = plan_here(FULL, CLUSTER)
     assert planned.outcome is Outcome.PLANNED
     assert planned.counts, "an empty plan would prove nothing"
@@ -132,7 +133,8 @@ def test_answers_come_back_as_they_were_given() -> None:
 async def test_after_a_process_that_ended_the_next_one_answers(
     started: Start, tmp_path: Path
 ) -> None:
-    """Its answer equals the plan of this process: same lock, same machine."""
+    """Its answer equals a plan of the test's own process, because library versions and machine are
+    the same."""
     flag = tmp_path / "died"
     script = (
         "import pathlib, runpy, sys\n"
@@ -158,8 +160,8 @@ def test_the_process_is_the_solver() -> None:
 
 @pytest.mark.parametrize("case", FAILS)
 async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -> None:
-    """Its request gets an answer without a plan that gives the reason, so that no request waits for
-    it."""
+    """The request gets an answer without a plan that gives the reason, so no caller waits in
+    vain."""
     script, code = FAILS[case]
     solver = started(Solver([sys.executable, "-c", script], full_limit_s=1.5))
     solver.ask(FULL, CLUSTER)
@@ -173,7 +175,8 @@ async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -
 async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_again(
     started: Start,
 ) -> None:
-    """Before the time limit of the full request, after it, and during the next full request."""
+    """They come before the time limit of the full request, after it, and during the next full
+    request."""
     solver = started(Solver([sys.executable, "-c", HANGS], plan=quick, full_limit_s=0.5))
     for round_ in range(2):
         solver.ask(replace(FULL, number=10 * round_), CLUSTER)
@@ -185,7 +188,7 @@ async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_
 
 
 async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threading.Event) -> None:
-    """Its request gets an answer, and the next one gets a thread of its own."""
+    """The request of that thread gets an answer, and the next request gets a new thread."""
 
     def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.number == URGENT.number:
@@ -206,7 +209,7 @@ async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threadin
 
 
 async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
-    """A failed urgent plan does not end the controller; the thread stays."""
+    """An error in an urgent plan does not end the controller, and the thread stays."""
 
     def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.number == URGENT.number:
@@ -229,8 +232,8 @@ async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
 
 
 async def test_a_newer_request_answers_for_the_older_one() -> None:
-    """One request of each urgency waits at most; the replaced one gets an answer that says so at
-    once."""
+    """At most one request of each urgency waits; the replaced request at once gets an answer that
+    names the replacement."""
     solver = Solver(["unused"])
     solver.ask(FULL, CLUSTER)
     solver.ask(URGENT, CLUSTER)

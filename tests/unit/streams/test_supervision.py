@@ -1,4 +1,4 @@
-"""How processes end: on a signal, and with their supervisor."""
+"""How processes end: on a signal, and together with their supervisor."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def start(script: str, supervision: int | None) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("supervised", [False, True])
 def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, supervised: bool) -> None:
-    """With and without a supervisor; the exit code is 0."""
+    """With and without a supervisor the exit code is 0."""
     read_end, write_end = os.pipe()
     process = start(script, read_end if supervised else None)
     assert process.poll() is None
@@ -78,7 +78,7 @@ def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, supervise
     "script", [WAITS, LOOPS, STUCK, WORKS], ids=["blocking", "asyncio", "stuck", "working"]
 )
 def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
-    """However the supervisor ended: the kernel closes its pipe."""
+    """However the supervisor ends, the kernel closes its end of the pipe."""
     read_end, write_end = os.pipe()
     process = start(script, read_end)
     os.close(read_end)
@@ -89,6 +89,6 @@ def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
 
 @pytest.mark.parametrize("text", ["987", "", "-1", "x"])
 def test_a_stale_descriptor_is_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Started by hand, or with a stale environment: only a signal ends it."""
+    """A process that was started by hand, or with a stale environment, ends only on a signal."""
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", text)
     assert supervision_fd() is None

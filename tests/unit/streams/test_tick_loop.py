@@ -1,4 +1,4 @@
-"""The tick: observation in, effects out, each to its port."""
+"""The tick: it reads an observation and sends each effect to its port."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SEAL = Seal(KEYS, FROZEN)
 
 
 class Records:
-    """Keeps the records that it gets."""
+    """Stores the records that it gets."""
 
     def __init__(self) -> None:
         self.put_: list[Any] = []
@@ -68,7 +68,7 @@ class Records:
 
 
 class InlineSolver:
-    """Answers at once, into the next observation."""
+    """Answers each request at once; the answer is part of the next observation."""
 
     def __init__(self) -> None:
         self.asked: list[PlanRequest] = []
@@ -89,7 +89,7 @@ class InlineSolver:
 
 
 class Declared:
-    """A declaration that tests change."""
+    """A declaration that tests can change."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -129,14 +129,14 @@ def feed(loop: Loop, second: int, arrivals: int) -> None:
 
 
 def settle(loop: Loop, seconds: int = 5) -> int:
-    """Tick until the first plans are carried out; the second of the last tick."""
+    """Tick until the first plans are applied; return the second of the last tick."""
     for second in range(1, seconds + 1):
         loop.tick(NOW_MS + second * 1000)
     return seconds
 
 
 def reasons(loop: Loop) -> list[tuple[ReasonCode, str]]:
-    """The triggers of the full plan that is under way: (code, subject)."""
+    """The triggers of the full plan in progress, as (code, subject)."""
     return [(why.code, why.subject) for why in loop.state.pending[Urgency.FULL].reasons]
 
 
@@ -160,7 +160,8 @@ def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.APPROVE])
 def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
-    """Decisions are published as not applied; no assignment and no routes, under any load."""
+    """Decisions are published as not applied; no assignment and no routes are published, at any
+    load."""
     cluster = replace(CLUSTER, services=(replace(SERVICE, mode=mode),))
     records = Records()
     loop, _, _ = make_loop(cluster, records)
@@ -176,8 +177,8 @@ def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
 
 
 def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> None:
-    """If no model may act, the ports themselves withhold assignments; a service that may act opens
-    them."""
+    """If no model may act, the ports themselves withhold assignments; a service that may act
+    enables them."""
     records = Records()
     declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
     desired = published(declared, records, SEAL)  # type: ignore[arg-type]
@@ -193,7 +194,7 @@ def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> N
 
 
 def test_saying_it_again_says_the_same() -> None:
-    """Copies of the latest desired state: same generation, same token."""
+    """Repeated records of the latest desired state have the same generation and token."""
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     settle(loop)
@@ -228,7 +229,8 @@ def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
-    """From any source of the declaration: the loop reads the present cluster in every tick."""
+    """The source of the declaration does not matter: the loop reads the present cluster in every
+    tick."""
     loop, solver, declared = make_loop(CLUSTER, Records())
     second = settle(loop)
     declared.cluster = replace(CLUSTER, services=(replace(SERVICE, slo=Slo(1000.0, 50.0)),))
@@ -238,7 +240,7 @@ def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
-    """It triggers in one tick only; a resolved alert never does."""
+    """The alert triggers a plan in one tick only; a resolved alert never does."""
     loop, solver, _ = make_loop(CLUSTER, Records())
     second = settle(loop)
     asked = len(solver.of(Urgency.FULL))
@@ -253,7 +255,8 @@ def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
 
 @pytest.mark.parametrize("token", [2, 3, 1_000_000])
 def test_a_forged_record_is_overwritten_whatever_token_it_carries(token: int) -> None:
-    """With our own token too: compaction keeps the last record of a key, and it must be ours."""
+    """A forged record with the controller's own token is overwritten too: compaction keeps the last
+    record of a key, which must be the controller's."""
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     settle(loop)
@@ -272,7 +275,7 @@ async def passes(times: int = 20) -> None:
 
 
 async def test_an_answer_is_carried_out_before_the_next_second() -> None:
-    """The clock stands still; the tick comes because the planner has answered."""
+    """The clock does not advance; the tick happens because the planner has answered."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records)
     loop.tick(NOW_MS)
@@ -290,7 +293,7 @@ async def test_an_answer_is_carried_out_before_the_next_second() -> None:
 
 async def test_new_telemetry_is_seen_before_the_next_second() -> None:
     """Gateways end their spans on whole seconds too: a tick only on the second would read each
-    record a second late. One tick reads the records of one second together."""
+    record a second late. One tick reads all records of a second."""
     loop, _, _ = make_loop(CLUSTER, Records())
     running = asyncio.create_task(loop.run(lambda: None))
     await passes()
@@ -310,7 +313,7 @@ async def ticked(loop: Loop) -> None:
 
 
 async def test_a_controller_that_does_not_lead_only_watches() -> None:
-    """It carries out no answer, not even later, and its loop pauses between ticks."""
+    """A standby applies no answer, not even later, and its loop pauses between ticks."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records, leads=lambda: False)
     loop.tick(NOW_MS)
@@ -327,7 +330,8 @@ async def test_a_controller_that_does_not_lead_only_watches() -> None:
 
 
 def test_controls_of_names_that_nobody_declared_are_not_decided_upon() -> None:
-    """Thousands of them make no decisions; one of a declared model counts at once."""
+    """Thousands of such controls cause no decisions; a control of a declared model counts at
+    once."""
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     for number in range(3000):

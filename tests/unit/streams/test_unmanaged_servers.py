@@ -1,4 +1,4 @@
-"""Servers that Shoal did not start, as Prometheus shows them."""
+"""Servers that Shoal did not start, as reported by Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def samples(*instances: str) -> list[dict[str, Any]]:
 
 
 async def test_servers_of_all_prometheus_count_without_our_own_engines() -> None:
-    """Shoal's engines export the same metrics, but the status of their executor names them."""
+    """Shoal's engines export the same metrics, but they are excluded because the status of their
+    executor names them."""
     asked: list[str] = []
 
     def here(query: str) -> list[dict[str, Any]]:
@@ -29,7 +30,7 @@ async def test_servers_of_all_prometheus_count_without_our_own_engines() -> None
 
 
 async def test_an_answer_that_did_not_come_is_not_zero() -> None:
-    """A part of the answers is no number either; an empty answer is zero servers."""
+    """A partial answer gives no number either; an empty answer means zero servers."""
     counts = {"chat": 3}
 
     def away(_query: str) -> list[dict[str, Any]]:

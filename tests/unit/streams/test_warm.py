@@ -1,4 +1,4 @@
-"""Compiled code is ready before a request or record needs it."""
+"""Code is compiled before a request or record needs it."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ print(sorted(name for name, _ in used() - before))
 
 
 def test_reading_telemetry_and_deciding_compile_nothing_more() -> None:
-    """A controller that has warmed up never pauses to compile."""
+    """A controller that has compiled its code in advance never pauses to compile."""
     done = subprocess.run([sys.executable, "-c", _TICKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_plan_compiles_nothing_that_was_not_ready_before_a_controller_leads() -> None:
-    """On one node, and over several where services declare pipelines."""
+    """This holds for instances on one node, and on several nodes if services declare pipelines."""
     for pipelines, kind in ((False, "none"), (True, "any")):
         code = _PLANS.replace("PIPELINES", repr(pipelines)).replace("KIND", repr(kind))
         done = subprocess.run(
@@ -107,7 +107,7 @@ def test_a_plan_compiles_nothing_that_was_not_ready_before_a_controller_leads() 
 def test_a_controller_goes_on_where_compiling_ahead_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other part is compiled all the same, and the log names the error once."""
+    """The other part is still compiled, and the log names the error once."""
     done = []
 
     def broken(_: bool) -> None:
