@@ -130,8 +130,8 @@ def test_places_of_dead_letters_are_bounded() -> None:
 
 
 def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
-    """For a second the broker's clock is a minute ahead of its later time. Records of that second
-    are not treated as a minute old, because other records came before them."""
+    """The broker's clock was a minute ahead and is set back. The next record is not treated as a
+    minute old, because a record with a later time came before it."""
     mono = [0]
     broker = BrokerClock(lambda: mono[0], lambda: 0)
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)

@@ -256,7 +256,7 @@ async def test_a_producer_that_cannot_be_opened_again_is_tried_until_it_can(
     opened: list[FakeClient] = []
 
     class FakeClient:
-        """aiokafka's producer. The first one loses its broker, the second one finds none."""
+        """A stand-in for aiokafka's producer: the first loses its broker, the second finds none."""
 
         async def start(self) -> None:
             opened.append(self)

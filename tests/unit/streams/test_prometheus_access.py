@@ -70,7 +70,8 @@ def address(folder: Path) -> Iterator[str]:
 
 
 def declared(folder: Path, said: str) -> PrometheusServer:
-    """The declaration from the YAML `prometheus: {main: said}`, with `said` as the content."""
+    """The Prometheus server that the YAML `prometheus: {main: SAID}` declares, with `said` in place
+    of SAID."""
     (folder / "shoal.yaml").write_text(f"prometheus: {{main: {said}}}\n{POOLS}{MODELS}")
     return load_config(folder / "shoal.yaml").prometheus["main"]
 

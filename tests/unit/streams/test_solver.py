@@ -133,8 +133,7 @@ def test_answers_come_back_as_they_were_given() -> None:
 async def test_after_a_process_that_ended_the_next_one_answers(
     started: Start, tmp_path: Path
 ) -> None:
-    """Its answer equals a plan of the test's own process, because library versions and machine are
-    the same."""
+    """The answer equals a plan that the test computes itself."""
     flag = tmp_path / "died"
     script = (
         "import pathlib, runpy, sys\n"

@@ -1,4 +1,5 @@
-"""The engine's capabilities determine which templates exist, on the table of a real model."""
+"""The engine's capabilities determine which templates exist, with the stage table of a real
+model."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def request_for(model: str, phase: Phase, engine: str) -> LibraryRequest:
 
 
 def test_phi4_is_not_split_over_four_gpus_by_vllm() -> None:
-    """Its 10 KV heads do not divide by 4, nor 4 by 10; 2 GPUs are allowed."""
+    """Phi-4 has 10 KV heads: 10 is not divisible by 4, nor 4 by 10; 2 GPUs are allowed."""
     model = catalog.model("microsoft/phi-4")
     assert model.kv_heads == 10
     assert VLLM.runs(model, NodeSlice(catalog.gpu("L4"), 2))
@@ -52,7 +53,7 @@ def test_phi4_is_not_split_over_four_gpus_by_vllm() -> None:
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_the_default_library_has_the_rates_of_single_nodes(phase: Phase) -> None:
-    """Its rates are those of the instance model, with queueing and both limits."""
+    """The rates equal those of the instance model, with queueing and both limits."""
     request = request_for("Qwen/Qwen3-32B", phase, "vllm")
     profile = default_profile()
     library = build_library(request, throughput_table(request, profile))
@@ -81,7 +82,7 @@ def test_one_node_serves_the_same_in_every_library(phase: Phase) -> None:
 
 
 def test_waiting_shortens_the_prefill_budget_of_a_stage() -> None:
-    """At a load of 0.8, each of two stages has half of its budget without waiting."""
+    """At a load of 0.8, each of two stages has half of the budget that it has without waiting."""
     profile = default_profile()
     request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
     plain = throughput_table(replace(request, utilisation=0.0), profile)
@@ -98,7 +99,7 @@ def test_waiting_shortens_the_prefill_budget_of_a_stage() -> None:
 
 
 def test_richer_engines_serve_no_less_on_the_same_nodes() -> None:
-    """Coral's placements contain every chain, so its best is never below a chain's."""
+    """Coral's placements include every chain, so its best rate is never below that of a chain."""
     profile = default_profile()
     chains = request_for("Qwen/Qwen3-32B", Phase.DECODE, "pipeline")
     full = replace(chains, engine=CORAL)
@@ -112,7 +113,8 @@ def test_richer_engines_serve_no_less_on_the_same_nodes() -> None:
 
 
 def test_a_library_of_real_size_agrees_with_single_solves() -> None:
-    """Kept templates have the optimum of a separate solve; dropped ones beat no split."""
+    """Kept templates have the optimum of a separate solve; no dropped template is better than every
+    split of its nodes."""
     request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
     table = throughput_table(request, default_profile())
     library = build_library(request, table)
@@ -141,7 +143,7 @@ def test_a_library_of_real_size_agrees_with_single_solves() -> None:
 
 
 def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
-    """Highest total rate of templates of the library on at most `counts` nodes."""
+    """The highest total rate of templates of the library on at most `counts` nodes."""
     rows = library.node_counts  # type: ignore[attr-defined]
     rates = library.throughput_req_per_s  # type: ignore[attr-defined]
     fits = np.flatnonzero((rows <= np.array(counts)).all(axis=1))
@@ -153,7 +155,8 @@ def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
 
 
 def test_templates_on_uncertain_configurations_are_marked() -> None:
-    """Exactly those with an uncertain configuration; the profile marks configurations."""
+    """Exactly the templates with an uncertain configuration are marked; the profile marks the
+    configurations."""
     request = request_for("microsoft/phi-4", Phase.DECODE, "coral")
     profile = default_profile()
     assert list(uncertain_configs(request, profile)) == [

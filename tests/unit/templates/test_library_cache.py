@@ -1,4 +1,4 @@
-"""Libraries on disk: built once, loaded later, and never a reason to fail."""
+"""Libraries on disk are built once and loaded later, and a cache error never stops the program."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_damaged_file_is_rebuilt_with_a_notice(
 def test_a_folder_that_cannot_be_made_is_only_a_notice(
     requests: list[LibraryRequest], tmp_path: Path
 ) -> None:
-    """A file has the name of the cache folder: the libraries are built all the same."""
+    """A file has the name of the cache folder, but the libraries are still built."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     found = load_or_build(requests, default_profile(), blocked / "cache")
@@ -108,7 +108,8 @@ def test_the_cache_forgets_the_least_recently_used(
 
 
 def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG: the variable counts if it is absolute, else ~/.cache."""
+    """As XDG specifies, the variable counts if its path is absolute; otherwise the cache is in
+    ~/.cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "shoal" / "libraries"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -116,7 +117,7 @@ def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cluster_needs_one_library_per_service_and_phase() -> None:
-    """Slices up to the node's size, of the pools in the service's regions."""
+    """A library has slices up to the node's size, of the pools in the service's regions."""
     l4, h100 = catalog.gpu("L4"), catalog.gpu("H100")
     pools = (
         Pool("us", "l4", l4, 2, 8, Market.ON_DEMAND, 1.0),

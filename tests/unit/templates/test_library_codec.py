@@ -23,7 +23,7 @@ from autoscaler.templates.throughput_table import throughput_table, uncertain_co
 
 @pytest.fixture(scope="module")
 def request_() -> LibraryRequest:
-    """Phi-4 decode on L4 and L40S nodes, Coral's full library."""
+    """A request for the full Coral library of Phi-4 decode on L4 and L40S nodes."""
     configs = tuple(NodeSlice(catalog.gpu(name), n) for name in ("L4", "L40S") for n in (1, 2, 4))
     return LibraryRequest(
         catalog.model("microsoft/phi-4"),
@@ -45,7 +45,7 @@ def library(request_: LibraryRequest) -> Library:
 
 
 def test_a_library_comes_back_as_it_was(request_: LibraryRequest, library: Library) -> None:
-    """Every template with its placement; the same library gives the same bytes."""
+    """Every template has its placement, and the same library gives the same bytes."""
     data = encode(library)
     loaded = decode(data, request_, library.content_hash)
     assert len(loaded) > 5
@@ -97,13 +97,14 @@ def test_a_library_from_another_performance_model_is_refused(
     ],
 )
 def test_the_hash_covers_every_input(request_: LibraryRequest, change: dict[str, object]) -> None:
-    """With the table fixed, each field alone changes the hash."""
+    """If the table is fixed, a change of any one field changes the hash."""
     table = np.ones((1, 1, 1))
     assert content_hash(replace(request_, **change), table) != content_hash(request_, table)
 
 
 def test_damaged_bytes_are_refused_by_name(request_: LibraryRequest, library: Library) -> None:
-    """Truncated, not an archive, or flipped bits: InvalidValue, never another exception."""
+    """Bytes that are truncated, no archive, or have flipped bits raise InvalidValue, never another
+    exception."""
     data = encode(library)
     for broken in (b"", b"hello", data[: len(data) // 2], data[:200] + data[260:]):
         with pytest.raises(InvalidValue, match="library file"):
@@ -114,11 +115,13 @@ def test_damaged_bytes_are_refused_by_name(request_: LibraryRequest, library: Li
             loaded = decode(flipped, request_, library.content_hash)
         except InvalidValue:
             continue
-        assert list(loaded.templates()) == list(library.templates())  # a bit without meaning
+        assert list(loaded.templates()) == list(
+            library.templates()
+        )  # the flipped bit has no meaning
 
 
 def test_an_array_out_of_range_is_refused(request_: LibraryRequest, library: Library) -> None:
-    """The error names a template whose layers do not add up to the model's."""
+    """The error names a template whose layers do not add up to those of the model."""
     with np.load(io.BytesIO(encode(library))) as archive:
         arrays = {name: archive[name].copy() for name in archive.files}
     arrays["layers"][3, 0] += 1
@@ -129,7 +132,8 @@ def test_an_array_out_of_range_is_refused(request_: LibraryRequest, library: Lib
 
 
 def test_tables_that_cannot_be_used_are_refused_by_name(request_: LibraryRequest) -> None:
-    """Not finite, negative, rising in layers, or of another shape."""
+    """The table has values that are not finite, negative or rising with layers, or another
+    shape."""
     good = throughput_table(request_, default_profile())
     for value in (np.nan, np.inf, -1.0, float(good.max()) * 2):
         bad = good.copy()

@@ -1,4 +1,4 @@
-"""The placement benchmark: its output, its verdict on known optima, its errors."""
+"""The placement benchmark: its output, its result on known optima, and its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from loadtests.placement_bench import main
 
-# Two nodes, four layers: 3 + 1 layers give min(4, 9) = 4; together in one stage 2 x 1 = 2.
+# Two nodes, four layers: 3 + 1 layers give min(4, 9) = 4; one stage of both gives 2 x 1 = 2.
 CASE: dict[str, Any] = {
     "id": "two",
     "layers": 4,

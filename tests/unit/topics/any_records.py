@@ -1,4 +1,4 @@
-"""Strategies of all valid records, and of any JSON, for property tests."""
+"""Hypothesis strategies for all valid records and for any JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The wire form: every record comes back equal, and a bad one is refused with its field."""
+"""The wire form: every record is decoded to an equal one, and a bad record is refused with its
+field."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ def _changed(record: Any, **fields: Any) -> bytes:
 
 
 def test_every_topic_that_carries_a_record_is_covered_here() -> None:
-    """A new topic with a record needs its round trip."""
+    """A new topic with a record needs a round-trip test here."""
     assert set(RECORDS) == {topic.name for topic in TABLE}
 
 
 @given(ANY)
 def test_every_record_comes_back_equal(named: tuple[str, Any]) -> None:
-    """decode(encode(x)) == x, types of numbers included."""
+    """decode(encode(x)) == x, including the types of numbers."""
     name, record = named
     back = decode(name, encode(record))
     assert back == record
@@ -58,7 +59,7 @@ def test_every_record_comes_back_equal(named: tuple[str, Any]) -> None:
 
 @given(ANY, st.text(max_size=5).map(lambda s: "new_" + s), JUNK)
 def test_unknown_fields_are_ignored(named: tuple[str, Any], field: str, value: Any) -> None:
-    """A reader of this version takes records of the next one."""
+    """A reader of this version accepts records of the next version."""
     name, record = named
     wire = orjson.loads(encode(record))
     assert decode(name, orjson.dumps({**wire, field: value, "schema_version": 2})) == record
@@ -68,7 +69,7 @@ def test_unknown_fields_are_ignored(named: tuple[str, Any], field: str, value: A
 def test_any_value_in_any_field_is_taken_or_refused_by_name(
     named: tuple[str, Any], data: st.DataObject, value: Any
 ) -> None:
-    """Any other value raises only InvalidRecord, which names a field."""
+    """A value that is not accepted raises only InvalidRecord, which names a field."""
     name, record = named
     field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(record)]))
     try:
@@ -82,7 +83,7 @@ def test_any_value_in_any_field_is_taken_or_refused_by_name(
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
-    """Arbitrary bytes never raise anything else."""
+    """Arbitrary bytes raise no exception other than InvalidRecord."""
     for name in RECORDS:
         with pytest.raises(InvalidRecord):
             decode(name, data)
@@ -93,7 +94,7 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
 def test_every_field_without_a_default_is_missed_by_name(
     named: tuple[str, Any], data: st.DataObject
 ) -> None:
-    """A missing field is either filled with its default or refused by its own name."""
+    """A missing field either gets its default or is refused by its own name."""
     name, record = named
     wire = orjson.loads(encode(record))
     packed = getattr(record, "packed_fields", ())
@@ -142,7 +143,7 @@ def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: st
 @pytest.mark.parametrize("span_ms", [0, 1, 1000, 1001, LONGEST_SPAN_MS])
 @pytest.mark.parametrize("field", [*COUNTS, "withdrawn"])
 def test_a_gateway_counts_no_more_than_its_seconds_may_hold(field: str, span_ms: int) -> None:
-    """Both readers of telemetry refuse it: no plan could use such a rate."""
+    """Both readers of telemetry refuse a higher count, because no plan could use such a rate."""
     most = (*MOST_PER_S, MOST_REQUESTS_PER_S)[[*COUNTS, "withdrawn"].index(field)]
     most *= max(1, -(-span_ms // 1000))
     right, wrong = (_changed(TELEMETRY, span_ms=span_ms, **{field: most + k}) for k in range(2))
@@ -162,7 +163,7 @@ def test_counts_by_number_have_whole_numbers_each_once(value: Any) -> None:
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"null"])
 def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
-    """Whatever other writers accept as JSON."""
+    """Other writers may accept them as JSON."""
     data = encode(records.Price("p", 1.5, 1)).replace(b"1.5", number)
     assert number in data
     with pytest.raises(InvalidRecord):
@@ -170,7 +171,7 @@ def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
 
 
 def test_a_whole_number_is_taken_for_a_fraction() -> None:
-    """JSON has one kind of number; a price of 2 equals 2.0."""
+    """JSON has only one kind of number, so a price of 2 equals 2.0."""
     found = decode("supply.prices", encode(records.Price("p", 2.0, 1)).replace(b"2.0", b"2"))
     assert isinstance(found.usd_per_node_h, float)
     assert found.usd_per_node_h == 2.0
@@ -187,7 +188,7 @@ def test_a_whole_number_is_taken_for_a_fraction() -> None:
     ],
 )
 def test_a_nested_field_is_named_by_its_path(change: dict[str, Any], named: str) -> None:
-    """The path says which instance of which record."""
+    """The path names the instance within the record."""
     wire = orjson.loads(encode(STATUS))
     wire["instances"][0].update(change)
     with pytest.raises(InvalidRecord) as caught:
@@ -196,7 +197,7 @@ def test_a_nested_field_is_named_by_its_path(change: dict[str, Any], named: str)
 
 
 def test_routes_from_before_slots_have_no_bound() -> None:
-    """Records in a topic outlive the version that wrote them."""
+    """Records in a topic may be older than the running version."""
     ends = (records.Endpoint("i", "h:1", slots=7),)
     new = records.Routes("m", 1, 1, 0, 1.0, 1.0, (records.RouteGroup("g", 1.0, ends),))
     data = encode(new)
@@ -207,7 +208,7 @@ def test_routes_from_before_slots_have_no_bound() -> None:
 
 
 def test_a_record_that_is_too_large_is_refused_before_it_is_read() -> None:
-    """One foreign record must not use up the memory."""
+    """A single foreign record must not exhaust the memory."""
     with pytest.raises(InvalidRecord, match="at most"):
         decode("status", b" " * (MAX_BYTES + 1))
 
@@ -218,14 +219,14 @@ def test_an_unknown_topic_is_refused_by_name() -> None:
 
 
 def test_floats_keep_their_last_bit() -> None:
-    """0.1 + 0.2 stays what it is."""
+    """The value of 0.1 + 0.2 is not rounded."""
     odd = 0.1 + 0.2
     assert decode("supply.prices", encode(records.Price("p", odd, 1))).usd_per_node_h == odd
     assert math.isfinite(odd)
 
 
 def test_a_start_is_learnt_over_a_prediction() -> None:
-    """Later start times are divided by the prediction, so it is above zero."""
+    """Learnt start times are divided by the prediction, so it must be above zero."""
     assert (
         PredictionDrift() == PredictionDrift(0.0, 0.0)
         and PredictionDrift(60.0, 1.0).start_s == 60.0
@@ -235,7 +236,7 @@ def test_a_start_is_learnt_over_a_prediction() -> None:
 
 
 def test_the_shares_of_a_type_are_one_per_group() -> None:
-    """No reader has to guess the group of a share."""
+    """Otherwise a reader could not assign the shares to groups."""
     groups = (records.RouteGroup("g", 1.0, (records.Endpoint("i", "h:1"),)),)
     kind = records.TypeRoute("long", 4000.0, 80.0, (1.0,))
     routes = records.Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=(kind,))
@@ -260,7 +261,8 @@ def test_a_path_goes_through_stages_of_its_group() -> None:
 
 
 def test_records_whose_sketches_are_of_an_older_form_are_refused() -> None:
-    """Counted without their sketches, they would silently lose half of their information."""
+    """If they were counted without their sketches, half of their information would be lost without
+    notice."""
     of_second = DemandSecond(1000, (1,) * 8, "")
     merged = records.Demand("m", 0, 1, (of_second,), ())
     for name, record, field in (

@@ -1,4 +1,4 @@
-"""Keys: their sources, the keys derived for each principal, and no output shows them."""
+"""Keys: their sources, the keys derived for each principal, and no output that shows a key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
     )
     assert not keys_from_environment({}, files.__getitem__)
     found = keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32}, files.__getitem__)
-    assert (found.engine, bool(found)) == ("k" * 32, False)  # it signs nothing
+    assert (found.engine, bool(found)) == ("k" * 32, False)  # an engine key signs no records
     with pytest.raises(InvalidRecord, match="printable"):
         keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32 + "\r\nX: y"}, files.__getitem__)
     with pytest.raises(InvalidRecord) as error:
@@ -59,7 +59,7 @@ def test_what_cannot_be_a_key_is_refused_by_its_variable(
 
 
 def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
-    """While keys rotate, a holder of a credential can check signatures of either key."""
+    """While keys rotate, the holder of a credential can check signatures of either key."""
     both = Keys(f"{CLUSTER}\n{'d' * 32}")
     for principal, name in (
         (Principal.NODE, "n1"),
@@ -73,7 +73,7 @@ def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
 
 
 def test_every_principal_has_a_key_of_its_own() -> None:
-    """No derived key is the key of another principal or of a topic."""
+    """No derived key equals the key of another principal or of a topic."""
     keys = Keys(CLUSTER)
     found = [
         keys.principal_keys(Principal.NODE, "x"),

@@ -41,20 +41,22 @@ def believed(topic: str, key: bytes, value: bytes | None, headers: Headers) -> b
 def test_what_a_principal_signed_is_believed_and_nothing_else(
     topic: str, value: bytes | None
 ) -> None:
-    """Deletions as well: an unsigned one withdraws no service and no node."""
+    """This holds for deletions too: an unsigned deletion withdraws no service and no node."""
     headers = signer().headers(topic, b"n1", value)
     assert believed(topic, b"n1", value, headers)
     assert Verifier(ALL).refusal(topic, b"n1", value, [], NOW_MS) is Refusal.UNSIGNED
     other = None if value else BODY
     assert not believed(topic, b"n1", other, headers)
     assert not believed(topic, b"n1", (value or b"") + b" ", headers)
-    if topic != "telemetry":  # whose body names its model, and its key only a partition
+    if (
+        topic != "telemetry"
+    ):  # the body of telemetry names its model, and the record key is only a partition
         assert not believed(topic, b"n2", value, headers)
 
 
 @given(st.binary(max_size=60), st.integers(0, 10_000))
 def test_any_other_header_is_refused(noise: bytes, at: int) -> None:
-    """Whatever bytes it holds; one changed bit is enough."""
+    """The header may have any bytes; one changed bit is enough for a refusal."""
     assert not believed("status", b"n1", BODY, [(HEADER, noise)])
     (name, true), *_ = signer().headers("status", b"n1", BODY)
     bit = at % (8 * len(true))
@@ -64,7 +66,7 @@ def test_any_other_header_is_refused(noise: bytes, at: int) -> None:
 
 
 def test_a_signature_of_one_topic_means_nothing_on_another() -> None:
-    """The operator's and the controller's topics share a signer, but no key."""
+    """Topics of the same signer have different keys."""
     for one, other in itertools.permutations(TOPICS, 2):
         headers = signer().headers(one, b"n1", BODY)
         assert not believed(other, b"n1", BODY, headers), (one, other)
@@ -89,7 +91,7 @@ def test_a_node_signs_for_no_other_node_and_a_gateway_for_no_other_gateway() -> 
 
 
 def test_gateways_check_routes_with_what_they_hold_and_cannot_delete_them() -> None:
-    """Their shared key for routes signs no record that a controller writes for nodes."""
+    """The key for routes that all gateways share is not valid for records to nodes."""
     gateway = Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))
     reader = Verifier(gateway)
     assert reader.refusal("routes", b"m", BODY, signer().headers("routes", b"m", BODY), 0) is None
@@ -100,7 +102,8 @@ def test_gateways_check_routes_with_what_they_hold_and_cannot_delete_them() -> N
 
 @pytest.mark.parametrize("topic", ["status", "services", "controls"])
 def test_an_old_record_that_is_written_again_changes_nothing(topic: str) -> None:
-    """Neither the previous record nor the last one itself: it would make a dead node look alive."""
+    """This holds for the previous record and for the last one: a repeated status would make a dead
+    node look alive."""
     made = signer()
     first, second = (made.headers(topic, b"n1", BODY) for _ in range(2))
     reader = Verifier(ALL)
@@ -112,7 +115,7 @@ def test_an_old_record_that_is_written_again_changes_nothing(topic: str) -> None
 
 
 def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
-    """A record is dated after the last one that its signer wrote or read."""
+    """A record gets a later time than the last record that its signer wrote or read."""
     reader = Verifier(ALL)
     before = signer().headers("status", b"n1", BODY)
     assert reader.refusal("status", b"n1", BODY, before, NOW_MS) is None
@@ -123,7 +126,8 @@ def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
 
 
 def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_started() -> None:
-    """By the broker's clock alone; an operator's declarations stay in force for years."""
+    """The age is measured by the broker's clock alone; an operator's declarations stay in force for
+    years."""
     late_ms = NOW_MS + MAX_SIGNATURE_AGE_MS + 1
     for topic, expected in (
         ("status", Refusal.STALE), ("telemetry", Refusal.STALE), ("alerts", Refusal.STALE),
@@ -134,7 +138,8 @@ def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_sta
 
 
 def test_while_keys_rotate_records_of_both_are_believed() -> None:
-    """Old first, then new first, then new alone: no process stops in between."""
+    """The keys are first old and new, then new and old, then new alone: no process stops in
+    between."""
     old, new = "c" * 32, "d" * 32
     steps = [old, f"{old}\n{new}", f"{new}\n{old}", new]
     for before, after in itertools.pairwise(steps):
@@ -147,7 +152,7 @@ def test_while_keys_rotate_records_of_both_are_believed() -> None:
 
 
 def test_unsigned_records_are_believed_only_without_keys_or_where_that_is_asked_for() -> None:
-    """As an older version writes them; a wrong signature is refused all the same."""
+    """An older version writes unsigned records; a wrong signature is refused in every case."""
     lenient = Keys(CLUSTER, unsigned_accepted=True)
     wrong = signer(Keys("x" * 32)).headers("status", b"n1", BODY)
     assert Verifier(Keys()).refusal("status", b"n1", BODY, [], NOW_MS) is None
@@ -156,7 +161,7 @@ def test_unsigned_records_are_believed_only_without_keys_or_where_that_is_asked_
 
 
 def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> None:
-    """The fast check finds the same records as the slow one, in any combination and order."""
+    """The fast check finds the same records as the slow check, in any combination and order."""
     one, two = signer(gateway="a"), signer(gateway="b")
     stranger = signer(Keys("x" * 32), "a")
     old = signer(gateway="a", start_ms=NOW_MS - MAX_SIGNATURE_AGE_MS - 5_000)
@@ -166,7 +171,7 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
     headers.append(())
     expected = {2: Refusal.WRONG, 4: Refusal.STALE, 6: Refusal.UNSIGNED}
     reader = Verifier(ALL)
-    for _ in range(2):  # gateways are new the first time
+    for _ in range(2):  # in the first pass the gateways are not cached yet
         signers, refused = reader.verify_telemetry(values, headers, [NOW_MS] * 7)
         assert refused == expected
         assert signers == [b"a", b"b", b"a", b"a", b"a", b"b", b""]
@@ -178,7 +183,7 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
 
 
 def test_names_of_strangers_are_not_remembered() -> None:
-    """A writer without a key cannot increase the memory of a reader."""
+    """A writer without a key cannot increase the memory use of a reader."""
     reader = Verifier(ALL)
     for number in range(50):
         noise = bytes(24) + b"stranger-%d" % number

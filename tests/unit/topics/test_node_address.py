@@ -1,4 +1,4 @@
-"""A node sends requests to itself and to no other host, whichever process wrote its status."""
+"""A node may receive requests only at its own host, whichever process wrote its status."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_ports_of_its_address_are_its_own() -> None:
         ("10.0.0.5", other("10.0.0.55:8000"), "endpoint"),
         ("10.0.0.5", other("10.0.0.5.evil.example:8000"), "endpoint"),
         ("10.0.0.5", other(rendezvous="10.0.0.9:29500"), "gang.rendezvous"),
-        ("", other("10.0.0.9:8000"), "endpoint"),  # of an executor that names no address
+        ("", other("10.0.0.9:8000"), "endpoint"),  # the executor names no address
     ],
 )
 def test_a_node_serves_on_its_own_address_alone(

@@ -1,4 +1,4 @@
-"""YAML within bounds: text that would expand or recurse is refused with its line."""
+"""YAML within limits: text that would expand or recurse is refused with its line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
 )
 def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, line: int, why: str) -> None:
-    """Before the reader makes any value of it."""
+    """The refusal comes before any value is built."""
     with pytest.raises(yaml.MarkedYAMLError, match=why) as caught:
         load(text)
     assert caught.value.problem_mark.line == line
@@ -41,7 +41,7 @@ def test_a_text_that_is_too_long_is_not_read() -> None:
     "text", ["a: 2024-13-45", "a: !!int x", "a: !!bool maybe", "a: !!timestamp x", "? [1]\n: 2"]
 )
 def test_what_no_value_can_be_made_of_is_one_kind_of_error(text: str) -> None:
-    """Whatever PyYAML itself raises about it."""
+    """The error is a YAMLError, whatever exception PyYAML itself raises."""
     with pytest.raises(yaml.YAMLError):
         load(text)
 

@@ -19,7 +19,7 @@ from topics.records import Control
 from topics.services import DeclaredService
 from topics.topic_table import topic_of
 
-# Clear the screen, set a title, an escape of C1, new line, right to left, zero width, a tag.
+# Clear screen, set title, C1 escape, new line, right-to-left override, zero width, tag.
 HOSTILE = "a\x1b[2Jb\x1b]0;t\x07c\x9b2Jd\r\ne\u202ef\u200bg\U000e0041h\x00i\ud800"
 
 
@@ -58,7 +58,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @given(st.one_of(*RECORDS.values()))
 def test_no_record_holds_what_is_not_printable(record: Any) -> None:
-    """Made here or read from a topic; only a section of a file has lines."""
+    """The record is created here or read from a topic; only a DeclaredService has line breaks."""
     if isinstance(record, DeclaredService):
         return
     read = decode(topic_of(record).name, encode(record))

@@ -24,5 +24,5 @@ def test_every_shape_is_a_bucket_of_a_sketch() -> None:
 def test_the_nearest_kind_is_so_by_ratio() -> None:
     kinds = [(300.0, 250.0), (4000.0, 80.0), (500.0, 900.0)]
     assert [nearest_kind(kinds, *kind) for kind in kinds] == [0, 1, 2]
-    assert nearest_kind(kinds, 1200.0, 90.0) == 1  # 3.3 times from one, 4 times from the other
+    assert nearest_kind(kinds, 1200.0, 90.0) == 1  # a factor of 3.3 from one kind, 4 from the other
     assert nearest_kind(kinds, 0.0, 0.0) == 0

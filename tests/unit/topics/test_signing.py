@@ -21,15 +21,15 @@ ROUTES = Routes("m", 3, 7, 1000, 500.0, 50.0)
 
 
 def wire(**changes: Any) -> bytes:
-    """The signed assignment with some fields of its JSON changed afterwards."""
+    """The JSON of a signed assignment, with some fields changed after signing."""
     value = orjson.loads(encode(sign_record(ASSIGNMENT, CLUSTER, 9000, 900)))
     return orjson.dumps({**value, **changes})
 
 
 @pytest.mark.parametrize("keys", [CLUSTER, NODE])
 def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Keys) -> None:
-    """Both hold a key that fits. The signature covers the order of fields and unknown fields of a
-    later version; neither is refused."""
+    """Both have a key that verifies the signature. The signature covers the order of fields and
+    unknown fields of a later version; neither is refused."""
     assert body_refusal("assignments", wire(), keys) is None
     newer = orjson.loads(wire())
     newer["hint"] = 1.5
@@ -56,7 +56,7 @@ def test_whatever_is_changed_afterwards_is_refused(change: dict[str, Any]) -> No
 
 
 def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_none() -> None:
-    """A configured key protects completely, not half."""
+    """If a key is configured, every record needs a signature."""
     assert body_refusal("assignments", encode(ASSIGNMENT), CLUSTER) == "not signed"
     assert body_refusal("assignments", b"[1]", CLUSTER) == "not signed"
     assert body_refusal("assignments", encode(ASSIGNMENT), Keys()) is None
@@ -73,7 +73,7 @@ def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
 
 
 def test_while_keys_rotate_both_are_believed_and_the_first_signs() -> None:
-    """A holder of one of two keys reads records signed with either."""
+    """A process with one of two keys reads records that are signed with either key."""
     both = Keys(cluster="c" * 32 + "\n" + "d" * 32)
     old, new = CLUSTER, Keys(cluster="d" * 32)
     for keys in (old, new):

@@ -1,4 +1,4 @@
-"""Records read in batches equal records read one by one, whatever else the batch holds."""
+"""Records read in batches equal records read one by one, whatever other records the batch has."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Row: TypeAlias = tuple[SourceName, tuple[int, ...], bytes, SentByKind]
 
 @st.composite
 def changed(draw: st.DrawFn) -> bytes:
-    """A good record with one field missing or with another value in it."""
+    """A valid record with one field missing or changed."""
     wire = orjson.loads(draw(GOOD))
     field = draw(st.sampled_from(sorted(wire)))
     if draw(st.booleans()):
@@ -59,14 +59,15 @@ def changed(draw: st.DrawFn) -> bytes:
 
 
 def rows(records: TelemetryBatch) -> list[Row]:
-    """Its values, record by record."""
+    """The values of a batch, record by record."""
     numbers = map(tuple, records.numbers.tolist())
     kinds = [records.kinds.get(at, ()) for at in range(len(records))]
     return [*zip(records.names, numbers, records.cells, kinds, strict=True)]
 
 
 def alone(data: bytes) -> Row | str:
-    """The record that the codec reads from `data`, in the form of the windows, or its error."""
+    """The record that the codec decodes from `data`, in the form of the windows, or the error
+    text."""
     try:
         return rows(batch_of([decode("telemetry", data)]))[0]
     except InvalidRecord as error:
@@ -76,7 +77,7 @@ def alone(data: bytes) -> Row | str:
 @settings(deadline=None)
 @given(st.lists(st.one_of(GOOD, changed(), st.binary(max_size=20)), max_size=8))
 def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
-    """Whatever the other records are; errors have the same text."""
+    """The other records of the batch have no influence, and error texts are equal."""
     records, bad = read_reported(batch)
     good = iter(rows(records))
     found = [str(bad[at]) if at in bad else next(good) for at in range(len(batch))]
@@ -84,8 +85,8 @@ def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
 
 
 def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow path takes fifty times as long; neighbours of a record that needs it do not need
-    it."""
+    """The slow path takes fifty times as long; a record that needs it does not slow down its
+    neighbours."""
     slow: list[bytes] = []
     read = codec.decode_as
     monkeypatch.setattr(
@@ -108,7 +109,7 @@ def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) 
     '{"a":{"b":1},}', '{"a":{"b":01}}', '{ "a":{"b":1}}', '{"a":{"b":1}', '{"\\u0061":{"b":1}}',
 ])  # fmt: skip
 def test_kinds_are_read_as_the_codec_reads_them(sent: str) -> None:
-    """For any content; errors have the same text."""
+    """This holds for any content, and error texts are equal."""
     plain = encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10))
     data = plain.replace(b'"sent":{}', b'"sent":' + sent.encode())
     records, bad = read_reported([plain, data, plain])
@@ -121,7 +122,7 @@ def test_kinds_are_read_as_the_codec_reads_them(sent: str) -> None:
 def test_fields_that_a_later_version_adds_are_ignored(
     data: bytes, more: dict[str, Any], version: int
 ) -> None:
-    """Whatever their value and place, as the codec ignores them."""
+    """They may have any value and position; the codec ignores them too."""
     wire = orjson.loads(data)
     later = {**more, **wire, **more, "schema_version": version}
     batch = [orjson.dumps(later), data, orjson.dumps(dict(reversed(later.items())))]
@@ -138,7 +139,8 @@ def test_fields_that_a_later_version_adds_are_ignored(
 def test_records_of_other_versions_need_no_slow_way(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have more fields, or lack optional ones; so gateways are upgraded in any order."""
+    """Such records have more fields, or lack optional ones, so gateways can be upgraded in any
+    order."""
     monkeypatch.setattr("streams.ports.telemetry_wire.decode_as", None)
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10)))
     plain, _ = read_reported([orjson.dumps(wire)])
@@ -168,13 +170,13 @@ assert len(read_reported([data, *parts])[1]) == len(parts)
 
 
 def test_records_that_end_anywhere_are_read_no_further() -> None:
-    """Compiled code reads past an end without an error; run by the interpreter, it fails there."""
+    """Compiled code reads past the end without an error; the interpreter raises an error there."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     subprocess.run([sys.executable, "-c", _TRUNCATED], env=environment, check=True)
 
 
 def test_names_are_remembered_without_what_stands_between_them() -> None:
-    """Otherwise every record could make this process keep megabytes."""
+    """Otherwise every record could make the process store megabytes of other fields."""
     wire = orjson.loads(encode(Telemetry("chat", "between", "b", 1, 1000, 1000, 0, *[0] * 10)))
     model = wire.pop("model")
     data = orjson.dumps({"model": model, "later": "x" * 10_000, **wire})
@@ -183,7 +185,7 @@ def test_names_are_remembered_without_what_stands_between_them() -> None:
 
 
 def test_sketches_that_a_later_version_adds_are_left_out() -> None:
-    """They come after the known ones."""
+    """New sketches come after the known ones."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, 1, *[0] * 9, classes={5: 3})
     wire = orjson.loads(encode(record))
     wire["cells"] += NUMBERS[WIDTH * len(SKETCHES)] + NUMBERS[9]
@@ -197,7 +199,7 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
 
 @pytest.mark.parametrize("cells", ["!!!", "!! !", '!!"!', "!!\\!", "!!é!", "!!\n!", 7, None])
 def test_cells_that_are_none_are_refused_by_name(cells: Any) -> None:
-    """A text of another length, or with a character that is not a digit."""
+    """The text has a wrong length, or a character that is not a digit."""
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10)))
     with pytest.raises(InvalidRecord) as caught:
         decode("telemetry", orjson.dumps({**wire, "cells": cells}))
@@ -205,7 +207,7 @@ def test_cells_that_are_none_are_refused_by_name(cells: Any) -> None:
 
 
 def test_a_count_beyond_a_cell_takes_several() -> None:
-    """A bucket of a busy second of many gateways."""
+    """Many gateways may put such a count into one bucket in a busy second."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={LOWEST: 20_000})
     assert sketches_to_text([record.ttft_ms]).count(NUMBERS[0]) == 3
     assert decode("telemetry", encode(record)) == record
@@ -213,14 +215,15 @@ def test_a_count_beyond_a_cell_takes_several() -> None:
 
 @given(st.dictionaries(st.integers(LOWEST, HIGHEST), st.integers(0, 2**17)))
 def test_merged_cells_are_written_as_a_record_writes_its_own(sketch: dict[int, int]) -> None:
-    """None, one or several cells of a place."""
+    """A bucket may have no, one or several cells."""
     places, counts = np.array([*sketch], np.int64) - LOWEST, np.array([*sketch.values()], np.uint32)
     text = cells_text(places, counts)
     assert text == sketches_to_text([sketch]) and parse_cells(text) is not None
 
 
 def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> None:
-    """10,000,000 in as many cells as necessary; one more is a dead letter."""
+    """A count of 10,000,000 uses as many cells as necessary; a count of one more is a dead
+    letter."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={0: MOST_COUNT})
     full = encode(record)
     wire = orjson.loads(full)
@@ -234,7 +237,7 @@ def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> N
 def test_windows_say_the_same_of_batches_and_of_records_one_by_one(
     history: list[Telemetry], looked: int
 ) -> None:
-    """Also if the windows are read in between."""
+    """This holds also if the windows are read in between."""
     single, batched = TelemetryWindows(), TelemetryWindows()
     models = {record.model for record in history}
     for number, record in enumerate(history):

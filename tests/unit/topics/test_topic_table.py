@@ -10,7 +10,7 @@ from topics.topic_table import TABLE, Cleanup, key_of, short_name, topic
 
 
 def test_keys_are_those_of_the_table() -> None:
-    """Claims share a key, so a renewal never pushes the highest claim out."""
+    """Claims share a key, so a renewal never removes the highest claim."""
     assert key_of(records.Telemetry("m", "g", "b", 1, 1000, 1000, 5, *[0] * 10)) == b"m"
     assert key_of(records.Status("n", "p", "x", 1, 1000)) == b"n"
     assert key_of(records.Leadership("c", "x", "claim", 1)) == b"claim"
@@ -19,7 +19,8 @@ def test_keys_are_those_of_the_table() -> None:
 
 
 def test_the_table_names_each_topic_once_and_its_clean_up_is_whole() -> None:
-    """A topic that is deleted by age has a retention time; a compacted one never deletes."""
+    """A topic that is deleted by age has a retention time; a compacted topic never deletes by
+    age."""
     assert len({t.name for t in TABLE}) == len(TABLE)
     for one in TABLE:
         assert topic(one.name) is one

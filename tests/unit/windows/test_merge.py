@@ -1,4 +1,5 @@
-"""Merging a partition's records: windows over what was merged say what windows over all say."""
+"""The merge of a partition's records: windows over merged records equal windows over all
+records."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ CLOCK = Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: 0, broker_ms=lambda: NOW
 RECORDS = st.lists(
     st.tuples(
         st.integers(0, 2),  # gateway
-        st.integers(0, 20_000),  # appended, ms after T0
+        st.integers(0, 20_000),  # append time, ms after T0
         st.integers(0, 3000),  # age
         st.integers(0, 50),  # arrivals
     ),
@@ -50,7 +51,7 @@ def wire(gateway: int, sequence: int, age_ms: int, arrivals: int) -> bytes:
 def test_merged_records_say_what_all_of_them_say(
     history: list[tuple[int, int, int, int]], copies: int
 ) -> None:
-    """The same counts, coverage and gateways, however often a merged record comes."""
+    """Counts, coverage and gateways are equal, however often a merged record arrives."""
     history.sort(key=lambda one: one[1])
     plain, merged = TelemetryWindows(), TelemetryWindows()
     direct = gateways_sink(plain, {}, lambda: None)
@@ -82,8 +83,8 @@ def test_merged_records_say_what_all_of_them_say(
 
 
 def test_a_gateway_that_says_too_much_stops_no_other() -> None:
-    """Two records of as many requests as a record may say, in one second: what is merged says no
-    more than that, and may be read; the other model counts as ever."""
+    """Two records in one second each have the maximum count: the merged record has the maximum too
+    and can be decoded, and the other model is not affected."""
     most = Telemetry(
         "long", "g", "b", 1, T0_MS, 1000, 0, *MOST_PER_S, 0, 0,
         sent={"text": {"own/a": MAX_COUNT}},
@@ -99,7 +100,7 @@ def test_a_gateway_that_says_too_much_stops_no_other() -> None:
 
 
 def test_a_goodbye_is_the_last_word_of_its_boot_though_another_is_dated_later() -> None:
-    """A gateway started again after it is there."""
+    """A gateway that was started again counts as present."""
     plain = Telemetry("chat", "g", "b", 1, T0_MS, 1000, 1, *[0] * 10)
     bye = replace(plain, sequence=2, age_ms=8, leaving=True)
     late = replace(plain, sequence=3, age_ms=0)

@@ -1,4 +1,5 @@
-"""When a worker closes a second: what it merges twice would be taken for a copy, and lost."""
+"""When a worker closes a second: a second record of the same second would be treated as a copy and
+lost."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ SECOND_S = 1_700_000_000
 
 @dataclass
 class Broker:
-    """One partition of `telemetry`, and what was merged of it. end: of the partition. hangs:
-    questions are not answered."""
+    """One partition of `telemetry`, and the records merged from it. end: end offset of the
+    partition. hangs: queries get no answer."""
 
     end: int = 0
     away: bool = False
@@ -46,7 +47,7 @@ class Broker:
         return delivered
 
     def event(self, offset: int, after_s: float) -> Any:
-        """A record of 7 requests, appended that long after the second began."""
+        """A record of 7 requests, appended `after_s` seconds after the second began."""
         record = Telemetry("m", "a", "b", offset, 0, 1000, 0, 7, *[0] * 9)
         message = SimpleNamespace(
             partition=0,
@@ -83,7 +84,8 @@ async def test_a_second_is_closed_once_nothing_comes_any_more() -> None:
 
 
 async def test_a_worker_that_stood_still_waits_for_what_it_has_not_read() -> None:
-    """It was stopped for longer than a second may be idle, with a record of it still to read."""
+    """The worker was stopped for longer than the idle time of a second, with one record of that
+    second unread."""
     broker, worker = made()
     broker.end = 2
     await worker.take(broker.event(0, 0.1))

@@ -1,5 +1,5 @@
-"""`shoal backtest` from the command line: the report's names, its bytes, its refusals; and that
-anyone can recompute its figures from the timeline."""
+"""`shoal backtest` from the command line: the names and bytes of its report, and its refusals. The
+figures of the report can be recomputed from the timeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three minutes: 2 req/s, then 40, so that some miss their SLO."""
+    """A trace of three minutes with 2 req/s and then 40 req/s, so that some requests miss their
+    SLO."""
     path = tmp_path_factory.mktemp("trace") / "step.csv"
     times = [i / 2 for i in range(240)] + [120 + i / 40 for i in range(2400)]
     lines = [f"{t:.3f},mini,{400 + i % 900},{60 + i % 200}" for i, t in enumerate(times)]
@@ -92,7 +93,7 @@ def test_attainment_and_cost_can_be_recomputed_from_the_timeline(
     assert policy["slo_attainment"] == attained / arrived
     assert policy["cost_usd"] == pytest.approx(usd, rel=1e-3)
     assert policy["gpu_hours"] == pytest.approx(gpu_free_hours)  # one GPU per node here
-    assert 0 < attained < arrived  # both kinds are there, or this proves little
+    assert 0 < attained < arrived  # both outcomes must occur for a meaningful comparison
 
 
 def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
@@ -176,7 +177,7 @@ def test_arrivals_are_kept_out_of_collections_without_what_was_garbage_by_then(
         prepared(Demand((str(trace),), CONFIG, to_s=20.0), 1)
         gc.unfreeze()
         assert gone() is None
-        assert gc.get_threshold()[0] == 50_000  # simulated ticks make little garbage in cycles
+        assert gc.get_threshold()[0] == 50_000  # simulated ticks create few reference cycles
     finally:
         gc.enable()
         gc.set_threshold(*before)
@@ -194,7 +195,7 @@ def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:
 def test_rates_in_place_of_requests_cost_about_the_same(
     trace: Path, report_folder: Path, tmp_path: Path
 ) -> None:
-    """Rates ignore the order of the lengths; tests/unit/simulation checks attainment."""
+    """Rates ignore the order of the lengths; the attainment is tested in tests/unit/simulation."""
     code = main([
         "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1", "--fluid",
         "--policies", "shoal,fixed-peak", "--json", str(tmp_path / "a.json"),
@@ -235,7 +236,8 @@ def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) 
 def test_a_request_of_a_million_tokens_spoils_no_figure_of_the_others(
     tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The gateway refuses it, so it says nothing of the lengths that instances are chosen for."""
+    """The gateway refuses this request, so its length has no influence on the choice of
+    instances."""
     path = tmp_path / "outlier.csv"
     rows = [f"{at},mini,100,10" for at in range(0, 60, 2)]
     path.write_text(

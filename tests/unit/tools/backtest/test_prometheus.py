@@ -27,7 +27,8 @@ QUERY = re.compile(r"sum by \((.+)\) \(increase\((.+)\[(\d+)s\]\)\)")
 
 
 class Truth:
-    """Requests of two models; one doubles its rate and its prompts in the second hour."""
+    """Requests of two models; one model doubles its rate and its prompt lengths in the second
+    hour."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(7)
@@ -113,7 +114,7 @@ def test_counts_rates_and_lengths_come_back_within_the_stated_error(
     for model, ours in (("a", "a"), ("org/b", "b")):
         mine = names == ours
         assert abs(mine.sum() - len(truth.at_s[model])) <= 1
-        for begin in range(0, SPAN_S, 60):  # minute by minute, except carried fractions
+        for begin in range(0, SPAN_S, 60):  # equal in every minute, except for carried fractions
             true = ((truth.at_s[model] - END_S + SPAN_S) // 60 == begin // 60).sum()
             assert abs(((at_s[mine] // 60) == begin // 60).sum() - true) <= 1
         for metric, tokens in ((PROMPT, trace.input_tokens), (ANSWER, trace.output_tokens)):
@@ -123,7 +124,7 @@ def test_counts_rates_and_lengths_come_back_within_the_stated_error(
                 assert np.quantile(drawn, level) == pytest.approx(
                     np.quantile(told, level), rel=0.25
                 )
-    # Lengths follow their hour: the second has prompts twice as long.
+    # Lengths are those of their hour: prompts of the second hour are twice as long.
     prompts = np.array(trace.input_tokens)[names == "a"]
     second = (at_s[names == "a"] // 3600) == 1
     assert prompts[second].mean() == pytest.approx(2.0 * prompts[~second].mean(), rel=0.15)

@@ -1,4 +1,4 @@
-"""Prices and availability from files: what a simulation makes of them, and what is refused."""
+"""Prices and availability from files: their use in a simulation, and refused files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_launches_beyond_the_limit_fail() -> None:
 
 
 def test_dates_are_those_of_the_trace_if_both_overlap(tmp_path: Path) -> None:
-    """09:05 and 09:15 of a trace that begins at 09:00; the price of 08:00 holds at its start."""
+    """The trace begins at 09:00 and prices change at 09:05 and 09:15; the price of 08:00 applies at
+    its start."""
     nine_s = 1_795_165_200.0  # 2026-11-20T09:00:00Z
     text = (
         f"time,pool,price\n2026-11-20T09:05:00+00:00,{OD},3\n2026-11-20 09:15:00,{OD},4\n"

@@ -1,4 +1,4 @@
-"""Trace files as workloads: models of requests, slices, rates, odd rows, refusals."""
+"""Trace files as workloads: models of requests, slices, rates, odd rows, and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_columns_come_in_any_order_and_dates_count_from_the_first(tmp_path: Path
 def test_dates_with_an_offset_are_the_instants_that_they_name(
     tmp_path: Path, header: str, row: str
 ) -> None:
-    """A night in which clocks are set back; the hours read the same twice."""
+    """The dates are from a night in which clocks are set back, so an hour occurs twice."""
     dates = ["2023-10-29T02:59:58+02:00", "2023-10-29T02:00:01+01:00", "2023-10-29T01:00:03Z"]
     trace = plain(tmp_path, [row.format(date) for date in dates], header)
     arrivals = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
@@ -100,7 +100,8 @@ def test_rates_scale_and_keep_their_course(tmp_path: Path, scale: float) -> None
 
 
 def test_odd_requests_are_kept_and_said(tmp_path: Path) -> None:
-    """A gap of an hour, prompts of 0 tokens, equal times and a million-token outlier."""
+    """The trace has a gap of an hour, prompts of 0 tokens, equal times and an outlier of a million
+    tokens."""
     trace = plain(tmp_path, ["0,mini,0,5", "0,mini,9,0", "3600,mini,1000000,5", "3600,mini,8,8"])
     found = load_workload(Demand((trace,), CONFIG), 1)
     assert [a.input_tokens for a in found.scenario.arrivals] == [1, 9, 1_000_000, 8]
@@ -165,7 +166,8 @@ def servegen(folder: Path, rates: list[str], name: str = "w_rate_10min.csv") -> 
 
 
 def test_servegen_windows_become_requests(tmp_path: Path) -> None:
-    """A gap continues the rate before it; lengths follow the histogram next to the file."""
+    """A missing window keeps the rate of the window before it; lengths follow the histogram next to
+    the file."""
     path = servegen(tmp_path, ["0,2.0,1", "600,4.0,1", "1200,,1", "1800,1.0,1"])
     trace = load_servegen(path, 0.0, 2400.0, 1.0, np.random.default_rng(1))
     at_s = np.array(trace.arrivals_ms) / 1000.0
@@ -201,7 +203,8 @@ def test_few_arrivals_can_stand_for_many_and_follow_the_rate_evenly(tmp_path: Pa
 
 
 def test_the_lengths_of_those_that_stand_for_many_follow_their_law_evenly(tmp_path: Path) -> None:
-    """A few in a row have its means, and inputs say nothing of outputs; seeds begin elsewhere."""
+    """A few hundred consecutive arrivals have the means of the distribution; inputs and outputs are
+    independent; each seed starts at another position."""
     path = servegen(tmp_path, ["0,200.0,1"])
     law = {"input_tokens": {"100": 0.9, "2000": 0.1}, "output_tokens": {"10": 0.5, "90": 0.5}}
     (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(law).encode())
@@ -211,7 +214,9 @@ def test_the_lengths_of_those_that_stand_for_many_follow_their_law_evenly(tmp_pa
     )
     inputs = np.array(one.input_tokens).reshape(-1, 400)
     outputs = np.array(one.output_tokens).reshape(-1, 400)
-    assert inputs.mean(axis=1) == pytest.approx(290.0, rel=0.03)  # by chance: 10% apart
+    assert inputs.mean(axis=1) == pytest.approx(
+        290.0, rel=0.03
+    )  # independent draws would differ by 10%
     assert outputs.mean(axis=1) == pytest.approx(50.0, rel=0.03)
     assert (inputs * outputs).mean(axis=1) == pytest.approx(290.0 * 50.0, rel=0.1)
     assert one.input_tokens != other.input_tokens
@@ -224,7 +229,7 @@ def test_servegen_clients_are_as_bursty_as_they_say(tmp_path: Path, pattern: str
     trace = load_servegen(path, 0.0, 36_000.0, 1.0, np.random.default_rng(2))
     counts = np.histogram(np.array(trace.arrivals_ms) / 1000.0, np.arange(0, 36_001, 100))[0]
     assert counts.mean() == pytest.approx(500.0, rel=0.1)
-    assert 5.0 < counts.var() / counts.mean() < 14.0  # 9 in the limit
+    assert 5.0 < counts.var() / counts.mean() < 14.0  # 9 for long spans
 
 
 def test_servegen_without_lengths_is_refused(tmp_path: Path) -> None:
@@ -235,7 +240,7 @@ def test_servegen_without_lengths_is_refused(tmp_path: Path) -> None:
 
 
 def spoken(folder: Path, name: str) -> str:
-    """40 sessions of three turns."""
+    """The path of a trace with 40 sessions of three turns."""
     path = folder / name
     turns = [(100.0 * s, s, 0) for s in range(40)] + [
         (100.0 * s + 10 * t, s, t) for s in range(40) for t in (1, 2)
@@ -258,7 +263,7 @@ def test_sessions_stay_whole_when_rates_are_scaled(tmp_path: Path, scale: float)
         sessions.setdefault(one.session, []).append((one.input_tokens, one.delay_s))
     assert None not in sessions
     assert {len(turns) for turns in sessions.values()} == {3}
-    assert abs(len(sessions) - 40 * scale) < 13  # two of 40 draws' standard deviations
+    assert abs(len(sessions) - 40 * scale) < 13  # two standard deviations of 40 draws
     assert [delay for _, delay in sorted(sessions[min(filter(None, sessions))])] == [None, 2.0, 2.0]
     asked = "each turn waits for the answer before it"
     assert any(asked in note for note in workload.notes)

@@ -1,4 +1,4 @@
-"""The report of a load test: attainment per model, and whether it sent the requested load."""
+"""The report of a load test: attainment per model, and whether the test sent the requested load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def totals(jobs: int, speed: float = 1.0) -> Totals:
 
 
 def test_attainment_is_of_all_that_were_sent() -> None:
-    """One attains, one is late, one fails: a third; the reasons are listed."""
+    """One request attains its SLO, one is late, one fails: the attainment is a third, and the
+    report lists the reasons."""
     run = totals(3)
     run.add(
         [
@@ -32,7 +33,7 @@ def test_attainment_is_of_all_that_were_sent() -> None:
 
 
 def test_reports_of_several_workers_make_one_rate() -> None:
-    """Each sends every other request; together they send the trace, at its speed."""
+    """Each worker sends every other request; together they send the trace at its speed."""
     run = totals(9, speed=2.0)
     run.add([], [(1000.0 * i, 2.0) for i in range(0, 9, 2)])
     run.add([], [(1000.0 * i, 2.0) for i in range(1, 9, 2)])
@@ -41,7 +42,7 @@ def test_reports_of_several_workers_make_one_rate() -> None:
 
 
 def test_a_generator_that_is_late_or_stops_early_fails_the_run() -> None:
-    """Its latencies mean nothing, and it says so."""
+    """The latencies of such a run are not valid, and the report states this."""
     late = totals(3)
     late.add([], [(0.0, 0.0), (1000.0, 0.0), (2000.0, 150.0)])
     assert late.exit_code() == 3

@@ -1,4 +1,4 @@
-"""The split of a trace over models, and what is reported of its requests."""
+"""The split of a trace over models, and the report of its requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trace(count: int, read: int = 10, written: int = 5) -> Trace:
 
 
 def test_shares_follow_weights_and_seed() -> None:
-    """6000 draws of 1/6, 2/6, 3/6: four standard deviations are about 160."""
+    """For 6000 draws with shares of 1/6, 2/6 and 3/6, four standard deviations are about 160."""
     weights = {"a": 1.0, "b": 2.0, "c": 3.0, "never": 0.0}
     jobs = schedule(trace(6000), weights, {}, 7, 1e9)
     seen = Counter(job.model for job in jobs)
@@ -74,7 +74,7 @@ def test_attainment_counts_what_failed_and_was_dropped() -> None:
     record = Record({"a": Limits(100.0, 10.0), "b": None})
     model = record.models["a"]
     model.sent = 5
-    model.serve(100.0, 190.0, 7, 10)  # TPOT 10: both just kept
+    model.serve(100.0, 190.0, 7, 10)  # TPOT 10: exactly at both limits
     model.serve(101.0, 110.0, 7, 10)  # first token late
     model.serve(50.0, 200.0, 7, 10)  # too slow between tokens
     record.fail("a", "status 503")

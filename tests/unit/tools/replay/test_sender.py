@@ -1,4 +1,4 @@
-"""A replay that cannot go on says so; it does not end as if the trace were over."""
+"""A replay that cannot continue reports an error; it does not end as if the trace were over."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from topics.time_base import TimeBase
 
 
 class Broken(Sender):
-    """Every exchange meets a bug of ours."""
+    """A sender in which every exchange raises an unexpected error."""
 
     async def _exchange(self, job: Job, due_ns: int) -> None:
         raise ValueError("a bug")
 
 
 async def test_a_request_that_met_a_bug_counts_as_failed_with_its_reason() -> None:
-    """Dropped is what was still unanswered at the end, nothing else."""
+    """Only requests without an answer at the end count as dropped."""
     record = Record({"m": None})
     base = TimeBase(1.0, 0, time.monotonic_ns())
     sender = Broken("http://127.0.0.1:1", base, 0, record, 10.0)
@@ -33,7 +33,7 @@ async def test_a_request_that_met_a_bug_counts_as_failed_with_its_reason() -> No
 
 
 async def test_a_generator_that_fails_ends_the_replay_with_its_error() -> None:
-    """A run that ends early must not look like one whose trace was over."""
+    """A run that ends early must not look like a run whose trace was over."""
     record = Record({"m": None})
     base = TimeBase(1.0, 0, time.monotonic_ns())
     sender = Broken("http://127.0.0.1:1", base, 0, record, 10.0)
@@ -53,7 +53,7 @@ def test_a_connection_that_failed_has_words() -> None:
 
 
 class Answering(Sender):
-    """Every answer takes as long as its output tokens say, in ms."""
+    """A sender in which an answer of N output tokens takes N ms."""
 
     async def _exchange(self, job: Job, due_ns: int) -> None:
         sent.append((job.input_tokens, due_ns))
@@ -66,8 +66,8 @@ ended: dict[int, int] = {}
 
 
 async def test_turns_of_a_session_are_sent_after_the_answers_before_them() -> None:
-    """The second would be due at once, and waits for its pause after the answer; the third waits
-    for its own time. Requests of no session wait for nothing."""
+    """The second turn is due early, but waits for its pause after the first answer; the third turn
+    waits for its own time. Requests without a session wait for no answer."""
     sent.clear()
     record = Record({"m": None})
     start_ns = time.monotonic_ns()

@@ -1,4 +1,5 @@
-"""The columns of a trace identify each format of the table, in its own unit."""
+"""The columns of a trace identify its format, and each format of the table has its own time
+unit."""
 
 from __future__ import annotations
 
@@ -179,8 +180,9 @@ def test_a_format_is_read_with_its_unit(
 
 
 def test_turns_wait_for_the_pause_that_the_record_tells(tmp_path: Path) -> None:
-    """BurstGPT: from the end of an answer (5 s + 2.5 s) to the next turn (45 s). bailian has no
-    ends: a turn comes at its time, or after the answer. A session of one turn is none."""
+    """BurstGPT: the pause is from the end of an answer (5 s + 2.5 s) to the next turn (45 s).
+    bailian records no ends: a turn comes at its time, or after the answer. A session of one turn
+    does not count as a session."""
     trace = load_trace(write(tmp_path, BURSTGPT_SESSIONS))
     assert list(trace.sessions) == [0, 0, -1]
     assert list(trace.delays_ms) == [-1.0, 37_500.0, -1.0]
@@ -190,7 +192,8 @@ def test_turns_wait_for_the_pause_that_the_record_tells(tmp_path: Path) -> None:
 
 
 def test_a_turn_without_a_time_comes_after_an_answer_of_usual_length(tmp_path: Path) -> None:
-    """0.5 s to the first of 20 tokens of 30 ms each, then the delay of 4 s."""
+    """The answer takes 0.5 s to its first of 20 tokens of 30 ms each; then the delay of 4 s
+    follows."""
     trace = load_trace(
         write(
             tmp_path,
@@ -215,10 +218,11 @@ def test_a_second_branch_of_a_chat_does_not_wait_for_the_first(tmp_path: Path) -
 
 @pytest.mark.parametrize("step", [1, 40])
 def test_times_that_would_do_in_two_units_are_asked_for(tmp_path: Path, step: int) -> None:
-    """400 requests 20 units apart: 50 req/s, or one each 20 s."""
+    """Requests are 20 units apart: 50 req/s if the unit is a millisecond, one request every 20 s if
+    it is a second."""
     rows = "".join(f"{20 * i},1,2\n" for i in range(0, 16_000, step))
     path = write(tmp_path, "timestamp,input_tokens,output_tokens\n" + rows)
-    if step == 40:  # 800 apart: a request each 13 minutes is no service
+    if step == 40:  # 800 s apart: one request in 13 minutes is implausible
         assert load_trace(path).clock == "timestamp: milliseconds"
         return
     with pytest.raises(UserError, match="seconds or milliseconds") as caught:
@@ -229,7 +233,8 @@ def test_times_that_would_do_in_two_units_are_asked_for(tmp_path: Path, step: in
 
 
 def test_a_unit_that_the_values_deny_is_asked_for(tmp_path: Path) -> None:
-    """Seconds under the names of a format that counts milliseconds: 6,000 req/s is no service."""
+    """The values are seconds in a format that uses milliseconds: 6,000 req/s would be
+    implausible."""
     row = '{{"timestamp": {}, "input_length": 5, "output_length": 6}}\n'
     path = write(tmp_path, "".join(row.format(i / 6.0) for i in range(1000)))
     with pytest.raises(UserError, match="--columns time=timestamp:s"):

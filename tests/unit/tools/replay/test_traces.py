@@ -48,7 +48,7 @@ def test_forms_by_content(
     tokens: list[tuple[int, int]],
     dress: str,
 ) -> None:
-    """The name says nothing; line ends, a byte order mark and blank lines do no harm."""
+    """The file name has no influence; line ends, a byte order mark and blank lines do no harm."""
     data = text.encode()
     dressed = {
         "plain": data,

@@ -1,4 +1,4 @@
-"""The example's cluster, and an empty picture of it."""
+"""The cluster of the example configuration, and an empty `Picture` of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from streams.tools.up.run_state import Picture
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """The example's cluster."""
+    """The cluster of the example configuration."""
     return load_config(Path(__file__).parents[2] / "files" / "sample.yaml").cluster
 
 
 @pytest.fixture
 def picture(cluster: Cluster) -> Picture:
-    """An empty picture of it."""
+    """An empty `Picture` of the example's cluster."""
     return Picture(cluster)

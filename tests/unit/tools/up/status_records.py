@@ -1,4 +1,4 @@
-"""Records as a run reads them, for the tests of its displays."""
+"""Records as a run reads them from topics, for the tests of the displays."""
 
 from __future__ import annotations
 

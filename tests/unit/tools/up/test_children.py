@@ -1,4 +1,4 @@
-"""Child processes are started, started again, and all gone at the end."""
+"""Child processes are started, restarted, and all gone at the end."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ async def test_what_a_part_leaves_behind_is_ended_too(tmp_path: Path) -> None:
 
 
 async def test_a_part_that_cannot_be_watched_any_more_is_told(tmp_path: Path) -> None:
-    """Its program is gone when it is to be started again: the run must not go on unaware."""
+    """The program of a process is missing when the process must be restarted: the run must report
+    this."""
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\n{READY}; signal.pause()\n")
     program.chmod(0o755)

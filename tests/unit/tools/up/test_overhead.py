@@ -1,4 +1,4 @@
-"""The harness' own overhead, from the text of metrics pages."""
+"""The overhead of the test harness, from the text of metrics pages."""
 
 from __future__ import annotations
 

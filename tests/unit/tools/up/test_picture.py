@@ -1,4 +1,4 @@
-"""The picture of a run: records folded into the data of the view and the summary."""
+"""The `Picture` of a run: it collects records into the data of the view and the summary."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def plan(count: int, number: int = 1) -> PlanRecord:
 def test_the_first_fleet_is_ready_when_all_that_is_planned_is_ready_and_routed(
     picture: Picture,
 ) -> None:
-    """Not with the first instance, nor with all that were assigned so far: the plan counts."""
+    """One ready instance, or all instances assigned so far, are not enough: the plan counts."""
 
     def up(*names: str) -> None:
         for name in names:
@@ -144,7 +144,8 @@ def infeasible(number: int, model: str = "mini", capacity: float = 1.0) -> Decis
 
 
 def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Picture) -> None:
-    """One line per model, the latest reason; more capacity that is not enough changes nothing."""
+    """The view shows one line per model with the latest reason; additional capacity that is not
+    enough changes nothing."""
     picture.add(infeasible(1))
     picture.add(infeasible(2))
     picture.add(infeasible(3, model="code"))
@@ -161,7 +162,7 @@ def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Pict
 
 
 def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
-    """That an SLO is out of reach is nothing that a plan's shortfall could take back."""
+    """An SLO that is out of reach is independent of the shortfall of a plan."""
     picture.add(infeasible(1, capacity=9.0))
     picture.add(replace(plan(1), at_ms=NOW_MS + 1000))
     assert picture.unmet(NOW_MS + 600_000) == {"mini": "why 1"}

@@ -42,7 +42,8 @@ def line_of(lines: list[str], word: str) -> str:
 
 
 def fill(picture: Picture) -> None:
-    """mini on three L4 of eu-west, one of them spot and one more coming; code on none."""
+    """Add a fleet: mini on three L4 of eu-west, one of them spot, and one more starting; code has
+    no instance."""
     group = RouteGroup("g:1", 8.0, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
     picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
     nodes = [("a", "on-demand", InstanceState.READY), ("b", "on-demand", InstanceState.READY),
@@ -84,7 +85,7 @@ def test_twelve_rows_keep_the_clock_the_money_every_model_and_the_last_decision(
 
 
 def test_a_missed_slo_has_a_colour_and_a_sign(picture: Picture) -> None:
-    """Also where there is no colour; the latency that is over its limit is marked, too."""
+    """The sign is also shown without colours; the latency above its limit is marked too."""
     picture.add(telemetry(ttft_ms={bucket_of(1300.0): 4}))
     lines = screen(picture, NOW_MS, FACTS, 100)
     (mini,) = (line for line in lines if line.plain.startswith("mini"))
@@ -106,7 +107,7 @@ def test_an_slo_that_is_met_has_no_sign(picture: Picture) -> None:
 
 
 def test_a_load_on_next_to_no_capacity_stays_readable(picture: Picture) -> None:
-    """Request lengths that one kind of GPU cannot hold leave it a capacity of 1e-8 req/s."""
+    """If one kind of GPU cannot hold the request lengths, the capacity is 1e-8 req/s."""
     group = RouteGroup("g:1", 1e-8, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
     picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
     picture.add(telemetry())
@@ -114,7 +115,8 @@ def test_a_load_on_next_to_no_capacity_stays_readable(picture: Picture) -> None:
 
 
 def test_what_is_broken_now_is_seen_first(picture: Picture) -> None:
-    """A part that is down, failed requests, demand that cannot be met: on a small screen, too."""
+    """Failed processes, failed requests and unmet demand are shown first, even on a small
+    screen."""
     fill(picture)
     picture.add(Decision(2, 1, "mini", "infeasible", NOW_MS, False, "pool full",
                          demand_req_per_s=2.0, capacity_req_per_s=1.0))  # fmt: skip
@@ -128,7 +130,7 @@ def test_what_is_broken_now_is_seen_first(picture: Picture) -> None:
 
 
 def test_of_many_models_those_that_do_worst_are_shown(picture: Picture) -> None:
-    """And how many are left out."""
+    """The view also states the number of omitted models."""
     picture.add(telemetry(model="code"))
     lines = shown(picture, 80, 6)
     assert line_of(lines, "code")
@@ -182,7 +184,8 @@ def test_the_clock_of_the_screen(elapsed_ms: int, said: str) -> None:
 
 
 def test_no_figure_is_cut_at_80_columns(picture: Picture) -> None:
-    """With three digits everywhere and instances in every state; places give way first."""
+    """All figures have three digits and instances are in every state; the names of places are
+    shortened first."""
     late = {bucket_of(12_300.0): 4}
     picture.add(telemetry(arrivals=400, ttft_ms=late, tpot_ms={bucket_of(123.0): 4}))
     group = RouteGroup("g:1", 412.5, aggregated=(Endpoint("i1", "127.0.0.1:1"),))

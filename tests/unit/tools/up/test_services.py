@@ -1,4 +1,4 @@
-"""Services that stand for several models, in the live view."""
+"""Services with several models behind one name, in the live view."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_a_service_says_nothing_that_it_does_not_know(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_a_service_shows_shares_quality_and_what_fell_back(cluster: Cluster, width: int) -> None:
-    """As planned and as served, on every width."""
+    """Planned and served values are shown at every width."""
     picture = picture_of(cluster)
     picture.add(Routes("auto", 1, 1, NOW_MS, 0.0, 0.0, split=ROUTE.split((2,), ROUTE.sample)))
     sent = {ALL_REQUESTS: {"mini": 3, "chat": 1}, FALLBACK: {"mini": 1}}
     told = telemetry(model="auto", arrivals=4, sent=sent, classes={0: 1, 1: 1, 3: 2})
     picture.add(told)
-    picture.add(told)  # a copy
+    picture.add(told)  # a duplicate record
     (row,) = picture.services(NOW_MS)
     assert row.shares == (("mini", 0.75, 0.5), ("chat", 0.25, 0.5))
     assert row.fallbacks == 1

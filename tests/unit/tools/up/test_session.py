@@ -1,5 +1,5 @@
-"""The start of a run: the load begins with the whole first fleet, or the run names the missing
-part."""
+"""The start of a run: the load begins once the whole first fleet is ready, or the run names the
+missing part."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 
 def config(**modes: Mode) -> Config:
-    """The sample with floors of 1 for mini and chat, nothing wanted at first of the others."""
+    """The sample configuration with a floor of 1 for mini and chat, and no initial demand for other
+    models."""
     found = load_config(SAMPLE, Mode.ACT)
     services = tuple(
         replace(
@@ -96,12 +97,12 @@ def config(**modes: Mode) -> Config:
 
 
 def wishes(found: Config) -> Wishes:
-    """A minute of traffic, ten times as fast."""
+    """The options of a run: a minute of traffic at ten times real time."""
     return Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
 
 
 class Start:
-    """A session before its load, its picture, and how its wait ends."""
+    """A session before its load, its picture, and the result of the wait."""
 
     def __init__(self, found: Config) -> None:
         self.session = Session(wishes(found), View(Console(file=io.StringIO())))
@@ -137,7 +138,7 @@ class Start:
 
 
 async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeTime) -> None:
-    """Models without a floor and a declared rate are not waited for."""
+    """The load does not wait for models without a floor and a declared rate."""
     start = Start(config())
     clock.at(1.0, lambda: start.plan(mini=2, chat=1))
     clock.at(2.0, lambda: start.ready("mini", 1))
@@ -195,7 +196,7 @@ async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None
 
 
 async def test_the_run_may_end_before(clock: FakeTime) -> None:
-    """By its own deadline, or because its user ended it."""
+    """The run ends by its own deadline, or because its user ends it."""
     start = Start(config())
     assert not await start.wait(deadline=3.0)
     assert clock.now_s == pytest.approx(3.0, abs=0.2)
@@ -206,7 +207,7 @@ async def test_the_run_may_end_before(clock: FakeTime) -> None:
 def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
     clock: FakeTime,
 ) -> None:
-    """Parts take seconds to end, which at ten times the speed would go on the bill."""
+    """Processes take seconds to end, which would increase the bill at ten times real time."""
     out = io.StringIO()
     session = Session(wishes(config()), View(Console(file=out, force_terminal=True, width=100)))
     shown = session._shown
@@ -231,7 +232,7 @@ def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
 async def test_a_screen_that_stopped_ends_the_wait_with_its_reason(
     clock: FakeTime, task: str, error: Exception, raised: type[Exception], said: str
 ) -> None:
-    """The message names the failure, not that no instance was ready."""
+    """The message names the failure of the screen, not the missing instances."""
 
     async def fail() -> None:
         raise error

@@ -1,4 +1,4 @@
-"""The last lines of a run: its value, why requests failed, whether it ended early."""
+"""The last lines of a run: what it cost, why requests failed, and whether it ended early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = {"p50": None, "p99": None}
 
 
 def report(failed: dict[str, int]) -> dict[str, Any]:
-    """A replayer's report: three served, two of them in time, and those that failed."""
+    """The report of a replayer: three served requests, two of them in time, and `failed` ones."""
     record = Record({"mini": Limits(500.0, 50.0)})
     model = record.models["mini"]
     model.sent = 3 + sum(failed.values())
@@ -86,8 +86,8 @@ def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str,
 
 
 def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Picture) -> None:
-    """A full disk, or a killed load generator: the last reported counts remain, and requests in
-    flight have no answer."""
+    """The disk is full, or the load generator was killed: the last reported counts apply, and
+    requests in flight have no answer."""
     told = {"sent": 5, "served": 2, "failed": 1}
     text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
     assert "attainment not known" in text
@@ -104,7 +104,8 @@ def test_a_gap_in_the_trace_is_said(picture: Picture) -> None:
 
 
 def test_a_run_without_requests_says_why(picture: Picture) -> None:
-    """Zero served of zero sent is no success: the line says that there was no time for it."""
+    """Zero served of zero sent requests is no success: the line states that there was no time for
+    them."""
     text = printed(picture, {}, Ended(Traffic(3, 9.0), 5.0, False))
     assert "no request was sent" in text
     assert "the time of --for was over" in text

@@ -1,4 +1,4 @@
-"""The live view on a terminal in memory, and as plain lines where there is none."""
+"""The live view on a terminal in memory, and as plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ FACTS = Facts((TITLE,), "API | Ctrl-C stops everything", (), NOW_MS - 9000, 10, 
 
 
 class Into(io.StringIO):
-    """Writes on a terminal in memory; left: the alternate screen was given back."""
+    """A stream that writes to a terminal in memory; left: whether the alternate screen was
+    closed."""
 
     def __init__(self, terminal: pyte.Screen) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ def expected(picture: Picture, columns: int, rows: int) -> list[str]:
 
 
 def test_a_resize_leaves_nothing_behind(picture: Picture) -> None:
-    """The screen shows the picture of the new size, and nothing else."""
+    """The screen shows the picture at the new size, and no remains of the old one."""
     picture.add(telemetry())
     terminal = pyte.Screen(100, 24)
     console = Console(file=Into(terminal), force_terminal=True, width=100, height=24)

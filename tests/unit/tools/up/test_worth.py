@@ -37,7 +37,8 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def demand_of(minutes: int, rate_of: dict[str, list[int]]) -> DemandSeen:
-    """Telemetry of whole minutes, second by second; rates of models minute by minute."""
+    """Telemetry of whole minutes, one record per second; rate_of: the rates of each model by
+    minute."""
     found = DemandSeen()
     for model, rates in rate_of.items():
         for minute in range(minutes):
@@ -84,7 +85,7 @@ def test_a_minute_of_which_little_was_seen_is_no_peak() -> None:
 
 
 def test_windows_cover_all_that_was_billed() -> None:
-    """From the first launch on, before any request, to the end."""
+    """The windows begin with the first launch, before any request, and last to the end."""
     known = demand_of(10, {"mini": [1] * 5 + [4] * 5})
     found = windows(known, START_MS - 120_000, START_MS + 600_000, 300.0)
     assert [round(window.hours * 60.0, 6) for window in found] == [7.0, 5.0]
@@ -93,7 +94,7 @@ def test_windows_cover_all_that_was_billed() -> None:
 
 
 def test_each_way_costs_what_its_plans_cost(cluster: Cluster) -> None:
-    """Sized for the peak costs the same all the time; the others follow the demand."""
+    """A fleet for the peak costs the same all the time; the other policies follow the demand."""
     known = demand_of(10, {"mini": [2] * 5 + [20] * 5, "small": [30] * 5 + [3] * 5})
     stretches = windows(known, START_MS, START_MS + 600_000, 300.0)
     one = comparisons(cluster)
@@ -121,7 +122,7 @@ def test_a_type_that_cannot_hold_a_model_says_how_much_it_serves(cluster: Cluste
 
 
 def test_owned_nodes_stay_beside_the_one_type_that_is_rented(cluster: Cluster) -> None:
-    """A type that is owned costs nothing by itself, which is no alternative to renting."""
+    """Owned nodes cost nothing, so a fleet of them alone is no alternative to renting."""
     pool = cluster.pools[0]
     owned = replace(
         pool, name="own", gpu=gpu("H100"), market=Market.OWNED, max_nodes=1, max_of_both=0,
