@@ -1,7 +1,7 @@
 """`shoal up` as users start it: a process, its output, and its remaining processes and files.
 
-Every run has a mark in its environment, which all of its processes inherit, and a folder for
-temporary files of its own. So its remains are found however the run ended.
+Every run has its own folder for temporary files and a mark in its environment, which all of its
+processes inherit. So the tests find all remains of a run, however the run ended.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Proc:
-    """One process of a run. argv: its command line."""
+    """One process of a run; argv: its command line."""
 
     pid: int
     argv: tuple[str, ...]
 
     @property
     def module(self) -> str:
-        """The module after `python -m` in its command line, "" for others."""
+        """The module after `python -m` in the command line; "" for other commands."""
         return self.argv[self.argv.index("-m") + 1] if "-m" in self.argv else ""
 
     def option(self, name: str) -> str:
-        """The value of `name` on its command line (--name=value)."""
+        """The value of option `name` on the command line (--name=value)."""
         found = (arg.removeprefix(f"{name}=") for arg in self.argv if arg.startswith(f"{name}="))
         return next(found, "")
 
 
 class Run:
-    """One `shoal up`, under a request per domain second for `trace_s` of them."""
+    """One `shoal up` with a trace of one request per domain second, `trace_s` long."""
 
     def __init__(
         self, folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
@@ -87,17 +87,18 @@ class Run:
 
     @property
     def errors(self) -> str:
-        """Its output on stderr so far."""
+        """The output on stderr until now."""
         return self._errors.read_text(errors="replace")
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The file of --summary."""
+        """The content of the file of --summary."""
         found: dict[str, Any] = json.loads(self.summary_path.read_bytes())
         return found
 
     def line(self, pattern: str, wait_s: float, after: int = 0) -> re.Match[str]:
-        """The first printed line from `after` on that matches; it must come within `wait_s`."""
+        """The first printed line at or after index `after` that matches; the test fails after
+        `wait_s`."""
 
         def matching_line() -> re.Match[str] | None:
             matches = (re.search(pattern, line) for line in self.lines[after:])
@@ -106,7 +107,7 @@ class Run:
         return self.until(matching_line, wait_s, f"a line like {pattern!r}")
 
     def until(self, happened: Callable[[], Any], wait_s: float, what: str) -> Any:
-        """The result of `happened` as soon as it is true, which must be within `wait_s`."""
+        """The result of `happened` as soon as it is true; the test fails after `wait_s`."""
         give_up = time.monotonic() + wait_s
         while not (value := happened()):
             said = "\n".join(self.lines[-25:])
@@ -115,23 +116,24 @@ class Run:
         return value
 
     def url(self, wait_s: float = 60.0) -> str:
-        """Address of the gateway, once every model is served."""
+        """The address of the gateway, once every model is served."""
         found: str = self.line(r"API (http://[0-9.:]+)/v1", wait_s)[1]
         return found
 
     def processes(self, module: str = "") -> list[Proc]:
-        """Its living processes (those of `module`, where given), by their mark."""
+        """The living processes of the run (only those of `module`, if given), found by their
+        mark."""
         found = living(self.mark, self.temporary)
         return [proc for proc in found if not module or proc.module == module]
 
     def serving(self) -> list[Proc]:
-        """Its two engines, once each of them has answered some requests (the first ones may be
-        probes); until then none."""
+        """The two engines of the run, once each has answered some requests (the first requests may
+        be probes); an empty list before."""
         engines = self.processes(ENGINE)
         return engines if len(engines) == 2 and min(map(served_by, engines)) >= 5 else []
 
     def end(self, wait_s: float) -> int:
-        """Its exit code; it must end by itself within `wait_s`."""
+        """The exit code of the run, which must end by itself within `wait_s`."""
         try:
             code = self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -141,7 +143,7 @@ class Run:
         return code
 
     def discard(self) -> None:
-        """Remove all of its processes and files, whatever the result of the test."""
+        """Remove all processes and files of the run, whatever the result of the test is."""
         for proc in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(proc.pid, signal.SIGKILL)
@@ -160,8 +162,8 @@ class Run:
 def arguments(
     folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
 ) -> list[str]:
-    """The command line of `shoal` for a run with its files in `folder`; writes its input files
-    there."""
+    """The command line of `shoal` for a run with its files in `folder`; the function writes the
+    input files there."""
     config_path = folder / "shoal.yaml"
     config_path.write_text(config)
     trace = folder / "trace.csv"
@@ -172,7 +174,8 @@ def arguments(
 
 
 def served_by(engine: Proc) -> int:
-    """Requests that an engine answered in full, by its own metrics; 0 while it does not answer."""
+    """The number of requests that an engine answered in full, by its own metrics; 0 if it does not
+    answer."""
     url = f"http://127.0.0.1:{engine.option('--port')}/metrics"
     with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:
         text = answer.read().decode()
@@ -182,8 +185,8 @@ def served_by(engine: Proc) -> int:
 
 
 def living(mark: str, folder: Path) -> list[Proc]:
-    """Processes with `mark` or a path in `folder` in their environment (that of engines lacks the
-    mark); zombies do not count."""
+    """Processes with `mark` or a path in `folder` in their environment (engines lack the mark);
+    zombies do not count."""
     wanted, inside = f"{MARK}={mark}".encode(), f"={folder}/".encode()
     found = []
     for entry in Path("/proc").iterdir():

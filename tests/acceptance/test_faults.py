@@ -1,5 +1,5 @@
-"""Processes killed in mid-run: requests continue or end with an error, and lost processes come
-back."""
+"""Processes killed during a run: requests continue or end with an error, and lost processes
+return."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from tests.acceptance.shoal_up import ENGINE, Proc, Run, served_by
 
 CONTROLLER = "streams.controller"
 SPEED = 20
-LOAD_S = 30  # real: from when the fleet is ready, however long a busy machine takes to start it
+LOAD_S = 30  # real seconds after the fleet is ready
 ALONE_S = 30.0  # at speed 20: ten minutes
 
 
 class Started:
-    """A run for each scenario. Most of a run is waiting time, so three run in parallel."""
+    """A run for each scenario. Most of a run is waiting time, so three runs are started in
+    parallel."""
 
     def __init__(self, start: Start, pool: ThreadPoolExecutor) -> None:
         def begin(scenario: Callable[[Run], None], load_s: int) -> Future[None]:
@@ -44,18 +45,19 @@ def started(start: Start) -> Iterator[Started]:
 
 
 def test_a_killed_engine(started: Started) -> None:
-    """Its answers end with an error at once, the other engine continues, and a new one serves."""
+    """The answers of the killed engine end with an error at once, the other engine continues, and a
+    new engine serves."""
     started.engine.result()
 
 
 def test_a_killed_controller(started: Started) -> None:
-    """Serving continues without it; the next controller resumes from the topics and changes
-    nothing."""
+    """Serving continues without a controller; the next controller resumes from the topics and
+    changes nothing."""
     started.controller.result()
 
 
 def test_a_killed_supervisor(started: Started) -> None:
-    """No process is left to end its processes, so they end by themselves."""
+    """No supervisor is left to end the processes, so they end by themselves."""
     started.supervisor.result()
 
 
@@ -70,7 +72,7 @@ def test_ten_minutes_without_the_control_plane(started: Started) -> None:
 
 
 async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
-    """A streamed answer that takes many real seconds; `begun` is released at its first bytes."""
+    """A streamed answer that takes many real seconds; `begun` is released at the first bytes."""
     body = {
         "model": "mini", "prompt": "a a a", "max_tokens": 8000, "ignore_eos": True, "stream": True,
     }  # fmt: skip
@@ -88,7 +90,7 @@ async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
 
 
 async def answers_cut_by(url: str, victim: Proc) -> list[bytes]:
-    """Four long answers on two engines, one of which is killed: those that end because of it."""
+    """The number of answers that the end of `victim` cuts, of four long answers on two engines."""
     begun = asyncio.Semaphore(0)
     async with asyncio.timeout(20.0):
         answers = [asyncio.create_task(long_answer(url, begun)) for _ in range(4)]
@@ -117,7 +119,7 @@ def killed_engine(run: Run) -> None:
     assert run.end(60.0) == 0
     requests = run.summary["requests"]
     assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
-    # Of 20 requests per real second only those lose their answer that the engine was writing.
+    # Of 20 requests per real second only the current answers of the engine are lost.
     assert requests["failed"] <= 20
     assert requests["dropped"] == 0
     assert run.processes() == []

@@ -1,4 +1,4 @@
-"""A model that no node can hold, on two nodes: one instance at every start and end."""
+"""A model that no single node can hold, on two nodes: starts and ends of the whole instance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ models:
 
 @pytest.fixture(scope="module")
 def runs(start: Start) -> Iterator[tuple[Run, Run]]:
-    """One that is too large for its load from the start, and one of a single gang."""
+    """Two runs: one with a load that is too large from the start, and one with a single gang."""
     yield (
         start(config=CONFIG.format(req_per_s=60), trace_s=600),
         start(config=CONFIG.format(req_per_s=1)),
@@ -52,7 +52,7 @@ def rank(engine: Proc) -> int:
 
 
 def gangs(run: Run) -> dict[str, list[Proc]]:
-    """Its engines by gang, rank 0 first."""
+    """The engines of a run by gang, rank 0 first."""
     found: dict[str, list[Proc]] = {}
     for engine in sorted(run.processes(ENGINE), key=rank):
         found.setdefault(json.loads(engine.option("--gang"))["gang"], []).append(engine)
@@ -60,14 +60,14 @@ def gangs(run: Run) -> dict[str, list[Proc]]:
 
 
 def serving(run: Run) -> dict[str, list[Proc]]:
-    """Its gangs, if each is whole and its rank 0 has answered some requests."""
+    """The gangs of a run, if each is complete and its rank 0 has answered some requests."""
     found = gangs(run)
     whole = all([rank(one) for one in ranks] == [0, 1] for ranks in found.values())
     return found if whole and all(served_by(ranks[0]) >= 5 for ranks in found.values()) else {}
 
 
 def drained(run: Run) -> None:
-    """Capacity beyond the load goes with all of its ranks, and no request with it."""
+    """Surplus capacity is removed with all of its ranks, and no request is lost."""
     run.url()
     before = run.until(lambda: serving(run), 40.0, "several gangs that serve")
     assert len(before) > 1
@@ -80,7 +80,7 @@ def drained(run: Run) -> None:
 
 
 def lost(run: Run) -> None:
-    """A new controller finds the gang; a rank that dies ends the gang, and another gang starts."""
+    """A new controller finds the gang; if a rank dies, the gang ends and another gang starts."""
     run.url()
     (ranks,) = run.until(lambda: serving(run), 40.0, "a gang that serves").values()
     told = len(run.lines)

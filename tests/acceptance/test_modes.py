@@ -1,6 +1,6 @@
 """Budget mode, quality mode and component models through the whole loop.
 
-The summary that users see compares planned with served requests. The three runs run at once.
+The summary compares planned with served requests. The three runs are started in parallel.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import Run
 
-LOAD_S = 240  # of the domain: 12 s
-# Two stages for photos on cheap GPUs: no other choice costs less.
+LOAD_S = 240  # domain seconds: 12 real s
+# Two stages on cheap GPUs are the cheapest choice for photos.
 OMNI = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 4, max: 2, price: 0.85}}
@@ -94,7 +94,8 @@ def runs(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
 
 
 def ended(run: Run) -> list[dict[str, Any]]:
-    """Its rows of paths and splits, once it has ended with exit code 0 and all requests served."""
+    """The rows of paths and splits of a run, once the run has ended with exit code 0 and has served
+    all requests."""
     assert run.end(120.0) == 0
     assert run.errors == ""
     requests = run.summary["requests"]
@@ -105,12 +106,13 @@ def ended(run: Run) -> list[dict[str, Any]]:
 
 
 def of_kind(rows: list[dict[str, Any]], row: dict[str, Any]) -> int:
-    """Requests of the kind of `row`."""
+    """The number of requests of the kind of `row`."""
     return sum(other["requests"] for other in rows if other["kind"] == row["kind"])
 
 
 def test_requests_to_a_model_of_components_go_the_planned_paths(runs: Mapping[str, Run]) -> None:
-    """Within two points, or one request: they take turns."""
+    """The shares differ from the plan by at most two points, or one request, because paths are
+    chosen in turn."""
     rows = ended(runs["components"])
     assert {row["kind"] for row in rows} == {"text", "photo"}
     assert any("/" in row["way"] for row in rows)  # some photos go through two stages
@@ -119,7 +121,8 @@ def test_requests_to_a_model_of_components_go_the_planned_paths(runs: Mapping[st
 
 
 def test_requests_for_a_budget_go_where_their_type_is_planned(runs: Mapping[str, Run]) -> None:
-    """Within two points, or one request; the fleet stays within the budget."""
+    """The shares differ from the plan by at most two points, or one request; the fleet stays within
+    the budget."""
     rows = ended(runs["budget"])
     assert {row["kind"] for row in rows} == {"read", "write"}
     assert len({row["way"] for row in rows}) > 1
@@ -130,7 +133,8 @@ def test_requests_for_a_budget_go_where_their_type_is_planned(runs: Mapping[str,
 def test_requests_for_a_service_are_split_by_their_scores_as_planned(
     runs: Mapping[str, Run],
 ) -> None:
-    """Scores are random: within two points and the random deviation of so many requests."""
+    """Scores are random: the shares differ by at most two points and the random deviation for the
+    number of requests."""
     rows = ended(runs["quality"])
     assert {row["way"] for row in rows} == {"mini", "chat"}
     assert all(

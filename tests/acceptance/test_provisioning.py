@@ -1,6 +1,7 @@
-"""A controller whose nodes a command creates (deploy/examples/local_nodes.py).
+"""A controller with a command that creates its nodes (deploy/examples/local_nodes.py).
 
-The first node serves the floor of a model; another one starts when the first gets a reclaim notice.
+The first node serves the floor of a model; another node starts when the first gets a reclaim
+notice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bad input: one line with the fault and its place, exit code 2, and no process starts."""
+"""Bad input: one line with the error and its place, exit code 2, and no process starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streams.cli.main import main
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ONE_MODEL, arguments
 
-SOON_S = 15.0  # it takes one; a machine may be busy
+SOON_S = 15.0  # normally 1 s; the machine may be busy
 LARGE = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
@@ -88,7 +88,7 @@ OPTIONS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """The input of `up`, and the words that its one line must contain. Traces are files."""
+    """The input of `up`, and the words that its error line must contain. Traces are files."""
 
     said: Sequence[str]
     options: Sequence[str] = ()
@@ -115,7 +115,7 @@ AS_PROCESSES = {"config: fits nowhere", "trace: bad row", "unknown option", "bro
 
 
 def assert_said(errors: str, said: Sequence[str]) -> None:
-    """One line that holds all of `said`."""
+    """Assert that `errors` is one line that contains all of `said`."""
     lines = errors.splitlines()
     assert len(lines) == 1, errors
     assert lines[0].startswith("shoal")
@@ -125,7 +125,8 @@ def assert_said(errors: str, said: Sequence[str]) -> None:
 
 
 def refused(start: Start, said: Sequence[str], *options: str, config: str | None = None) -> None:
-    """The run ends with one line that holds all of `said`, and has started nothing."""
+    """Assert that the run ends with one line that contains all of `said`, and has started no
+    process."""
     run = start(*options, config=config)
     assert run.end(SOON_S) == 2
     assert_said(run.errors, said)
@@ -139,7 +140,7 @@ def refused(start: Start, said: Sequence[str], *options: str, config: str | None
 def test_what_cannot_be_is_refused(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command as a function: it ends before it would start anything."""
+    """The command runs as a function and ends before it starts any process."""
 
     def started(*argv: object, **_: object) -> None:
         raise AssertionError(f"it started {argv}")
@@ -153,7 +154,7 @@ def test_what_cannot_be_is_refused(
     argv = arguments(tmp_path, *one.option_arguments(tmp_path), config=one.config)
     try:
         code = main(argv)
-    except SystemExit as ended:  # of the parser
+    except SystemExit as ended:  # raised by the argument parser
         code = ended.code
     assert code == 2
     printed = capsys.readouterr()

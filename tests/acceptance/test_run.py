@@ -21,8 +21,8 @@ LATENCIES = ("ttft_ms", "tpot_ms")
 
 
 def assert_served(run: Run) -> dict[str, Any]:
-    """Assert that the run ended with code 0 and its summary is complete and plausible; return the
-    summary."""
+    """Assert that the run ended with code 0 and that its summary is complete and plausible; return
+    the summary."""
     assert run.errors == ""
     summary = run.summary
     requests = summary["requests"]
@@ -60,9 +60,10 @@ async def topics_of_runs(bootstrap: str) -> list[str]:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
-    """Exit code 0, within the given time, with a bill that fits the hours, and no process left.
+    """The run ends with exit code 0 within the given time, its bill fits the hours, and no process
+    is left.
 
-    The same over a real Kafka, if SHOAL_TEST_KAFKA=HOST:PORT names one.
+    The same test runs over a real Kafka if SHOAL_TEST_KAFKA=HOST:PORT names one.
     """
     run = start("--for", "26", *broker)
     assert run.end(45.0) == 0

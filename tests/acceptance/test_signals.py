@@ -18,15 +18,15 @@ pytestmark = pytest.mark.usefixtures("loaded")
 
 @pytest.fixture(scope="module")
 def loaded(start: Start) -> dict[signal.Signals, Run]:
-    """A run per signal, all of them under load; they start in parallel, while other runs are ended
+    """A run per signal, all of them under load. They start in parallel, while other tests end runs
     during their start."""
     return {number: start() for number in LOADED}
 
 
 @pytest.mark.parametrize("said", ["starting the controller", "waiting for the first fleet"])
 def test_during_the_start(start: Start, said: str) -> None:
-    """Also before the first request: all processes end, code 130, and the summary states that no
-    request was sent."""
+    """The run ends before its first request: all processes end, the exit code is 130, and the
+    summary states that no request was sent."""
     run = start()
     run.line(said, 60.0)
     os.kill(run.process.pid, signal.SIGINT)
@@ -38,7 +38,7 @@ def test_during_the_start(start: Start, said: str) -> None:
 
 
 def test_at_once(start: Start) -> None:
-    """As soon as its first process is there."""
+    """The signal comes as soon as the first process exists."""
     run = start()
     run.until(lambda: run.processes("streams.broker"), 30.0, "broker")
     os.kill(run.process.pid, signal.SIGINT)

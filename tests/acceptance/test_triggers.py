@@ -1,6 +1,6 @@
 """Triggers of a full plan, in real processes at speed 1: each requests a plan within two ticks.
 
-One run for all of them: most of it is the time after which a silent node counts as lost.
+One run is enough for all triggers: most of its time is the time-out for a silent node.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ max_len: 16384
 min: 2
 """
 L4 = "eu/l4/on-demand"
-SILENT_S = 45.0  # of a node without instances: three times node_silent
+SILENT_S = 45.0  # for a node without instances: three times node_silent
 SOON_S = 2.5  # two ticks, and half a second until the record was read
 ASKED = re.compile(r"^(\S+)Z INFO \S+: full plan \d+ of [^:]*: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds from a record to the plan that it triggers."""
+    """Seconds from a record to the plan that the record triggers."""
 
     price_s: float
     service_s: float
@@ -103,7 +103,7 @@ def test_a_launch_that_failed(delays: Delays) -> None:
 
 
 def test_a_lost_node(delays: Delays) -> None:
-    """Counted from the end of the minute after its last status."""
+    """The delay counts from the end of the silence time-out after the last status."""
     assert 0.0 <= delays.node_s <= SOON_S
 
 
@@ -120,7 +120,7 @@ def service(run: Run, bootstrap: str) -> float:
 
 
 def failed_launch(run: Run, bootstrap: str) -> float:
-    """An engine that dies at each start: given up after the third time."""
+    """The trigger of an engine that dies at each start and is given up after the third time."""
     give_up = time.monotonic() + 45.0
     chosen: list[str] = []
 
@@ -159,12 +159,13 @@ def failed(status: Status, instance: str) -> bool:
 
 
 def after(proc: Proc, option: str) -> str:
-    """The value of an option, given as the argument after it."""
+    """The value of an option, given as the argument after the option."""
     return proc.argv[proc.argv.index(option) + 1]
 
 
 def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
-    """When (s since the epoch) a full plan with `words` among its triggers was requested."""
+    """The time (s since the epoch) of the request for a full plan with `words` among its
+    triggers."""
 
     def matching_plan_s() -> float | None:
         (path,) = run.temporary.glob("shoal-up-*/controller.log")
@@ -178,7 +179,8 @@ def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
 
 
 def write(bootstrap: str, record: object) -> float:
-    """When (s since the epoch) the broker had the record, signed as a command of this user does."""
+    """Write a record, signed as by a command of this user; return the broker's time (s since the
+    epoch)."""
     signer = Signer(operator_keys(bootstrap, PREFIX), lambda: time.time_ns() // 1_000_000)
 
     async def send() -> float:
