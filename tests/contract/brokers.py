@@ -1,4 +1,4 @@
-"""The value that names a broker under test, and how tests write to it and read from it."""
+"""The value that names a broker under test, and helpers to write records to it and to read them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Broker:
 
 
 async def new_producer(broker: Broker, **more: Any) -> AIOKafkaProducer:
-    """A started producer."""
+    """A started producer of `broker`."""
     producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all", **more)
     await producer.start()
     return producer
 
 
 async def read_raw(broker: Broker, partitions: list[TopicPartition], count: int) -> list[Any]:
-    """The first `count` records of these partitions, as one reader without a group sees them."""
+    """The first `count` records of these partitions, as a reader without a group sees them."""
     consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -53,7 +53,7 @@ async def read_raw(broker: Broker, partitions: list[TopicPartition], count: int)
 
 
 async def end_of(broker: Broker, partition: TopicPartition) -> int:
-    """One past the last record of a partition."""
+    """The offset after the last record of a partition."""
     consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap)
     await consumer.start()
     try:
@@ -63,12 +63,12 @@ async def end_of(broker: Broker, partition: TopicPartition) -> int:
 
 
 def status(node: str, generation: int) -> Status:
-    """A node's status."""
+    """A status record of a node."""
     return Status(node, "there/l4/owned", "executor-1", generation, 1000 + generation)
 
 
 def telemetry(sequence: int) -> Telemetry:
-    """A gateway's record."""
+    """A telemetry record of a gateway."""
     return Telemetry("other", "g", "b", sequence, 1000, 1000, 0, 3, *[0] * 9)
 
 
@@ -78,8 +78,8 @@ async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None
 
 
 async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
-    """Committed records of a topic from its beginning until `enough` accepts them; open and aborted
-    transactions do not count."""
+    """The committed records of a topic from its beginning, once `enough` accepts them; open and
+    aborted transactions do not count."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         fetch_max_wait_ms=50,
@@ -101,7 +101,7 @@ async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]
 
 
 async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
-    """Wait for a condition, checked whenever `changed` is set."""
+    """Wait until `condition` holds; it is checked whenever `changed` is set."""
     async with asyncio.timeout(30):
         while not condition():
             changed.clear()

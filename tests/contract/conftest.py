@@ -1,7 +1,7 @@
-"""The brokers that the contract suites run over: embedded, and a real Kafka where one is given.
+"""The brokers of the contract suites: the embedded one, and a real Kafka if one is given.
 
-The real one is given with SHOAL_TEST_KAFKA=HOST:PORT (`make kafka` runs one). Each module gets
-topics of its own under a prefix of its own, which are removed at the end.
+SHOAL_TEST_KAFKA=HOST:PORT gives the real one (`make kafka` runs one). Each module gets its own
+topics under its own prefix, which are removed at the end.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _real(bootstrap: str, prefix: str) -> Iterator[Broker]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of features that the embedded broker lacks must fail on it, for the reason that they
-    name."""
+    """Mark tests of features that the embedded broker lacks: they must fail on it, for the reason
+    that they name."""
     for item in items:
         gap = item.get_closest_marker("embedded_gap")
         if gap and item.callspec.params.get("broker") == "embedded":  # type: ignore[attr-defined]

@@ -60,14 +60,15 @@ class Controller:
         )
 
     async def says(self) -> dict[str, Any]:
-        """Its next line: one when it is ready, and one at each gain or loss of leadership."""
+        """The next line of the process: it prints one when it is ready, and one at each gain or
+        loss of leadership."""
         assert self.process.stdout is not None
         async with asyncio.timeout(40):
             said: dict[str, Any] = json.loads(await self.process.stdout.readline())
         return said
 
     async def end(self) -> None:
-        """SIGTERM, and exit code 0 in time."""
+        """Send SIGTERM and assert exit code 0 in time."""
         self.process.terminate()
         async with asyncio.timeout(3):
             assert await self.process.wait() == 0

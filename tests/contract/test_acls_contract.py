@@ -1,6 +1,6 @@
 """The rights of each user on a real Kafka with an authorizer equal those of deploy/kafka/acls.py.
 
-The broker is that of test_secure_contract.
+The broker is the one of test_secure_contract.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ MAY_READ = {
 
 @pytest.fixture
 async def permitted(secure: Secure) -> Secure:
-    """The topics exist, and the user with all rights has set the permissions."""
+    """A broker with topics, on which the user with all rights has set the permissions."""
     await ensure_topics(secure.address, PREFIX)
-    for topic in TABLE:  # something to read
+    for topic in TABLE:  # records for the readers
         writer = Producer(settings("shoal", secure))
         writer.produce(topic.wire_name(PREFIX), b"{}", b"k", 0)
         assert writer.flush(20.0) == 0
@@ -86,7 +86,8 @@ def settings(user: str, kafka: Secure) -> dict[str, str]:
 async def test_a_user_writes_and_reads_its_topics_and_no_others(
     user: str, permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses the rest: an executor that writes `assignments`, a gateway `routes`."""
+    """The broker refuses all others, for example `assignments` from an executor or `routes` from a
+    gateway."""
     written, outcomes = set(), dict[str, object]()
     writer = Producer({**settings(user, permitted), "message.timeout.ms": 20_000})
     for topic in TABLE:
@@ -110,8 +111,8 @@ async def test_a_user_writes_and_reads_its_topics_and_no_others(
 
 
 async def _reads(address: str, name: str) -> bool:
-    """Whether the record in the first partition arrives. The broker gives no answer to a user who
-    may not even know that the topic exists."""
+    """Whether the record in the first partition arrives. A user who may not know that the topic
+    exists gets no answer from the broker."""
     reader = consumer(address, "reader", group_id=None)
     await reader.start()
     try:
@@ -129,7 +130,7 @@ async def _reads(address: str, name: str) -> bool:
 async def test_a_controller_makes_topics_and_leads_as_its_own_user(
     permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rights are enough: topics below the prefix, their settings, and its transactions."""
+    """The rights suffice for topics below the prefix, their settings, and transactions."""
     become("controller", permitted, monkeypatch)
     found = await ensure_topics(permitted.address, PREFIX)
     assert not found.created and not found.changed
@@ -145,7 +146,8 @@ async def test_a_controller_makes_topics_and_leads_as_its_own_user(
 async def test_an_executor_tells_its_status_as_its_own_user(
     permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With an idempotent producer, signed; the broker refuses it `assignments`."""
+    """The executor uses an idempotent producer and signs its status; the broker refuses its
+    `assignments`."""
     become("executor", permitted, monkeypatch)
     async with KafkaClient(permitted.address, "e", PREFIX, Keys("c" * 32)) as kafka:
         async with asyncio.timeout(20):
@@ -157,8 +159,8 @@ async def test_an_executor_tells_its_status_as_its_own_user(
 
 
 def test_whoever_may_write_a_topic_is_who_signs_it() -> None:
-    """ACLs and signatures protect the same topics; a controller signs for nodes and gateways, which
-    check it."""
+    """ACLs and signatures protect the same topics; a controller signs records for nodes and
+    gateways, which check the signatures."""
     roles = {
         Principal.NODE: "executor",
         Principal.GATEWAY: "gateway",

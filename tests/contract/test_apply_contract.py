@@ -26,7 +26,8 @@ TINY = (
 def test_a_controller_reads_what_was_applied(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Added, changed, unchanged and withdrawn; records override a controller's own file."""
+    """Services are added, changed, unchanged and withdrawn; records override a controller's own
+    file."""
     base, path = tmp_path / "base.yaml", tmp_path / "shoal.yaml"
     base.write_text(CONFIG)
     config = load_config(base)

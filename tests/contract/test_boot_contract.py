@@ -1,6 +1,6 @@
 """A controller on a real Kafka reads an hour of heartbeats and leaves no consumer group.
 
-The embedded broker keeps no hour of them and does not list groups.
+The embedded broker cannot store an hour of heartbeats and does not list groups.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topics.topic_table import ASSIGNMENTS, DECISIONS, STATUS, TABLE
 _KAFKA = pytest.param("kafka", marks=pytest.mark.kafka)
 pytestmark = pytest.mark.parametrize("broker", [_KAFKA], indirect=True)
 
-NODES, GPUS = 390, 8  # an hour of them is 1.7 GB
+NODES, GPUS = 390, 8  # an hour of heartbeats is 1.7 GB
 AN_HOUR_OF_BEATS = 1800
 _EVERY_S = 2.0
 _MOST_QUEUED = 50_000
@@ -38,7 +38,7 @@ _MOST_QUEUED = 50_000
 
 @asynccontextmanager
 async def _own_topics(broker: Broker) -> AsyncIterator[Broker]:
-    """Topics without records of other tests, removed at the end."""
+    """The names of new topics without records of other tests; they are removed at the end."""
     own = Broker(broker.kind, broker.bootstrap, f"test-{uuid.uuid4().hex[:8]}.")
     await ensure_topics(own.bootstrap, own.prefix)
     admin = AIOKafkaAdminClient(bootstrap_servers=own.bootstrap)
@@ -56,25 +56,25 @@ def _real_time() -> TimeBase:
 
 @dataclass(frozen=True)
 class _Beats:
-    """The repeated statuses of the executors of `assignments`: all instances are ready."""
+    """The repeated statuses of the executors that have `assignments`: all instances are ready."""
 
     broker: Broker
     producer: Producer
     assignments: tuple[Assignment, ...]
 
     def say(self, times: int) -> None:
-        """Send so many heartbeats of every node; return once the broker has them."""
+        """Send `times` heartbeats of every node; return once the broker has them."""
         name, words = self.broker.name(STATUS), [(a.node, _status(a)) for a in self.assignments]
         for _ in range(times):
             for node, word in words:
-                while len(self.producer) >= _MOST_QUEUED:  # a busy broker is given time
+                while len(self.producer) >= _MOST_QUEUED:  # wait for a busy broker
                     self.producer.poll(0.1)
                 self.producer.produce(name, word, key=node, on_delivery=_delivered)
             self.producer.poll(0)
         assert self.producer.flush(60) == 0
 
     async def go_on(self) -> None:
-        """Send one every two seconds, until cancelled."""
+        """Send a heartbeat of every node every two seconds, until cancelled."""
         while True:
             await asyncio.to_thread(self.say, 1)
             await asyncio.sleep(_EVERY_S)
@@ -102,7 +102,7 @@ def _status(assignment: Assignment) -> bytes:
 
 
 def _fleet(found: Iterable[Any]) -> dict[str, tuple[str, ...]]:
-    """Instances by node, in the latest assignments."""
+    """The instances by node, in the latest assignments."""
     return {a.node: tuple(i.instance for i in a.instances) for a in found}
 
 
@@ -114,7 +114,7 @@ async def test_a_standby_takes_over_within_10_s_of_an_hour_of_heartbeats(
     broker: Broker, tmp_path: Path
 ) -> None:
     """390 nodes run 8 instances each and reported them every 2 s for an hour. A new controller
-    decides within 10 s, and so does the standby once the leader is killed. Neither changes the
+    decides within 10 s, and so does the standby after the leader is killed. Neither changes the
     fleet."""
     config = tmp_path / "shoal.yaml"
     fleet = f"per_node: {GPUS}, nodes: {NODES}"
@@ -175,7 +175,8 @@ def _tokens(found: Iterable[Any]) -> set[int]:
 async def test_neither_a_boot_nor_its_end_leaves_a_consumer_group(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """However a controller ends; executors and gateways that follow topics leave none either."""
+    """This holds however a controller ends, and also for executors and gateways that follow
+    topics."""
     config = tmp_path / "shoal.yaml"
     config.write_text(CONFIG)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

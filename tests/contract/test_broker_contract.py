@@ -1,7 +1,7 @@
-"""The broker features that Shoal relies on: one suite over the embedded broker and a real Kafka.
+"""The broker features that Shoal needs: one suite over the embedded broker and a real Kafka.
 
-The real one is given with SHOAL_TEST_KAFKA=HOST:PORT (`make kafka` runs one). Features that the
-embedded broker lacks are in `test_broker_guarantees`.
+SHOAL_TEST_KAFKA=HOST:PORT gives the real one (`make kafka` runs one). Features that the embedded
+broker lacks are in `test_broker_guarantees`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topics.topic_table import ASSIGNMENTS, DECISIONS, LEADERSHIP, TABLE, TELEME
 
 
 async def test_every_topic_of_the_table_exists_with_its_partitions(broker: Broker) -> None:
-    """A worker never meets a missing topic."""
+    """A worker never finds a topic missing."""
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
     try:
@@ -42,7 +42,7 @@ async def test_ensuring_the_topics_again_creates_nothing(broker: Broker) -> None
 
 
 async def test_keys_values_and_headers_come_back_in_order(broker: Broker) -> None:
-    """Order holds within a partition; bytes are untouched."""
+    """Records of a partition keep their order, and bytes are unchanged."""
     partition = TopicPartition(broker.name(TELEMETRY), 3)
     start = await end_of(broker, partition)
     producer = await new_producer(broker)
@@ -68,7 +68,7 @@ async def test_keys_values_and_headers_come_back_in_order(broker: Broker) -> Non
 
 
 async def test_one_key_always_goes_to_one_partition(broker: Broker) -> None:
-    """A node's assignments are ordered, whichever process writes them."""
+    """The assignments of a node are ordered, whichever process writes them."""
     places = set()
     for _ in range(2):
         producer = await new_producer(broker)
@@ -84,7 +84,7 @@ async def test_one_key_always_goes_to_one_partition(broker: Broker) -> None:
 
 
 async def test_offsets_of_a_one_partition_topic_count_up_across_producers(broker: Broker) -> None:
-    """The offset of a claim orders leaders: a later claim is always higher."""
+    """The offset of a claim orders leaders: a later claim always has a higher offset."""
     claims = []
     for _ in range(3):
         producer = await new_producer(broker)
@@ -97,7 +97,8 @@ async def test_offsets_of_a_one_partition_topic_count_up_across_producers(broker
 
 
 async def test_a_new_reader_starts_where_it_asks_to(broker: Broker) -> None:
-    """Earliest sees everything kept; the end offset is one past the last record."""
+    """A reader from `earliest` gets all stored records; the end offset is one after the last
+    record."""
     partition = TopicPartition(broker.name(DECISIONS), 0)
     producer = await new_producer(broker)
     try:
@@ -121,7 +122,7 @@ async def test_a_new_reader_starts_where_it_asks_to(broker: Broker) -> None:
 
 
 async def test_a_group_goes_on_after_what_it_committed(broker: Broker) -> None:
-    """auto_offset_reset=earliest applies to a group without a commit only."""
+    """auto_offset_reset=earliest applies only to a group without a commit."""
     topic = broker.name(DECISIONS)
     producer = await new_producer(broker)
     try:
@@ -138,7 +139,7 @@ async def test_a_group_goes_on_after_what_it_committed(broker: Broker) -> None:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             # The embedded broker blocks joins to a known group for the session timeout less 1 s;
-            # a real one allows no less than 6 s.
+            # a real Kafka allows no less than 6 s.
             session_timeout_ms=1500 if broker.kind == "embedded" else 6000,
             heartbeat_interval_ms=500,
         )
@@ -158,7 +159,7 @@ async def test_a_group_goes_on_after_what_it_committed(broker: Broker) -> None:
 
 
 async def test_append_times_are_of_this_machine_and_do_not_fall(broker: Broker) -> None:
-    """Event times come from them: `append time - age`."""
+    """Event times are calculated as `append time - age`."""
     partition = TopicPartition(broker.name(TELEMETRY), 5)
     before_ms = time.time() * 1e3
     producer = await new_producer(broker)

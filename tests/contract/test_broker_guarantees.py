@@ -1,7 +1,7 @@
 """Guarantees of a real Kafka that the embedded broker does not give.
 
-Each gap is a strict expected failure there, so a closed gap or an untested guarantee fails the
-suite. Shoal may rely on these guarantees only where `EnsuredTopics.embedded` is false.
+Each gap is a strict expected failure on the embedded broker, so a closed gap or an untested
+guarantee fails the suite. Shoal may use these guarantees only if `EnsuredTopics.embedded` is false.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def _committed(broker: Broker, partition: TopicPartition, start: int) -> l
 
 @gap("its transactions fence no producer: a replaced leader could still write")
 async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
-    """One transactional id per cluster: the broker itself refuses a stale leader."""
+    """A cluster has one transactional id, so the broker itself refuses a stale leader."""
     ours = {"transactional_id": f"{broker.prefix}fencing"}
     stale = await new_producer(broker, **ours)
     try:
@@ -78,7 +78,7 @@ async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
 
 @gap("readers of committed records see aborted ones")
 async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
-    """Readers see a plan and its assignments together or not at all."""
+    """Readers see a plan together with its assignments, or neither."""
     place = TopicPartition(broker.name(PLANS), 0)
     start = await end_of(broker, place)
     writer = await new_producer(broker, transactional_id=f"{broker.prefix}aborting")
@@ -95,7 +95,7 @@ async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
 
 @gap("readers of committed records see aborted ones")
 async def test_what_a_leader_was_killed_over_is_shown_to_nobody(broker: Broker) -> None:
-    """A decision in an open transaction that the next leader aborts stays invisible to the command
+    """If the next leader aborts an open transaction, its decision stays invisible, for the command
     line too."""
     known = Decision(1, 1, "*", "hold", 1000, applied=True, reason="the first life")
     killed = await new_producer(broker, transactional_id=f"{broker.prefix}killed")
@@ -121,7 +121,7 @@ async def _stopped(producer: AIOKafkaProducer) -> None:
 async def test_topics_are_created_while_the_broker_runs(
     broker: Broker, admin: AIOKafkaAdminClient
 ) -> None:
-    """Another prefix gets topics of its own in addition to the existing ones."""
+    """A new prefix gets its own topics in addition to the existing ones."""
     one = Topic("one", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     prefix = f"{broker.prefix}other."
     try:
@@ -134,7 +134,7 @@ async def test_topics_are_created_while_the_broker_runs(
 
 @gap("it dates records as their writers do, with whatever clock these have")
 async def test_the_broker_dates_records(broker: Broker) -> None:
-    """Wall clocks of executors and gateways do not count."""
+    """The clocks of executors and gateways do not count."""
     place = TopicPartition(broker.name(TELEMETRY), 6)
     ahead_ms = int(time.time() * 1e3) + 3_600_000
     producer = await new_producer(broker)
@@ -148,7 +148,7 @@ async def test_the_broker_dates_records(broker: Broker) -> None:
 
 @gap("it finds no offset by time: controllers scan back from the end instead")
 async def test_offsets_are_found_by_time(broker: Broker) -> None:
-    """A controller's windows start where they are covered."""
+    """A controller starts to read its windows at the offset of their first second."""
     place = TopicPartition(broker.name(TELEMETRY), 7)
     producer = await new_producer(broker)
     for number in range(3):
@@ -169,7 +169,7 @@ async def test_offsets_are_found_by_time(broker: Broker) -> None:
 
 @gap("it keeps about 5 MB per partition, whatever the retention")
 async def test_everything_is_kept_for_as_long_as_was_asked(broker: Broker) -> None:
-    """A day of telemetry is there after a busy hour."""
+    """A day of telemetry is still available after a busy hour."""
     place = TopicPartition(broker.name(TELEMETRY), 2)
     producer = await new_producer(broker)
     first = await producer.send_and_wait(place.topic, b"first", partition=2)
@@ -186,7 +186,7 @@ async def test_everything_is_kept_for_as_long_as_was_asked(broker: Broker) -> No
 
 @gap("two members of a group do not share its partitions reliably")
 async def test_members_of_a_group_share_partitions_and_take_over(broker: Broker) -> None:
-    """Window workers may join and leave."""
+    """Window workers may join and leave a group."""
     options: dict[str, Any] = {
         "bootstrap_servers": broker.bootstrap, "group_id": f"{broker.prefix}{uuid.uuid4().hex}",
         "session_timeout_ms": 6000, "heartbeat_interval_ms": 500,
@@ -246,7 +246,7 @@ async def test_the_last_record_of_each_key_is_kept(
 
 
 async def _rounds() -> AsyncIterator[int]:
-    """Numbers, a segment's time apart."""
+    """Numbers, separated by the time of a log segment."""
     for number in itertools.count():
         yield number
         await asyncio.sleep(0.15)
@@ -254,7 +254,8 @@ async def _rounds() -> AsyncIterator[int]:
 
 @gap("it has no clean-up policies")
 async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker) -> None:
-    """A compacted topic that deletes by age would lose assignments: it is refused, not repaired."""
+    """A compacted topic that deletes by age would lose assignments, so it is refused and not
+    corrected."""
     wrong = Topic("plans", 1, Cleanup.DELETE, 1000, Decision, lambda _: "")
     with pytest.raises(TopicsUnusable, match=r"plans exists with cleanup\.policy=compact"):
         await ensure_topics(broker.bootstrap, broker.prefix, table=[wrong])
@@ -262,8 +263,8 @@ async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker
 
 @gap("it has no settings of topics")
 async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker) -> None:
-    """A broker's clock dates records and no record is deleted too early, whichever client created
-    the topic; other settings of the operator stay."""
+    """After the correction the broker's clock dates records and no record is deleted too early,
+    whichever client created the topic. Other settings of the operator stay."""
     declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     name = broker.name(declared)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
@@ -275,7 +276,9 @@ async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker
         }  # fmt: skip
         await admin.create_topics([NewTopic(name, 1, 1, topic_configs=theirs)])
         async with asyncio.timeout(10):
-            while name not in await admin.list_topics():  # a busy broker lists it a little later
+            while (
+                name not in await admin.list_topics()
+            ):  # a busy broker lists the topic a little later
                 await asyncio.sleep(0.05)
         first = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
         again = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])

@@ -1,4 +1,4 @@
-"""The controller as a process over both brokers: refusals, restarts, a standby, its end."""
+"""The controller process over both brokers: refusals, restarts, a standby, and its end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_killed_controller_goes_on_from_the_topics(
 
 
 async def test_bad_input_is_one_line_and_exit_code_2(broker: Broker, tmp_path: Path) -> None:
-    """No traceback, for a bad file as for a broker that is not there."""
+    """Neither a bad file nor an unreachable broker gives a traceback."""
     bad = tmp_path / "bad.yaml"
     bad.write_text(CONFIG.replace("ttft", "tfft"))
     good = tmp_path / "good.yaml"
@@ -108,7 +108,7 @@ def _b64(text: str) -> str:
 
 
 async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Path) -> None:
-    """Clients that wait endlessly for a broker do not keep the process."""
+    """Kafka clients that wait forever for a broker do not keep the process alive."""
     embedded = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "streams.broker", stdout=asyncio.subprocess.PIPE
     )
@@ -148,7 +148,7 @@ async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
         assert took_over["leader_token"] > hello["leader_token"]
         assert time.monotonic() - stopped_s < 10.0
         os.kill(first.process.pid, signal.SIGCONT)
-        if broker.kind == "embedded":  # what a leader may have had on its way when it was stopped
+        if broker.kind == "embedded":  # records that the leader was sending when it was stopped
             stale = Assignment("n-stale", "here/l4/owned", 9, hello["leader_token"], 0)
             await write(producer, broker, stale)
         resumed_s = time.monotonic()

@@ -1,7 +1,7 @@
-"""Every Shoal client on a real Kafka that requires TLS, a login and a client's certificate.
+"""Every Shoal client on a real Kafka that requires TLS, a login and a client certificate.
 
-Also their messages without them. The broker is one of its own (`make kafka ARGS="--secure
-FOLDER"`), on a port of its own.
+The tests also check the error messages if one of them is missing. The broker is started for these
+tests alone (`make kafka ARGS="--secure FOLDER"`), on its own port.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _START_S = 40.0
 
 @dataclass(frozen=True)
 class Secure:
-    """address: of the listener. folder: files that clients need."""
+    """A secure listener; address: HOST:PORT. folder: files that clients need."""
 
     address: str
     folder: Path
@@ -77,7 +77,7 @@ def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
 
 @pytest.fixture
 def secure(listener: Secure, monkeypatch: pytest.MonkeyPatch) -> Secure:
-    """The listener, with the settings that it requires."""
+    """The listener, with the settings that it requires in the environment."""
     for name, value in listener.environment.items():
         monkeypatch.setenv(name, value)
     return listener
@@ -94,7 +94,8 @@ async def test_topics_are_made_by_each_mechanism(
 
 
 def test_the_whole_loop_runs_over_it(secure: Secure, tmp_path: Path) -> None:
-    """Controller with its transactions, executors, gateway and `shoal up` itself: all served."""
+    """Controller with its transactions, executors, gateway and `shoal up` itself: all requests are
+    served."""
     run = Run(tmp_path, "--broker", f"kafka://{secure.address}", "--for", "25")
     try:
         assert run.end(60.0) == 0, run.errors
@@ -105,7 +106,7 @@ def test_the_whole_loop_runs_over_it(secure: Secure, tmp_path: Path) -> None:
 
 
 async def test_window_workers_get_partitions(secure: Secure) -> None:
-    """Faust's consumer, its group and its producer."""
+    """This covers the consumer, the group and the producer of Faust."""
     worker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "streams.windows", "--broker", secure.address, "--prefix", "w.",
         stdout=asyncio.subprocess.PIPE,
@@ -124,7 +125,7 @@ async def test_window_workers_get_partitions(secure: Secure) -> None:
 def test_feeds_are_published_and_the_doctor_is_content(
     secure: Secure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Commands that write, and one that only reads."""
+    """This covers commands that write, and a command that only reads."""
     prices, config = tmp_path / "prices.json", tmp_path / "shoal.yaml"
     prices.write_text('{"eu/l4/owned": 0.5}')
     config.write_text(f"kafka: {secure.address}\n{ONE_MODEL}")
@@ -152,7 +153,7 @@ def refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:
-    """One setting is wrong; the expected message about it."""
+    """Make one setting wrong; return the expected message."""
     change, words = WRONG[request.param]
     (tmp_path / "password").write_text("another\n")
     for name, value in change.items():
@@ -163,7 +164,7 @@ def refused(
 def test_every_command_says_in_one_line_why_it_is_not_let_in(
     refused: str, listener: Secure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before it starts any process, and without log lines of the Kafka client."""
+    """The command ends before it starts any process, and without log lines of the Kafka client."""
     config, prices = tmp_path / "shoal.yaml", tmp_path / "prices.json"
     config.write_text(f"kafka: {listener.address}\n{ONE_MODEL}")
     prices.write_text('{"eu/l4/owned": 0.5}')
@@ -181,7 +182,7 @@ def test_every_command_says_in_one_line_why_it_is_not_let_in(
         assert refused in line, command
     assert main(["doctor", *to, "--url", "http://127.0.0.1:9"]) == 1
     assert refused in capsys.readouterr().out
-    # It ends all children of its process, so it gets one of its own.
+    # The command ends all children of its process, so it needs its own process.
     up = [shoal(), "up", *to, "--broker", f"kafka://{listener.address}"]
     ended = subprocess.run(up, capture_output=True, text=True, timeout=60.0)
     assert ended.returncode == 2
@@ -191,7 +192,8 @@ def test_every_command_says_in_one_line_why_it_is_not_let_in(
 async def test_parts_that_run_say_it_once_and_go_on(
     refused: str, listener: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A serving plane whose login was withdrawn tries again; a controller does not start."""
+    """A running gateway or executor whose login was withdrawn tries again; a controller does not
+    start."""
     told = asyncio.Event()
 
     class Telling(logging.Handler):

@@ -1,4 +1,5 @@
-"""Window workers on a real Kafka: they share partitions, may be killed, and count nothing twice."""
+"""Window workers on a real Kafka: they share partitions, may be killed, and count no request
+twice."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ async def test_a_worker_is_killed_and_nothing_is_lost_or_counted_twice(broker: B
     try:
         for worker in workers:
             assert (await _ready(worker))["ready"] is True
-        await asyncio.sleep(3.0)  # the group has settled; there is nothing to wait on
+        await asyncio.sleep(3.0)  # let the group become stable; no event signals this
         for beat in range(8):
             for model in MODELS:
                 for gateway in ("a", "b"):

@@ -1,4 +1,4 @@
-"""The engines of this folder's suite, kept for the session."""
+"""The engines of the tests in this folder, kept for the session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Engines = Callable[..., Awaitable[EngineUnderTest]]
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     pool = Pool(tmp_path_factory.mktemp("engines"))
-    # No engine that holds gigabytes may outlive interrupted tests.
+    # No engine with gigabytes of memory may outlive interrupted tests.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield pool
@@ -28,7 +28,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 @pytest.fixture
 async def engines(pool: Pool) -> AsyncIterator[Engines]:
-    """`await engines("main")`: that engine, ready; last: the test will end it."""
+    """A function: `await engines("main")` returns that engine, ready; last: the test will end the
+    engine."""
     timeout = aiohttp.ClientTimeout(total=60.0)
     taken: list[EngineUnderTest] = []
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -44,5 +45,5 @@ async def engines(pool: Pool) -> AsyncIterator[Engines]:
             return engine
 
         yield get
-        for engine in taken:  # what its test did not end would slow down the next one
+        for engine in taken:  # an engine that the test did not end would slow down the next test
             engine.launched.kill()

@@ -1,9 +1,9 @@
 """Engines under test: one harness for the simulated engine and for a real vLLM on a CPU.
 
-SHOAL_TEST_VLLM names the folder of a real environment (`make test-vllm` sets it); without it the
-suite runs on simulated engines at 50 times real time. Both are started from the launch lines of
-their kinds. Engines are kept and used by several tests, because a real one takes half a minute to
-start; a test that ends one takes it out with `last=True`.
+SHOAL_TEST_VLLM names the folder of a real environment (`make test-vllm` sets it). Without it the
+suite runs on simulated engines at 50 times real time. Both kinds are started from their launch
+lines. A real engine takes half a minute to start, so several tests share an engine; a test that
+ends an engine takes it out with `last=True`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _READY_S = 240.0
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """shutdown_s, lease_s: seconds of the engine's own time (a simulated one runs faster)."""
+    """Options of an engine; shutdown_s, lease_s: seconds of engine time (a simulated engine runs
+    faster)."""
 
     slots: int = 8
     shutdown_s: float = 0.0
@@ -57,11 +58,11 @@ class EngineOptions:
 
 
 def _lasts(real_s: float) -> float:
-    """Engine time that takes so many real seconds."""
+    """The engine time in seconds that takes `real_s` real seconds."""
     return real_s if REAL else real_s * _SPEED
 
 
-# In the order of the suite; the next one starts while one is in use.
+# In the order of the suite; the next engine starts while the previous one is in use.
 ENGINES: Mapping[str, EngineOptions] = {
     "peer": EngineOptions(shutdown_s=_lasts(30.0), lease_s=10),
     "main": EngineOptions(slots=4, dev=True),
@@ -90,7 +91,8 @@ class Launched:
         return self.engine.child
 
     def tagged(self) -> list[int]:
-        """Its living processes, found by their tag as after a restart of the executor."""
+        """The living processes of the engine, found by their tag as after a restart of the
+        executor."""
         groups = tagged_processes(self.engine.state_dir).values()
         found = [(process.pid, tag) for group in groups for process, tag in group]
         return [pid for pid, tag in found if tag is not None and tag.launch == self.engine.launch]
@@ -112,7 +114,7 @@ class Pool:
         self._tiny = tiny_model.write(folder / "tiny")
 
     def start(self, name: str) -> Launched:
-        """`name`, running or just started."""
+        """The engine `name`, started if necessary."""
         if name not in self._launched:
             self._launched[name] = launched = self._launch(name, ENGINES[name])
             self._all.append(launched)
@@ -120,7 +122,7 @@ class Pool:
         return self._launched[name]
 
     def take_out(self, name: str) -> None:
-        """Remove it, because its test will end it; the next `start` makes another one."""
+        """Remove an engine that its test will end; the next `start` makes a new one."""
         del self._launched[name]
 
     def look_ahead(self, name: str) -> None:
@@ -205,21 +207,21 @@ def _extra(wanted: EngineOptions) -> tuple[str, ...]:
 
 
 class EngineUnderTest:
-    """One engine and a client for it."""
+    """One engine and a client of it."""
 
     def __init__(self, client: aiohttp.ClientSession, launched: Launched) -> None:
         self.client = client
         self.launched = launched
         self.endpoint = f"{HOST}:{launched.port}"
         self.url = f"http://{self.endpoint}"
-        self.long = 1900 if REAL else 8000  # tokens that take a second at least
+        self.long = 1900 if REAL else 8000  # tokens that take at least a second
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
         return self.launched.process
 
     async def ready(self) -> None:
-        """Wait while connections are refused, then for 200."""
+        """Wait until the engine accepts connections and answers 200."""
         deadline = time.monotonic() + _READY_S
         while not self.launched.ready:
             said = self.launched.log.read_text(errors="replace")[-3000:]
@@ -234,7 +236,7 @@ class EngineUnderTest:
             self.launched.ready = True
 
     async def health(self) -> int:
-        """The status of /health, 0 if the port is closed."""
+        """The HTTP status of /health, 0 if the port is closed."""
         try:
             async with self.client.get(self.url + "/health") as answer:
                 return answer.status
@@ -246,12 +248,12 @@ class EngineUnderTest:
             return answer.status, await answer.json()
 
     async def generate(self, tokens: int, **body: object) -> tuple[int, dict]:
-        """A completion of so many tokens."""
+        """A completion of `tokens` tokens."""
         body = {"prompt": "a", "max_tokens": tokens, "ignore_eos": True, **body}
         return await self.post(**body)
 
     async def stream(self, path: str = "/v1/completions", **body: object) -> list[str]:
-        """The data of every server-sent event."""
+        """The data of every server-sent event of a request to `path`."""
         body = {"model": MODEL, "stream": True, "ignore_eos": True, **body}
         async with self.client.post(self.url + path, json=body) as answer:
             assert answer.status == 200
@@ -273,7 +275,7 @@ class EngineUnderTest:
         return sum(samples(await self.metrics(), name))
 
     async def until(self, name: str, low: float, high: float = float("inf")) -> None:
-        """Until the metric is in [low, high]."""
+        """Wait until the metric `name` is in [low, high]."""
         deadline = time.monotonic() + 40.0
         while time.monotonic() < deadline:
             if low <= await self.gauge(name) <= high:
@@ -288,7 +290,7 @@ class EngineUnderTest:
         return await asyncio.to_thread(self.process.wait, within_s)
 
     def core(self) -> int:
-        """The process that generates; a simulated engine has only one."""
+        """The process that generates tokens; a simulated engine has only one process."""
         if not REAL:
             return self.process.pid
         for pid in self.launched.tagged():
@@ -300,14 +302,14 @@ class EngineUnderTest:
         raise AssertionError("no engine core")
 
     def wedge(self) -> None:
-        """Stop the progress of its core; its API server still works."""
+        """Stop the core of the engine; its API server still works."""
         os.kill(self.core(), signal.SIGSTOP if REAL else signal.SIGUSR1)
 
     def unwedge(self) -> None:
         os.kill(self.core(), signal.SIGCONT if REAL else signal.SIGUSR2)
 
     async def kill_core(self) -> None:
-        """Only the core dies."""
+        """Kill only the core of the engine."""
         if REAL:
             os.kill(self.core(), signal.SIGKILL)
         else:
@@ -315,6 +317,7 @@ class EngineUnderTest:
 
 
 def prompt(tokens: int) -> str:
-    """A text of so many tokens that no engine has seen: a byte or a word each."""
+    """A text of `tokens` tokens that no engine has processed before; a token is a byte or a
+    word."""
     letters = random.choices(string.ascii_lowercase, k=tokens)
     return "".join(letters) if REAL else " ".join(letters)

@@ -1,6 +1,7 @@
-"""Engines behind the gateway, simulated and real: hand-over, role flips, drains, deaths, clients.
+"""Engines behind the gateway, simulated and real: hand-over, role switches, drains, failures,
+clients.
 
-A role flip here is what the strategy `routing` does: the same instances under other routes.
+A role switch here follows the strategy `routing`: the same instances get other routes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from topics.time_base import TimeBase
 pytestmark = pytest.mark.timeout(300 if REAL else 60)
 _RATE = 4.0 if REAL else 40.0  # requests/s
 _FLIP_S = 3.0 if REAL else 0.3
-# An idle instance would take whole requests in place; here every one is handed over.
+# Every request is handed over, even if an instance is idle.
 _APART = RoutingPolicy(inside=WithinCombo.ROUND_ROBIN)
 
 
@@ -45,11 +46,11 @@ class Front(Bench):
         self.outcomes: list[str] = []
 
     def serve(self, *groups: RouteGroup) -> None:
-        """Route as given from now on."""
+        """Apply the given routes from now on."""
         self.route(*groups, model="tiny", generation=next(self._generations))
 
     async def complete(self, tokens: int = 12) -> str:
-        """The fault of a streamed answer; empty if it was whole."""
+        """The error of a streamed answer; empty if the answer was complete."""
         self.begun += 1
         self.in_flight += 1
         try:
@@ -73,7 +74,7 @@ class Front(Bench):
         return "" if counted == tokens else f"{counted} tokens"
 
     async def load(self, until: asyncio.Event) -> list[str]:
-        """Requests at a steady rate until the event; the fault of each."""
+        """Send requests at a steady rate until the event is set; return the error of each."""
         jobs, due = [], time.monotonic()
         while not until.is_set():
             jobs.append(asyncio.create_task(self.complete()))
@@ -105,7 +106,8 @@ def at(engine: EngineUnderTest) -> Endpoint:
 
 
 async def test_decode_reuses_the_kv_of_prefill(front: Front, engines) -> None:
-    """Streams, whole answers and chats alike: the prompt is computed once, on the prefill side."""
+    """For streams, whole answers and chats the prompt is computed only once, by the prefill
+    instance."""
     prefill, decode = await engines("peer"), await engines("main")
     front.serve(hand_over(prefill, decode))
     hits, computed = "vllm:external_prefix_cache_hits_total", "vllm:prompt_tokens_total"
@@ -126,7 +128,7 @@ async def test_decode_reuses_the_kv_of_prefill(front: Front, engines) -> None:
 
 
 async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) -> None:
-    """Prefill becomes decode and back, four requests a second all the while."""
+    """Prefill instances become decode instances and back, under a steady load."""
     one, other = await engines("peer"), await engines("main")
     front.serve(hand_over(one, other))
     over = asyncio.Event()
@@ -146,8 +148,8 @@ async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) 
 
 @pytest.mark.skipif(not REAL, reason="a simulated engine compiles no grammar")
 async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, engines) -> None:
-    """Whole and streamed answers, five times each; other requests are served, and no engine is
-    ejected."""
+    """The request is sent five times whole and five times streamed; other requests are served, and
+    no engine is ejected."""
     front.serve(RouteGroup("g", 1.0, (at(await engines("coreless")),)))
     url = front.gateway.url + "/v1/completions"
     bad = {"model": "tiny", "prompt": "a", "max_tokens": 3}
@@ -164,7 +166,8 @@ async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, e
 
 
 async def test_the_official_client_is_served(front: Front, engines) -> None:
-    """openai: models, completions, chats, streams, and its own exceptions for refused requests."""
+    """The `openai` package works for models, completions, chats and streams, and raises its own
+    exceptions for refused requests."""
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     url = front.gateway.url + "/v1"
@@ -200,12 +203,15 @@ async def test_the_official_client_is_served(front: Front, engines) -> None:
             await client.completions.create(model="tiny", prompt="a", temperature=-1)
         with pytest.raises(openai.NotFoundError):
             await client.completions.create(model="nobody", prompt="a")
-        with pytest.raises((openai.NotFoundError, openai.BadRequestError)):  # it generates text
+        with pytest.raises(
+            (openai.NotFoundError, openai.BadRequestError)
+        ):  # the model generates text only
             await client.embeddings.create(model="tiny", input="a")
 
 
 async def test_nobody_goes_around_the_gateway(front: Front, engines) -> None:
-    """An engine with a key serves the gateway, and gives other clients only its health."""
+    """An engine with a key serves the gateway, and answers only health requests of other
+    clients."""
     engine = await engines("drained")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     assert (await engine.post(prompt="a"))[0] == 401
@@ -215,7 +221,8 @@ async def test_nobody_goes_around_the_gateway(front: Front, engines) -> None:
 
 
 async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> None:
-    """Out of the routes, idle, SIGTERM: every request was answered whole."""
+    """The engine leaves the routes, becomes idle and gets SIGTERM: every request was answered in
+    full."""
     going, staying = await engines("drained", last=True), await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(going), at(staying))))
     over = asyncio.Event()
@@ -232,8 +239,8 @@ async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> Non
 
 
 async def test_a_killed_prefill_instance_costs_only_what_it_held(front: Front, engines) -> None:
-    """Its API server dies under load: requests in its hands may fail, but no later ones, because
-    the decode instance takes whole requests too."""
+    """The API server of the prefill instance dies under load. Its current requests may fail, but no
+    later requests, because the decode instance serves whole requests too."""
     prefill, decode = await engines("headless"), await engines("main")
     front.serve(hand_over(prefill, decode), RouteGroup("h", 0.2, (at(decode),)))
     over = asyncio.Event()
@@ -241,7 +248,7 @@ async def test_a_killed_prefill_instance_costs_only_what_it_held(front: Front, e
     await prefill.until("vllm:prompt_tokens_total", 120)
     held, begun = front.in_flight, front.begun
     os.kill(prefill.process.pid, signal.SIGKILL)
-    await prefill.exit_code()  # until then it may take connections, and what is sent on them
+    await prefill.exit_code()  # until then it may accept connections and requests
     held += front.begun - begun
     await asyncio.sleep(_FLIP_S)
     over.set()

@@ -1,6 +1,6 @@
 """The contract of an engine, for simulated engines and, with `make test-vllm`, for a real vLLM.
 
-It is the behaviour of vLLM 0.32 on a CPU with NIXL; the simulated engine must match it.
+The contract is the behaviour of vLLM 0.32 on a CPU with NIXL; the simulated engine must match it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": No
 
 
 async def test_connections_are_refused_until_it_is_ready(engines) -> None:
-    """Then /health is 200, with an empty body."""
+    """Once the engine is ready, /health answers 200 with an empty body."""
     engine = await engines("main")
     assert engine.launched.refused
     async with engine.client.get(engine.url + "/health") as answer:
@@ -41,7 +41,8 @@ async def test_who_it_is_can_be_told(engines) -> None:
 
 
 async def test_answers_whole_and_streamed(engines) -> None:
-    """Chunks, a finish reason in the last one, an optional usage chunk, [DONE]."""
+    """A stream has chunks, a finish reason in the last chunk, an optional usage chunk, and
+    [DONE]."""
     engine = await engines("main")
     status, whole = await engine.generate(5, prompt=prompt(3))
     assert status == 200
@@ -63,7 +64,7 @@ async def test_answers_whole_and_streamed(engines) -> None:
 
 
 async def test_chats_whole_and_streamed(engines) -> None:
-    """The first chunk names the role; running usage only where it is asked for."""
+    """The first chunk names the role; chunks have running usage if the request asks for it."""
     engine = await engines("main")
     body = {"messages": HELLO, "max_tokens": 4, "ignore_eos": True}
     status, whole = await engine.post(CHAT, **body)
@@ -80,7 +81,7 @@ async def test_chats_whole_and_streamed(engines) -> None:
 
 
 async def test_several_answers_and_several_prompts(engines) -> None:
-    """n > 1, arrays of texts and of token ids, beam search: a choice each, in order."""
+    """n > 1, arrays of texts and of token ids, and beam search give one choice each, in order."""
     engine = await engines("main")
     for choices, body in (
         (2, {"prompt": "a", "n": 2}),
@@ -126,7 +127,7 @@ REFUSED_CHATS = [
 
 
 async def test_bad_parameters_are_refused(engines) -> None:
-    """400 in OpenAI's form for each, and it serves on; 404 for another model."""
+    """Each gets 400 in OpenAI's form, and another model gets 404; the engine continues to serve."""
     engine = await engines("main")
     cases = [("/v1/completions", {"prompt": "a", "max_tokens": 2, **bad}, bad) for bad in REFUSED]
     cases += [(CHAT, {"messages": HELLO, "max_tokens": 2, **bad}, bad) for bad in REFUSED_CHATS]
@@ -143,7 +144,7 @@ async def test_bad_parameters_are_refused(engines) -> None:
 
 
 async def test_what_it_takes_leniently(engines) -> None:
-    """Words for truth values, numbers as text, unknown fields: vLLM serves them."""
+    """vLLM accepts words for truth values, numbers as text, and unknown fields."""
     engine = await engines("main")
     for body in (
         {"max_tokens": "2"}, {"temperature": "0.5"}, {"ignore_eos": "yes"}, {"unknown_thing": 1},
@@ -154,7 +155,8 @@ async def test_what_it_takes_leniently(engines) -> None:
 
 
 async def test_broken_bodies_and_paths(engines) -> None:
-    """Not JSON is 400, nested too deeply too; unknown paths 404, wrong methods 405."""
+    """Invalid JSON and JSON that is nested too deeply get 400, unknown paths 404, wrong methods
+    405."""
     engine = await engines("main")
     deep = b'{"model":"tiny","prompt":' + b"[" * 2000 + b"]" * 2000 + b"}"
     for raw in (b'{"model":', b"[]", b"5", b"", deep, b'{"prompt":"\xff"}'):
@@ -170,7 +172,7 @@ async def test_broken_bodies_and_paths(engines) -> None:
 
 
 async def test_under_load_an_event_holds_several_tokens(engines) -> None:
-    """So tokens are counted by usage, never by events."""
+    """Clients must therefore count tokens by usage, never by events."""
     engine = await engines("main")
     body = {"prompt": "a", "max_tokens": 200, "stream_options": {"include_usage": True}}
     streams = await asyncio.gather(*(engine.stream(**body) for _ in range(12)))
@@ -178,12 +180,12 @@ async def test_under_load_an_event_holds_several_tokens(engines) -> None:
         200
     ] * 12
     events = sum(len(events) - 2 for events in streams)
-    # A real one merges as much as its API server is slower than its core.
+    # A real engine merges more tokens the slower its API server is than its core.
     assert events <= 12 * 200 if REAL else events < 12 * 200
 
 
 async def test_metrics_under_vllms_names(engines) -> None:
-    """The names that Shoal and its rules read; counters and histograms add up."""
+    """The metrics have the names that Shoal and its rules read; counters and histograms add up."""
     engine = await engines("main")
     before = await engine.metrics()
     await asyncio.gather(*(engine.generate(50, prompt=prompt(30)) for _ in range(3)))
@@ -212,7 +214,8 @@ async def test_metrics_under_vllms_names(engines) -> None:
 
 
 async def test_slots_bound_what_runs(engines) -> None:
-    """Four requests run, the others wait for capacity; the metrics show their KV."""
+    """Four requests run and the others wait for capacity; the metrics show the KV use of the
+    running requests."""
     engine = await engines("main")
     jobs = [
         asyncio.create_task(engine.generate(engine.long // 4, prompt=prompt(50))) for _ in range(6)
@@ -228,7 +231,7 @@ async def test_slots_bound_what_runs(engines) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_slot(engines) -> None:
-    """For every kind of request; vLLM counts no abort for it."""
+    """This holds for every kind of request; vLLM does not count such an abort."""
     engine = await engines("main")
     aborted = 'finished_reason="abort"'
     before = [line for line in (await engine.metrics()).splitlines() if aborted in line]
@@ -242,7 +245,8 @@ async def test_a_client_that_leaves_frees_its_slot(engines) -> None:
 
 
 async def test_prefill_hands_its_kv_to_decode(engines) -> None:
-    """The parameters go unchanged from one to the other; the KV is held until it is fetched."""
+    """The transfer parameters go unchanged from prefill to decode; the KV is kept until it is
+    fetched."""
     prefill, decode = await engines("peer"), await engines("main")
     text = prompt(240)
     before = await decode.metrics()
@@ -265,7 +269,8 @@ async def test_prefill_hands_its_kv_to_decode(engines) -> None:
 
 
 async def test_roles_may_change_with_each_request(engines) -> None:
-    """Either serves as prefill, as decode and alone: a role switch is only routing."""
+    """Either engine can serve as prefill, as decode and alone: a role switch is only a change of
+    routes."""
     one, other = await engines("peer"), await engines("main")
     for turn in range(6):
         prefill, decode = (one, other) if turn % 2 else (other, one)
@@ -278,7 +283,8 @@ async def test_roles_may_change_with_each_request(engines) -> None:
 
 
 async def test_a_hand_over_to_itself_is_refused(engines) -> None:
-    """500, and no other request is affected; without the parameters the same prompt is served."""
+    """The request gets 500, and no other request is affected. Without the parameters the same
+    prompt is served."""
     engine, text = await engines("peer"), prompt(100)
     _, first = await engine.generate(1, prompt=text, kv_transfer_params=ASKED)
     params = first["kv_transfer_params"]
@@ -288,7 +294,7 @@ async def test_a_hand_over_to_itself_is_refused(engines) -> None:
 
 
 async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
-    """No engine fetched it: it is freed and counted."""
+    """No engine fetched the KV: it is freed and counted."""
     engine = await engines("peer")
     before = await engine.gauge("vllm:nixl_num_kv_expired_reqs_total")
     await engine.generate(1, prompt=prompt(100), kv_transfer_params=ASKED)
@@ -301,8 +307,8 @@ async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
     ("mode", "kept"), [("wait", "length"), ("keep", "length"), ("abort", "abort")]
 )
 async def test_pausing(engines, mode: str, kept: str) -> None:
-    """New requests of a paused engine hang and are not counted. By mode, running ones finish, wait
-    or end."""
+    """New requests to a paused engine hang and are not counted. Depending on the mode, running
+    requests finish, wait or end."""
     engine = await engines("main")
     job = asyncio.create_task(engine.generate(engine.long // 4 if mode == "wait" else engine.long))
     await engine.until_running(1)
@@ -321,7 +327,8 @@ async def test_pausing(engines, mode: str, kept: str) -> None:
 
 
 async def test_sleeping(engines) -> None:
-    """Asleep it serves no request and its metrics say so; after wake-up it continues."""
+    """A sleeping engine serves no request, and its metrics show the sleep; after wake-up it serves
+    again."""
     engine = await engines("main")
     awake = 'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="awake"}'
     await engine.dev("POST", "/sleep", level="1")
@@ -337,8 +344,8 @@ async def test_sleeping(engines) -> None:
 
 
 async def test_what_an_executor_asks_of_a_standby(engines) -> None:
-    """After two sleep requests it sleeps, and after wake-up it generates; without dev mode it does
-    not."""
+    """After two sleep requests the engine sleeps, and after wake-up it generates. Without dev mode
+    both requests fail."""
     api, engine = HttpApi(), await engines("main")
     contact = Contact(engine.client, engine.endpoint, "tiny")
     assert await api.sleep(contact)
@@ -352,7 +359,7 @@ async def test_what_an_executor_asks_of_a_standby(engines) -> None:
 
 
 async def test_without_dev_mode_there_is_no_pause(engines) -> None:
-    """404: no client can stop an engine over HTTP."""
+    """The engine answers 404, so no client can pause it over HTTP."""
     engine = await engines("peer")
     for path in ("/pause", "/resume", "/sleep", "/wake_up"):
         async with engine.client.post(engine.url + path) as answer:

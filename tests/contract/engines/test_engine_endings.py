@@ -1,5 +1,5 @@
-"""How engines end: stops, deaths, and remaining processes. Runs last, because it ends the
-engines."""
+"""How engines end: stops, crashes, and remaining processes. This module runs last, because it ends
+the engines."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": No
 
 
 async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engines) -> None:
-    """Running requests finish, new ones get 500, /health stays 200, exit code 0. Its held KV is
-    lost: then decode fails, or computes the prompt itself, by its policy."""
+    """Running requests finish, new requests get 500, /health stays 200, and the exit code is 0. The
+    KV that the engine holds is lost: decode fails or computes the prompt itself, depending on its
+    policy."""
     prefill, decode, spare = (
         await engines("peer", last=True),
         await engines("main"),
@@ -51,7 +52,7 @@ async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engin
 
 async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
     """The core is killed, the port closes, and remaining requests get no answer. The process stays
-    until its clients leave or it is killed."""
+    until its clients disconnect or it is killed."""
     engine = await engines("spare", last=True)
     jobs = [asyncio.create_task(engine.generate(engine.long)) for _ in range(8)]
     await engine.until_running(8)
@@ -107,7 +108,7 @@ async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
 
 
 async def test_a_dead_api_server_leaves_no_orphan_behind(engines) -> None:
-    """SIGKILL of the leader alone: vLLM's core and workers survive it. The executor finds them by
+    """If only the leader gets SIGKILL, vLLM's core and workers survive. The executor finds them by
     their tag and ends them before it reports the end of the engine."""
     engine = await engines("headless", last=True)
     if engine.process.poll() is None:

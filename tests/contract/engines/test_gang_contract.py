@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(400 if REAL else 60)
 
 
 async def test_ranks_serve_together_hang_together_and_are_ended_one_by_one(pool: Pool) -> None:
-    """Rank 0 alone answers, once all ranks have started. When another one dies, requests hang while
-    /health answers 200. A stop of rank 0 ends it alone."""
+    """Only rank 0 answers, once all ranks have started. If another rank dies, requests hang while
+    /health answers 200. A stop of rank 0 ends only rank 0."""
     first, other = pool.start_gang()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
         engine = EngineUnderTest(client, first)
@@ -40,7 +40,9 @@ async def test_rank_0_ends_without_the_others_which_end_when_they_are_told(pool:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
         engine = EngineUnderTest(client, first)
         await engine.ready()
-        tokens = 50 if REAL else 200  # two real ranks on two cores may make two a second
+        tokens = (
+            50 if REAL else 200
+        )  # two real ranks on two cores may generate only two tokens per second
         job = asyncio.create_task(engine.generate(tokens))
         await engine.until_running(1)
         first.process.send_signal(signal.SIGTERM)

@@ -7,7 +7,8 @@ import sys
 
 
 def test_what_cannot_be_served_is_said_in_one_line() -> None:
-    """Weights that do not fit, an unknown GPU: exit code 2 and the reason."""
+    """For weights that do not fit and for an unknown GPU the engine exits with code 2 and states
+    the reason."""
     for option, said in (("--gpu=H1OO", "H100"), ("--source=meta-llama/Llama-3.1-70B", "weights")):
         argv = [
             sys.executable, "-m", "executors.engines.simulated", "--model=m",
