@@ -1,4 +1,5 @@
-"""`make`: says how far the environment is, and ends on Ctrl-C without an error or a traceback."""
+"""`make`: it reports the progress of the environment, and ends on Ctrl-C without an error or a
+traceback."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def test_progress_counts_packages_and_megabytes() -> None:
     ("code", "ended", "said"), [(130, -signal.SIGINT, False), (1, 2, True), (0, 0, False)]
 )
 def test_make_run_ends_as_shoal_does(tmp_path: Path, code: int, ended: int, said: bool) -> None:
-    """After Ctrl-C by the same signal and without `*** Error 130`; other errors stay errors."""
+    """After Ctrl-C `make` ends by the same signal and without `*** Error 130`; other errors stay
+    errors."""
     (tmp_path / "bin").mkdir()
     shoal = tmp_path / "bin" / "shoal"
     shoal.write_text(f"#!/bin/bash\nexit {code}\n")

@@ -13,7 +13,8 @@ DEPLOY = Path("deploy/prometheus")
 
 @pytest.fixture(scope="session")
 def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Debian's packages, unpacked by the project's own script; SHOAL_TEST_PROMETHEUS keeps them."""
+    """The Prometheus packages of Debian, unpacked by the project's script; SHOAL_TEST_PROMETHEUS:
+    folder that keeps them."""
     kept = os.environ.get("SHOAL_TEST_PROMETHEUS")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("prometheus")
     done = subprocess.run([DEPLOY / "fetch.sh", folder], capture_output=True, timeout=60)

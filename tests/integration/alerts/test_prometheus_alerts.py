@@ -1,8 +1,7 @@
-"""A trial with the existing servers of a team: OpenAI-compatible servers that Shoal did not start.
+"""A trial with existing servers of a team: OpenAI-compatible servers that Shoal did not start.
 
-They come with a stock Prometheus and Alertmanager, a short shoal.yaml, and no Kafka. The controller
-plans and writes nothing, and a condition of the engines reaches a plan within seconds, with the
-engines' own metrics.
+They have a standard Prometheus and Alertmanager, a short shoal.yaml, and no Kafka. The controller
+plans and writes nothing, and an alert on the engines' own metrics reaches a plan within seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ models:
 
 
 class Engines:
-    """Three servers with vLLM's metrics. waiting: requests that each says are waiting."""
+    """Three servers with vLLM's metrics. waiting: waiting requests that each server reports."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -75,7 +74,7 @@ class Engines:
 
 @pytest.fixture
 def processes() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start processes; all are gone afterwards, with what they started."""
+    """A function that starts processes; they and their children are ended afterwards."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(*argv: object, log: Path) -> subprocess.Popen[bytes]:
@@ -107,7 +106,7 @@ def status(url: str) -> dict[str, Any]:
 
 
 async def until(check: Callable[[], Any], limit_s: float) -> float:
-    """Real seconds until `check` gives something."""
+    """The real seconds until `check` returns a true value."""
     began = time.monotonic()
     while time.monotonic() - began < limit_s:
         if await asyncio.to_thread(check):
@@ -117,7 +116,7 @@ async def until(check: Callable[[], Any], limit_s: float) -> float:
 
 
 def configure(folder: Path, engines: Engines, prom: int, manager: int, http: int) -> None:
-    """The files of deploy/, with the ports of this test."""
+    """Write the files of deploy/, with the ports of this test."""
     token = folder / "token"
     token.write_text("a-token-of-this-test")
     rules = DEPLOY / "shoal-rules.yml"

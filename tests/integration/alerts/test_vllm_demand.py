@@ -1,8 +1,8 @@
-"""Demand read off vLLM's own metrics against a truth that is known.
+"""Demand derived from vLLM's own metrics, compared with the known true demand.
 
-Three servers with a fixed capacity are simulated, scraped as Prometheus would, and the samples
-loaded into a real Prometheus, which evaluates the query. Saturated, the completions stop at the
-capacity and the queue grows.
+Three servers with a fixed capacity are simulated and scraped as by Prometheus. A real Prometheus
+loads the samples and evaluates the query. In saturation the completions stay at the capacity and
+the queue grows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ START_S = 1_700_000_000
 
 
 def arrivals_of(load: float, random: np.random.Generator) -> np.ndarray:
-    """Times of Poisson arrivals: quiet at a fifth of the capacity, then ten minutes of `load`."""
+    """Times of Poisson arrivals: first a fifth of the capacity, then ten minutes at `load` times
+    the capacity."""
     quiet = np.cumsum(random.exponential(1.0 / (0.2 * CAPACITY), 4000))
     loaded = QUIET_S + np.cumsum(random.exponential(1.0 / (load * CAPACITY), 40_000))
     both = [quiet[quiet < QUIET_S], loaded[loaded < QUIET_S + LOADED_S]]
@@ -121,8 +122,8 @@ def query_rate(url: str, query: str, at: float) -> float:
 def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
     server: str, truth: dict[str, np.ndarray], load: float, within: float
 ) -> None:
-    """Over ten minutes, and over each two minutes of them (the window that plans look at), within
-    a tenth of the truth, and a fifth where half of it has to wait."""
+    """Over ten minutes, and over each two minutes (the window of plans), the error is at most a
+    tenth; it is at most a fifth if half of the requests must wait."""
     model, query = f"m{load}", vllm_query(f"m{load}")
     grid = np.arange(QUIET_S + 60, QUIET_S + LOADED_S, 5.0)
     rates = np.array([query_rate(server, query, at) for at in grid])
@@ -143,4 +144,4 @@ def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
     if load > 1.0:
         completions = f'sum(rate(vllm:request_success_total{{model_name="{model}"}}[1m]))'
         served = query_rate(server, completions, QUIET_S + LOADED_S - 10)
-        assert served < 0.75 * load * CAPACITY  # what a counter of completions alone would say
+        assert served < 0.75 * load * CAPACITY  # completions alone underestimate the demand

@@ -65,7 +65,7 @@ class Harness:
     def spawn(
         self, config: Path | None = None, tree: str = "", leash: bool = False, **env: str
     ) -> subprocess.Popen[bytes]:
-        """An executor; tree: of two-process engines that switch roles so."""
+        """Start an executor; tree: role-switch strategy of its two-process engines."""
         path = str(config or self.config())
         argv = [sys.executable, TREE, path, tree] if tree else [sys.executable, *SIMULATED, path]
         fds: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class Harness:
     async def start(
         self, config: Path | None = None, tree: str = "", leash: bool = False, **env: str
     ) -> subprocess.Popen[bytes]:
-        """The same, once it says that it is ready."""
+        """Start an executor as `spawn` does, and wait until it reports that it is ready."""
         process = self.spawn(config, tree, leash, **env)
         hello = await asyncio.to_thread(process.stdout.readline)
         if not hello:
@@ -123,7 +123,7 @@ class Harness:
             await self.until_state(instance, "ready")
 
     def engines(self, state: str = "state") -> dict[str, list[int]]:
-        """Living processes of this node's engines by launch, the leader first."""
+        """The living processes of this node's engines by launch, the leader first."""
         found: dict[str, list[int]] = {}
         for process in all_processes():
             tag = read_tag(process.pid, str(self.folder / state))
@@ -133,7 +133,7 @@ class Harness:
         return found
 
     def pids(self) -> dict[str, list[int]]:
-        """The same by instance; no instance may have two engines."""
+        """The living engine processes by instance; no instance may have two engines."""
         found = {}
         for key, pids in self.engines().items():
             instance = key.split()[0]
@@ -142,7 +142,7 @@ class Harness:
         return found
 
     def metric(self, name: str) -> float:
-        """The sum over all labels of one of the executor's series; 0 where there is none."""
+        """The sum of one of the executor's series over all labels; 0 if it does not exist."""
         with urllib.request.urlopen(self.metrics_url) as answer:  # noqa: S310  loopback
             lines = answer.read().decode().splitlines()
         return sum(float(li.rpartition(" ")[2]) for li in lines if li.startswith(name))

@@ -1,7 +1,7 @@
-"""A fake docker for executors, with processes as containers: run in the foreground, rm.
+"""A fake docker for executors, with processes as containers; it supports a foreground run and rm.
 
-A container leads a session of its own and sees only the variables that it was given. Calls and the
-leaders' pids are kept in FAKE_DOCKER.
+A container leads its own session and gets only the variables that it was given. Calls and the pids
+of leaders are stored in FAKE_DOCKER.
 """
 
 from __future__ import annotations

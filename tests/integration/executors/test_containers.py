@@ -1,4 +1,5 @@
-"""Engines in containers, on real processes: started, killed with their client alone, adopted."""
+"""Engines in containers, on real processes: started, adopted, and ended after their client is
+killed."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def boxed(name: str, *gpus: int, drain: bool = False) -> DesiredInstance:
 
 
 async def test_a_container_is_one_with_its_engine(harness: Harness) -> None:
-    """Its client is killed, and the executor with it: nothing of the container is left over, none
-    runs twice; a drain ends it."""
+    """The docker client is killed, and then the executor too: no part of the container remains, no
+    engine runs twice, and a drain ends the container."""
     folder = harness.folder / "docker"
     install(folder)
     engines = {"boxed": {"kind": "simulated", "startup_s": 20.0, "image": IMAGE}}

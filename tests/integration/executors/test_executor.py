@@ -1,4 +1,5 @@
-"""A real executor process with real engines and the embedded broker, at 50 times real time."""
+"""A real executor process with simulated engine processes and the embedded broker, at 50 times real
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from topics.fleet import DesiredInstance
 
 
 async def test_an_instance_starts_serves_drains_and_stops(harness: Harness) -> None:
-    """Ready after its start-up time; a drain waits for the request in flight; none is lost."""
+    """The instance is ready after its start-up time; a drain waits for the request in flight, and
+    no request is lost."""
     executor = await harness.start(leash=True)
     await harness.until(lambda: harness.status, "told of an idle node")
     await harness.assign(1, wish("a", 0))
@@ -37,7 +39,7 @@ async def test_an_instance_starts_serves_drains_and_stops(harness: Harness) -> N
 async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
     harness: Harness,
 ) -> None:
-    """Restarts are counted; engines survive their executor, which adopts them, not a new one."""
+    """Restarts are counted; engines survive their executor, and the next executor adopts them."""
     executor = await harness.start(leash=True)
     await harness.assign(1, wish("a", 0), wish("b", 1, 2))
     await harness.until_state("a", "ready")
@@ -54,7 +56,7 @@ async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
     await harness.until_state("a", "ready")
     await harness.until_state("b", "ready")
     assert harness.pids() == before
-    # An older generation than the one remembered changes nothing; a newer one does.
+    # A generation older than the stored one changes nothing; a newer one does.
     await harness.assign(2, wish("b", 1, 2))
     await harness.until(lambda: harness.get("a") is None, "a gone")
     await harness.assign(1, wish("a", 0))
@@ -70,8 +72,8 @@ async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
 async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor(
     harness: Harness,
 ) -> None:
-    """The process is the same one, serving in far less than a start; a killed executor's successor
-    knows it by its new name."""
+    """The same process serves much sooner than after a start. After the executor is killed, the
+    next one knows the process by its new name."""
     engines = {"default": {"kind": "simulated", "startup_s": 60.0, "sleep": True}}
     config = harness.config(engines=engines)
     executor = await harness.start(config, leash=True)
@@ -92,7 +94,7 @@ async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor
     executor = await harness.start(config, leash=True)
     await harness.until_ready("b", "c")
     assert harness.pids() == before
-    # What is put in its place gets the GPU once the sleeper is gone.
+    # Its replacement gets the GPU once the sleeping engine is gone.
     await harness.assign(4, wish("b", 1), wish("c", 0, drain=True))
     await harness.until_state("c", "asleep")
     await harness.assign(5, wish("b", 1), wish("d", 0, 2))
@@ -102,7 +104,8 @@ async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor
 
 
 async def test_what_cannot_be_launched_fails_with_its_reason(harness: Harness) -> None:
-    """An unknown engine is given up after bounded attempts; its neighbour is untouched."""
+    """An unknown engine is given up after a limited number of attempts; the other instance is not
+    affected."""
     executor = await harness.start(leash=True)
     bad = DesiredInstance("x", "mini", "aggregated", "g:1", (3,), engine="nope")
     await harness.assign(1, wish("a", 0), bad)
@@ -113,10 +116,10 @@ async def test_what_cannot_be_launched_fails_with_its_reason(harness: Harness) -
 
 
 async def test_a_poison_record_stops_nothing(harness: Harness) -> None:
-    """A record that cannot be decoded is ignored; the next assignment is followed. The controller
-    writes the dead letter, so that each bad record has one."""
+    """A record that cannot be decoded is ignored, and the next assignment is followed. The
+    controller writes the dead letter, so that each bad record has only one."""
     executor = await harness.start(leash=True)
-    # The producer underneath: a KafkaClient itself writes nothing that a reader would refuse.
+    # The inner producer: KafkaClient itself writes only records that readers accept.
     await harness.kafka._producer.send_and_wait(
         "shoal.assignments", b"{bad", key=harness.node.encode()
     )

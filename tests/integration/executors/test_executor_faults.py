@@ -1,4 +1,4 @@
-"""Executors and engines that are killed, doubled, wedged and cut off: no orphan, no double."""
+"""Executors and engines that are killed, doubled, hung and cut off: no orphan, no duplicate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topics.signing import sign_record
 
 
 async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: Harness) -> None:
-    """However many of the eight had been started, each runs once in the end."""
+    """However many of the eight engines were started, each runs once in the end."""
     executor = harness.spawn(tree="relaunch")
     wishes = [wish(f"i{gpu}", gpu) for gpu in range(8)]
     await harness.assign(1, *wishes)
@@ -34,8 +34,8 @@ async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: H
 
 
 async def test_an_engine_ends_as_a_whole_before_it_is_started_again(harness: Harness) -> None:
-    """The API server killed alone takes its core along; the core killed alone ends the server with
-    code 0; stopped alone, it is found out by the token that never comes."""
+    """If only the API server is killed, the core ends too. If only the core is killed, the server
+    ends with code 0. If only the core is stopped, the executor detects it by the missing tokens."""
     await harness.start(tree="relaunch")
     await harness.assign(1, *(wish(name, gpu) for gpu, name in enumerate("abc")))
     await harness.until_ready("a", "b", "c")
@@ -56,7 +56,7 @@ async def test_an_engine_ends_as_a_whole_before_it_is_started_again(harness: Har
 async def test_left_workers_of_a_dead_engine_are_killed_by_the_next_executor(
     harness: Harness,
 ) -> None:
-    """Both die, executor and API server; the core that is left holds a GPU."""
+    """Executor and API server both die; the remaining core occupies a GPU."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -74,7 +74,7 @@ async def test_left_workers_of_a_dead_engine_are_killed_by_the_next_executor(
 
 
 async def test_killed_in_the_middle_of_a_drain_it_finishes_the_drain(harness: Harness) -> None:
-    """The request in flight is answered; then the engine is gone, whole."""
+    """The request in flight is answered; then all processes of the engine are gone."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     ready = await harness.until_state("a", "ready")
@@ -96,8 +96,8 @@ async def test_killed_in_the_middle_of_a_drain_it_finishes_the_drain(harness: Ha
 
 
 async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harness) -> None:
-    """One folder: the second is refused at once. Two folders (two hosts): it stays silent, and says
-    who holds the node."""
+    """With a common folder the second executor is refused at once. With two folders (two hosts) it
+    does not act, and names the executor that has the node."""
     await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -115,8 +115,8 @@ async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harn
 
 
 async def test_tokens_that_nobody_claimed_do_not_stick(harness: Harness) -> None:
-    """10^12 is refused in time, the true leader is followed meanwhile, and after a restart too; a
-    lower token is refused and counted; a hundred copies start nothing."""
+    """A token of 10^12 is refused; the true leader is followed meanwhile, and after a restart too.
+    A lower token is refused and counted; a hundred copies start no engine."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(7, wish("x", 7), token=10**12)
     await harness.assign(1, wish("a", 0))
@@ -138,8 +138,8 @@ async def test_tokens_that_nobody_claimed_do_not_stick(harness: Harness) -> None
 
 
 async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harness) -> None:
-    """Killed and started again without a broker: it adopts the running engines and restarts dead
-    ones."""
+    """The executor is killed and started again without a broker: it adopts the running engines and
+    restarts dead ones."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0), wish("b", 1))
     await harness.until_ready("a", "b")
@@ -158,8 +158,8 @@ async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harne
 async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
     harness: Harness,
 ) -> None:
-    """Something is in the way, or the disk is full: the status says which file, engines start and
-    stop all the same, and the fault goes when the folder takes writes again."""
+    """A file has the name of the folder, or the disk is full: the status names the file, and
+    engines still start and stop. The fault ends when the folder is writable again."""
     await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -181,7 +181,7 @@ async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
 
 
 async def test_engines_get_a_closed_environment(harness: Harness) -> None:
-    """No secret of the executor reaches them; they see their own GPUs."""
+    """Engines get no secret of the executor, and see only their own GPUs."""
     await harness.start(tree="relaunch", KAFKA_PASSWORD="k", SHOAL_CLUSTER_KEY="")
     await harness.assign(1, wish("a", 2, 3))
     await harness.until_ready("a")
@@ -195,8 +195,8 @@ async def test_engines_get_a_closed_environment(harness: Harness) -> None:
 
 
 async def test_roles_are_switched_by_routing_by_relaunch_or_rolled_back(harness: Harness) -> None:
-    """By routing the process stays; by relaunch a new one serves; a role that does not come up
-    leaves the old one serving, with the reason. Each is timed."""
+    """By routing the process stays; by relaunch a new process serves. If the new role does not
+    start, the old one serves again, and the status gives the reason. Each switch is timed."""
     for strategy, stays, phase in (
         ("routing", True, "decode"), ("relaunch", False, "decode"), ("relaunch-broken", False, ""),
     ):  # fmt: skip
@@ -223,7 +223,7 @@ async def test_roles_are_switched_by_routing_by_relaunch_or_rolled_back(harness:
 
 
 async def test_with_a_key_only_signed_assignments_are_followed(harness: Harness) -> None:
-    """Unsigned, or signed for another node: refused and counted."""
+    """An assignment that is unsigned, or signed for another node, is refused and counted."""
     keys = Keys("k" * 32)
     await harness.start(tree="relaunch", SHOAL_CLUSTER_KEY=keys.cluster)
     await harness.assign(9, wish("forged", 0))

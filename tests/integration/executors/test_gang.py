@@ -1,4 +1,4 @@
-"""Ranks of an instance over several nodes under a real executor (here on two GPUs of one node)."""
+"""Ranks of an instance over several nodes under a real executor (here two GPUs of one node)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rank(number: int, rendezvous: str = "", drain: bool = False) -> DesiredInsta
 
 
 async def met(harness: Harness) -> str:
-    """Both ranks wanted and up; where they met."""
+    """Assign both ranks and wait until they are ready; return their rendezvous."""
     await harness.assign(1, rank(0), rank(1))
     await harness.until(
         lambda: (i := harness.get("mini-1-a0")) and i.gang and i.gang.rendezvous, "a rendezvous"
@@ -39,7 +39,8 @@ async def met(harness: Harness) -> str:
 
 
 async def test_ranks_are_adopted_and_end_one_after_the_other(harness: Harness) -> None:
-    """By their record or by their tag alone, rank and rendezvous included; no double."""
+    """The executor adopts them by their record or by their tag alone, with rank and rendezvous; no
+    rank runs twice."""
     process = await harness.start()
     where = await met(harness)
     pids = harness.pids()
@@ -69,7 +70,8 @@ async def test_ranks_are_adopted_and_end_one_after_the_other(harness: Harness) -
 
 
 async def test_a_dead_rank_fails_and_the_other_is_killed_when_it_is_told(harness: Harness) -> None:
-    """No executor starts one rank alone, and none waits for requests of the remaining rank."""
+    """The executor does not restart one rank alone, and does not wait for the requests of the
+    remaining rank."""
     await harness.start()
     where = await met(harness)
     (pid,) = harness.pids()["mini-1-a1"][:1]

@@ -1,4 +1,4 @@
-"""The serving plane reads tombstones and the limits of leader tokens."""
+"""Executors and gateways read tombstones and the limits of leader tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topics.records import Leadership, Routes
 
 @pytest.fixture
 async def bootstrap() -> AsyncIterator[str]:
-    """An embedded broker's address."""
+    """The address of an embedded broker."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "streams.broker", stdout=PIPE, stderr=DEVNULL
     )
@@ -28,8 +28,8 @@ async def bootstrap() -> AsyncIterator[str]:
 
 
 async def test_a_token_is_bounded_by_the_highest_claim(bootstrap: str) -> None:
-    """The end of the topic bounds it while nothing speaks of a token; who stands by does not, and a
-    renewal vouches for its own."""
+    """While no record has a token, the end of the topic bounds it. Records of a standby have none;
+    a renewal confirms its own token."""
     changes: list[int | None] = []
     async with KafkaClient(bootstrap, "test") as kafka:
         await until(lambda: kafka.connected)

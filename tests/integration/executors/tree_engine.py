@@ -1,7 +1,7 @@
-"""An engine of two processes, as vLLM is: an HTTP server and a core that it starts.
+"""An engine of two processes, like vLLM: an HTTP server and a core that the server starts.
 
-`python tree_engine.py PORT START_S`. The core only sleeps: stopped (SIGSTOP), generation hangs
-while /health says 200; killed, the server exits with code 0.
+`python tree_engine.py PORT START_S`. The core only sleeps. If it is stopped (SIGSTOP), generation
+hangs while /health answers 200. If it is killed, the server exits with code 0.
 """
 
 from __future__ import annotations

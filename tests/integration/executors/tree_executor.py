@@ -1,6 +1,6 @@
 """`python tree_executor.py NODE.json ROLE_SWITCH`: an executor whose only engine is `tree_engine`.
 
-It is impatient, so that tests of wedged engines do not take minutes.
+Its time-outs are short, so that tests of hung engines do not take minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENGINE = str(Path(__file__).with_name("tree_engine.py"))
 
 @dataclass(frozen=True, slots=True)
 class TreeKind(HttpApi):
-    """phase "decode" never comes up where `broken` says so."""
+    """An engine kind in which phase "decode" never starts if `broken` is set."""
 
     role_switch: RoleSwitch
     broken: bool

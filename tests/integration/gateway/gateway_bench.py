@@ -29,7 +29,7 @@ class FakeEngine:
     def __init__(self, name: str, model: str = "chat", tokens: int = 5) -> None:
         self.name, self.model, self.tokens = name, model, tokens
         self.mode = "ok"
-        self.only_for = ""  # the mode applies to prompts that contain this
+        self.only_for = ""  # the mode applies only to prompts that contain this text
         self.healthy = True
         self.progresses = False
         self._tokens_made = 0

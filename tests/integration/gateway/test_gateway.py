@@ -86,7 +86,7 @@ async def test_too_large_a_body_is_413(bench: MakeBench) -> None:
         for _ in range(20):
             yield b"x" * 100
 
-    async with b.http.post(url, data=endless()) as answer:  # no Content-Length to go by
+    async with b.http.post(url, data=endless()) as answer:  # the request has no Content-Length
         assert answer.status == 413
 
 
@@ -99,7 +99,7 @@ async def test_unknown_model_is_404(bench: MakeBench) -> None:
 
 
 async def test_a_request_waits_for_a_model_that_wakes_up(bench: MakeBench) -> None:
-    """The wait counts in its TTFT."""
+    """The TTFT of the request includes the wait."""
     b = await bench()
     engine = await b.engine("e")
     b.route()
@@ -194,7 +194,7 @@ async def test_a_withdrawn_model_is_not_served_any_more(bench: MakeBench) -> Non
 async def test_requests_wait_for_a_cold_start_and_refusals_have_retry_after(
     bench: MakeBench,
 ) -> None:
-    """They wait as long as an instance takes to start, even if hold_s is shorter."""
+    """Requests wait as long as an instance takes to start, even if hold_s is shorter."""
     b = await bench(speed=50.0, hold_s=1.0)
     b.gateway.table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0, start_s=20.0))
     b.gateway.table.apply(Routes("fast", 1, 1, 0, 2000.0, 60.0))
@@ -208,7 +208,7 @@ async def test_requests_wait_for_a_cold_start_and_refusals_have_retry_after(
 
 
 async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
-    """It leaves before the TTFT limit, so it does not count as a failure."""
+    """The client disconnects before the TTFT limit, so the request does not count as a failure."""
     b = await bench(speed=1.0)
     engine = await b.engine("e")
     engine.mode = "gate"

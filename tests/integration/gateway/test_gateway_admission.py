@@ -71,7 +71,7 @@ async def test_no_capacity_in_time_is_429_and_counts_as_refused(bench: MakeBench
 
 
 async def test_a_client_that_leaves_leaves_the_queue(bench: MakeBench) -> None:
-    """The request behind it gets the slot."""
+    """The next request in the queue gets the slot."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = "gate"
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_leaves_the_queue(bench: MakeBench) -> None:
 
 
 async def test_a_prefill_slot_is_free_once_the_prefill_is_done(bench: MakeBench) -> None:
-    """One slot at the prefill instance, three requests that decode at the same time."""
+    """The prefill instance has one slot, and three requests decode at the same time."""
     b = await bench(policy=RoutingPolicy(inside=WithinCombo.ROUND_ROBIN))  # always hand over
     prefill, decode = await b.engine("p"), await b.engine("d")
     decode.mode = "gate"
@@ -124,7 +124,7 @@ async def test_failures_and_aborts_release_their_slots(bench: MakeBench) -> None
 async def test_a_request_for_a_recommend_only_model_without_routes_does_not_wait(
     bench: MakeBench,
 ) -> None:
-    """No instance will start for it, so it gets 503 at once. With routes it is served."""
+    """No instance will start for the request, so it gets 503 at once. With routes it is served."""
     b = await bench(speed=1.0, hold_s=60.0, recommend_only=frozenset({"chat"}))
     async with asyncio.timeout(5.0):
         status, text = await b.post()

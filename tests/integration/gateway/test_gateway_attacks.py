@@ -30,7 +30,7 @@ async def raw(b: Bench, data: bytes) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and the bytes that follow until the connection ends."""
+    """The status, and the bytes that follow until the connection ends."""
     text = await asyncio.wait_for(reader.read(), 10.0)
     return int(text.split(b" ", 2)[1]), text
 
@@ -70,7 +70,7 @@ async def test_half_a_body_times_out_and_releases_its_memory(bench: MakeBench) -
 async def test_incomplete_bodies_share_one_limit_and_small_requests_pass(
     bench: MakeBench,
 ) -> None:
-    """The largest body is refused, not the newest."""
+    """At the limit the largest body is refused, not the newest."""
     b = await ready(bench, body_budget_bytes=3_000_000)
     size = b"Content-Length: 1500000\r\n\r\n"
     lines = [await raw(b, HEAD + size + b"a" * 1_000_000) for _ in range(8)]
@@ -130,7 +130,7 @@ async def test_invalid_http_is_400(bench: MakeBench, data: bytes) -> None:
 
 
 async def test_client_errors_do_not_count_against_the_slo(bench: MakeBench) -> None:
-    """A miss could cause a scale-out."""
+    """An SLO miss could cause a scale-out."""
     b = await ready(bench)
     url = b.gateway.url + "/v1/completions"
     for body in (
@@ -163,8 +163,8 @@ async def test_heavy_bodies_are_parsed_in_another_process_without_delaying_other
 
     assert await attack() == 200
     process = b.gateway._app.parser.process
-    assert process is not None  # heavy bodies were parsed in it
-    assert (await b.post(prompt=["a"] * 30_000, n=1000))[0] == 400  # and says so, too
+    assert process is not None  # this process parsed the heavy bodies
+    assert (await b.post(prompt=["a"] * 30_000, n=1000))[0] == 400  # a clear error is returned
     process.kill()
     await process.wait()
     assert await attack() == 200  # in a new process

@@ -1,4 +1,4 @@
-"""A request is at fault if engines fail at it that answer other requests."""
+"""A request is at fault if engines that answer other requests fail at this request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def bad_requests(engines: list[FakeEngine]) -> int:
 async def test_a_request_that_two_attempts_answer_with_500_is_at_fault(
     bench: MakeBench, count: int, mode: str
 ) -> None:
-    """It gets two attempts each time, ejects no engine and does not count as an SLO miss."""
+    """The request gets two attempts each time, ejects no engine and does not count as an SLO
+    miss."""
     b, engines = await failing(bench, count, mode)
     for _ in range(5):
         status, text = await b.post(prompt=BAD)
@@ -67,7 +68,7 @@ async def test_one_instance_that_fails_where_another_answers_is_at_fault(bench: 
 async def test_a_4xx_error_in_the_first_event_of_a_stream_rejects_the_request(
     bench: MakeBench,
 ) -> None:
-    """The status line was 200 already. No other engine is tried."""
+    """The engine has already sent status 200. No other engine is tried."""
     b, engines = await failing(bench, 2, "refuse-after:0")
     status, text = await b.post(prompt=BAD)
     assert (status, json.loads(text)["error"]["code"]) == (400, 400)
@@ -132,5 +133,5 @@ async def test_engines_fetch_media_only_from_declared_hosts(
     heavy = [
         *showing(url),
         {"role": "user", "content": "a" * 600_000},
-    ]  # parsed in the parser process
+    ]  # the parser process parses it
     assert (await b.post(CHAT, messages=heavy))[0] == status

@@ -68,8 +68,8 @@ def hops(*steps: tuple[str, str]) -> tuple[Hop, ...]:
 
 
 def route(bench: Bench, generation: int = 1, **stages: tuple[Here, ...]) -> None:
-    """Text goes to `llm`; three of four photos go through `image` and `llm`, the fourth to
-    `all`."""
+    """Apply routes: text goes to `llm`; three of four photos go through `image` and `llm`, the
+    fourth to `all`."""
     group = RouteGroup(
         "cell",
         1.0,
@@ -151,7 +151,7 @@ async def test_media_of_no_request_kind_are_refused_in_one_line(bench: MakeBench
 
 
 async def test_a_failed_hop_is_named_and_releases_its_slots(bench: MakeBench) -> None:
-    """The second hop has no instance; the first hop's slot is released."""
+    """The second hop has no instance, so the slot of the first hop is released."""
     b = await bench(speed=SPEED, hold_s=0.5, attempts=2)
     here = await fleet(b)
     here.pop("all")

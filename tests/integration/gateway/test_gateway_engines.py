@@ -62,7 +62,7 @@ async def engine_metric(bench: Bench, endpoint: Endpoint, name: str) -> float:
 async def test_prefill_on_one_engine_decode_on_another(
     bench: MakeBench, start: StartEngine
 ) -> None:
-    """The decode engine gets the KV over the network and computes no prompt itself."""
+    """The decode engine gets the KV over the network and does not compute the prompt."""
     b = await bench(speed=SPEED)
     (prefill, _), (decode, _) = await asyncio.gather(
         start(b, "p", "prefill"), start(b, "d", "decode")

@@ -34,7 +34,9 @@ async def test_a_dead_engine_is_ejected_and_comes_back_by_a_probe(bench: MakeBen
     await dead.stop()
     answers = [await b.post() for _ in range(4)]
     assert [status for status, _ in answers] == [200] * 4
-    assert await b.metric("retries_total") == 1  # only the first request met the dead engine
+    assert (
+        await b.metric("retries_total") == 1
+    )  # only the first request was sent to the dead engine
     await dead.start(port)
     router = b.gateway.table.routers["chat"]
     await until(lambda: not router.ejected())
@@ -50,7 +52,7 @@ async def test_an_unhealthy_engine_stays_out(bench: MakeBench) -> None:
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
     status, _ = await b.post()
     assert status == 503
-    assert len(engine.seen) == 1  # the request waits and is not sent there again
+    assert len(engine.seen) == 1  # the request waits and is not sent to that engine again
 
 
 async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) -> None:
@@ -86,7 +88,7 @@ async def test_an_engines_own_error_event_is_a_failure(bench: MakeBench) -> None
 async def test_a_request_is_not_resent_if_its_connection_broke(
     bench: MakeBench, stream: bool
 ) -> None:
-    """The request may be the cause."""
+    """The request itself may have caused the crash."""
     b = await bench()
     engines = [await b.engine(f"e{n}") for n in range(3)]
     for engine in engines:
@@ -130,7 +132,7 @@ async def test_a_request_that_always_gets_500_ejects_no_engine(bench: MakeBench)
 
 
 async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBench) -> None:
-    """It fails three different requests in a row while its health checks pass."""
+    """The engine fails at three different requests in a row while its health checks pass."""
     b = await bench(verify_real_s=0.02)
     bad, good = await b.engine("bad"), await b.engine("good")
     bad.mode = "status:500"
@@ -144,7 +146,7 @@ async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBen
 async def test_a_request_on_an_idle_connection_that_the_engine_closed_is_resent(
     bench: MakeBench,
 ) -> None:
-    """Idle connections end, which is no fault of the engine."""
+    """Engines may close idle connections, which is not an engine fault."""
     b = await bench()
     engine, other = await b.engine("e"), await b.engine("other")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -157,7 +159,7 @@ async def test_a_request_on_an_idle_connection_that_the_engine_closed_is_resent(
 
 
 async def test_unreachable_instances_are_tried_up_to_the_limit(bench: MakeBench) -> None:
-    """No engine got the request, so trying the next one is harmless."""
+    """No engine received the request, so another attempt is harmless."""
     b = await bench()
     engines = [await b.engine(f"e{n}") for n in range(4)]
     for engine in engines[:2]:
@@ -168,8 +170,8 @@ async def test_unreachable_instances_are_tried_up_to_the_limit(bench: MakeBench)
 
 
 async def test_a_hung_engine_is_ejected_and_its_requests_end(bench: MakeBench) -> None:
-    """Its health checks pass, so only a token probe readmits it. Its requests may be the cause and
-    are not sent to another engine."""
+    """The health checks of the engine pass, so only a token probe readmits it. Its requests may be
+    the cause and are not sent to another engine."""
     b = await bench(speed=100.0, stall_s=1.0)
     hung, good = await b.engine("hung"), await b.engine("good")
     hung.mode = "hang"
@@ -209,7 +211,8 @@ async def test_long_answers_without_streaming_are_not_a_hang(bench: MakeBench, s
 async def test_a_request_that_waits_long_at_a_busy_engine_is_not_cancelled(
     bench: MakeBench,
 ) -> None:
-    """Silence for one request is overload; only silence for all of them is a hang."""
+    """Silence for one request means overload; only silence for all requests of an engine means that
+    it hangs."""
     b = await bench(speed=100.0, stall_s=1.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))

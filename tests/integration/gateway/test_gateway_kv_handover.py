@@ -1,4 +1,4 @@
-"""Prefill and decode through the gateway: KV hand-over, and prompts computed again."""
+"""Prefill and decode through the gateway: KV hand-over, and prompts that are computed again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_request_that_cannot_be_handed_over_is_served_by_one_instance(
 async def test_an_idle_decode_instance_serves_whole_while_prefill_is_busy(
     bench: MakeBench,
 ) -> None:
-    """Opportunistic scheduling (Cauchy 3.4.2)."""
+    """This is the opportunistic scheduling of Cauchy sec. 3.4.2."""
     b = await bench()
     prefill, decode = await b.engine("p"), await b.engine("d")
     prefill.mode = "gate"
@@ -86,7 +86,7 @@ async def test_a_decode_instance_without_the_kv_restarts_the_prefill(bench: Make
 
 
 async def test_a_prompt_is_computed_again_if_its_kv_is_not_available(bench: MakeBench) -> None:
-    """The decode instance computes it. Neither instance is at fault."""
+    """The decode instance computes the prompt. Neither instance is at fault."""
     b = await bench(verify_real_s=0.02)
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
@@ -113,7 +113,8 @@ async def test_a_stream_that_begins_with_an_error_is_computed_again(bench: MakeB
 
 
 async def test_an_instance_never_hands_its_kv_over_to_itself(bench: MakeBench) -> None:
-    """Roles change between prefill and decode, so it has the KV in its prefix cache."""
+    """The role of the instance changed from prefill to decode, so its prefix cache has the KV
+    already."""
     b = await bench()
     one, other = await b.engine("one"), await b.engine("other")
     one.mode = "gate"

@@ -1,4 +1,4 @@
-"""A name that stands for several models: selection by score, and scorers that fail."""
+"""A model name for several models: selection by score, and scorers that fail."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ HEADER = ScoreSource("X-Score", low=-1.0, high=2.0)
 async def two_models(
     b: Bench, source: ScoreSource = HEADER, **split: Any
 ) -> tuple[FakeEngine, FakeEngine]:
-    """Routes of `auto`: scores below 0.5 go to the small model, others and missing ones to the
-    large one."""
+    """Apply routes of `auto`: scores below 0.5 go to the small model, other and missing scores to
+    the large one."""
     small, large = await b.engine("s", model="small"), await b.engine("l", model="large")
     for engine in (small, large):
         b.route(RouteGroup(f"g-{engine.name}", 1.0, (engine.endpoint,)), model=engine.model)
@@ -66,8 +66,8 @@ async def test_the_score_chooses_the_model_and_the_engine_gets_its_name(
 
 
 async def test_telemetry_has_the_classes_of_scores_and_who_answered(bench: MakeBench) -> None:
-    """Planning needs the distribution of scores. The counts of each model include these
-    requests."""
+    """Planning needs the distribution of scores. The counts of each model include the requests to
+    `auto`."""
     b = await bench()
     await two_models(b)
     for score in ("0.1", "0.3", "0.3", "0.9", "high", ""):
@@ -205,7 +205,7 @@ async def test_an_invalid_score_is_ignored(bench: MakeBench, said: bytes | int, 
 
 
 async def test_a_slow_scorer_delays_few_requests_by_its_limit(bench: MakeBench) -> None:
-    """After several time-outs requests skip the scorer; once it is back it is used again."""
+    """After several time-outs requests skip the scorer; when it answers again, it is used again."""
     b = await bench()
     slow = True
 
@@ -224,7 +224,7 @@ async def test_a_slow_scorer_delays_few_requests_by_its_limit(bench: MakeBench) 
     assert await b.metric("scorer_timeout") == 5
     assert await b.metric("scorer_resting") == 35
     slow = False
-    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # its pause is over
+    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # the pause of the scorer is over
     assert await ask(b) == "small"
     assert await ask(b) == "small"
 
@@ -254,7 +254,7 @@ async def test_a_scorer_that_sends_slowly_is_stopped_at_the_limit(bench: MakeBen
 
 
 async def test_a_heavy_body_is_scored_too(bench: MakeBench) -> None:
-    """The parser process parses it."""
+    """The parser process parses the body."""
     b = await bench()
     small, _ = await two_models(b, ScoreSource("", (PromptRule(0.1, longer_than=1000),)))
     messages = [{"role": "user", "content": "word " * 20}] * 8_000

@@ -1,4 +1,4 @@
-"""Pages in a browser of the same machine cannot use a gateway on loopback."""
+"""Browser pages on the same machine cannot use a gateway on loopback."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def ask(url: str) -> tuple[int, str]:
 async def test_serves_by_the_last_routes_without_a_broker(
     start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    """Also after SIGKILL and a restart of the gateway."""
+    """This holds also after SIGKILL and a restart of the gateway."""
     (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
     for _ in range(2):
         process, ready = await start()
@@ -96,7 +96,7 @@ async def test_serves_by_the_last_routes_without_a_broker(
 
 
 async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -> Any:
-    """A gateway whose engine holds one request: (process, its url, the request)."""
+    """A gateway whose engine is processing one request: (process, its url, the request)."""
     (folder / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
     process, ready = await start(*more)
     engine.mode = "gate"
@@ -108,7 +108,7 @@ async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -
 
 
 async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    """It accepts no more requests, finishes the current ones, and ends."""
+    """The gateway accepts no more requests, finishes the current ones, and ends."""
     process, url, asking = await hold_one(start, engine, tmp_path)
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(1.0)

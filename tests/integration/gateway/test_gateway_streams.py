@@ -22,8 +22,8 @@ async def test_a_stream_without_a_token_ends_as_one(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("mode", ["cut-at-end", "hang-at-end"])
 async def test_an_error_after_the_end_of_a_stream_is_ignored(bench: MakeBench, mode: str) -> None:
-    """The client has the whole answer: it is completed, its slot is released and no engine is
-    ejected."""
+    """The client has the whole answer: the request counts as completed, its slot is released and no
+    engine is ejected."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = mode
@@ -58,8 +58,8 @@ async def test_a_client_that_reads_slowly_is_not_an_engine_hang(bench: MakeBench
 
 
 async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
-    """After the configured time its slot at the engine is released. It does not count as a
-    failure."""
+    """After the configured time the request's slot at the engine is released. The request does not
+    count as a failure."""
     b = await bench(speed=1.0, write_real_s=0.5)
     engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -71,7 +71,7 @@ async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
 
 
 async def test_silence_counts_again_once_the_engine_is_read_again() -> None:
-    """Only the time without reading is excluded."""
+    """Only the time without reading is excluded from the silence of the engine."""
     engine, stalls = Endpoint("e", "h:1"), HangDetector(0.0)
     async with stalls.attempt(engine) as scope:
         stalls.pause_attempt(engine, scope)

@@ -16,7 +16,8 @@ from topics.records import RouteGroup, Routes
 
 
 async def test_telemetry_states_zero_and_adds_up(bench: MakeBench) -> None:
-    """A record for every model each second; arrivals = ends + requests in flight."""
+    """Every model has a record each second, and its arrivals equal its ended requests plus those in
+    flight."""
     b = await bench(speed=50.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)), generation=7)
@@ -47,7 +48,7 @@ async def test_telemetry_states_zero_and_adds_up(bench: MakeBench) -> None:
 
 
 async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> None:
-    """It arrives in order and complete, with ages that give the right times."""
+    """The records arrive complete and in order, with ages that give the right times."""
     b = await bench(speed=50.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -61,7 +62,7 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
     sequences = [record.sequence for record in b.link.records]
     assert sequences == list(range(1, len(sequences) + 1))
     assert total(b.link.records, "arrivals") == total(b.link.records, "completions") == 1
-    # The first record is sent alone, to check whether the broker is back; the others follow.
+    # The first record is sent alone, to check whether the broker is back; then all others.
     second, last = b.link.records[1], b.link.records[19]
     assert second.age_ms - last.age_ms == last.end_ms - second.end_ms
 
@@ -69,7 +70,7 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
 async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
     bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The restarted gateway sends the records on disk, with the boot id of the first one."""
+    """The restarted gateway sends the records on disk, with the boot id of the previous process."""
     monkeypatch.setattr(telemetry_reporter, "_SPOOL_THRESHOLD", 10)
     b = await bench(speed=100.0, state_dir=tmp_path)
     b.route()
@@ -104,7 +105,8 @@ def test_the_spool_has_a_size_limit_and_drops_the_oldest(tmp_path: Path) -> None
 
 
 def test_an_incomplete_record_in_the_spool_is_skipped(tmp_path: Path) -> None:
-    """A killed gateway or a full disk can leave one. Records written afterwards are whole."""
+    """A killed gateway or a full disk can leave an incomplete record. Later records are
+    complete."""
     spool = TelemetrySpool(tmp_path)
     spool.append([ModelMeter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
     with (tmp_path / "telemetry-000000001.jsonl").open("ab") as file:
@@ -129,7 +131,7 @@ async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> N
 
 
 async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBench) -> None:
-    """It will restart, and its silence until then is a loss of telemetry."""
+    """The gateway will restart, and its silence until then is a loss of telemetry."""
     b = await bench(speed=50.0)
     b.route()
     await until(lambda: len(b.link.records) >= 2)
@@ -152,7 +154,7 @@ async def test_a_full_buffer_drops_the_oldest_and_counts_it(
 
 
 async def test_overhead_is_measured(bench: MakeBench) -> None:
-    """Waiting for an engine is not overhead."""
+    """The wait for an engine does not count as overhead."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = "gate"
@@ -168,7 +170,7 @@ async def test_overhead_is_measured(bench: MakeBench) -> None:
 
 
 async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
-    """A loop that wakes up slightly early still ends its second."""
+    """An event loop that wakes up slightly early still ends the current second."""
     b = await bench(speed=1.0)
     b.route()
     telemetry_reporter = b.gateway.reporter
@@ -180,8 +182,8 @@ async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
 async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
     bench: MakeBench,
 ) -> None:
-    """Plans are made from arrivals. Without these no instance would start; counted later they would
-    look like one burst. Only declared names are reported, for any alias."""
+    """Plans are made from arrivals. Without these arrivals no instance would start; counted later
+    they would look like one burst. Only declared names are reported, for any alias."""
     b = await bench(
         speed=20.0, hold_s=600.0, declared_models={"chat": "chat", "org/chat-8b": "chat"}
     )
@@ -214,8 +216,8 @@ async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
 async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     bench: MakeBench,
 ) -> None:
-    """Without records a recommendation would never be withdrawn. A model without requests here is
-    not reported, because another gateway may serve it."""
+    """Without records a recommendation would never be withdrawn. A model without requests at this
+    gateway is not reported, because another gateway may serve it."""
     declared = {"chat": "chat", "mini": "mini"}
     b = await bench(speed=200.0, recommend_only=frozenset(declared), declared_models=declared)
     assert (await b.post())[0] == 503

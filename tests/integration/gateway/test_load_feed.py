@@ -1,4 +1,4 @@
-"""Load feed: an executor's publisher and a gateway's subscriber over real sockets."""
+"""Load feed: the publisher of an executor and the subscriber of a gateway over real sockets."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def test_a_gateway_receives_loads_and_forgets_old_ones() -> None:
         try:
             assert await until(lambda: not router.has_room() or engines.asked > 3)
             assert router.pick() is not None
-            assert router.pick() is None  # 3 of another gateway's and 1 of ours: 4 slots
+            assert (
+                router.pick() is None
+            )  # 3 requests of another gateway and 1 of ours take all 4 slots
             engines.running = 0
             assert await until(router.has_room)
             engines.running = 9

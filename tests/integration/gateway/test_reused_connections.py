@@ -1,4 +1,4 @@
-"""Connections to engines that close between two requests."""
+"""Connections that engines close between two requests."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ async def answer_one(listener: socket.socket) -> socket.socket:
 
 @pytest.mark.parametrize("lives", [False, True])
 async def test_a_request_is_not_sent_on_a_closed_connection(lives: bool) -> None:
-    """The engine closed the connection, but the event loop has not noticed. If the request were
-    sent, it could seem to have crashed the engine. Instead a new connection is tried; if that
-    fails, another engine may get the request."""
+    """The engine closed the connection, but the event loop has not noticed yet. If the request were
+    sent on it, the request could seem to have crashed the engine. Instead the gateway opens a new
+    connection; if that fails, another engine may get the request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         endpoint = Endpoint("one", f"127.0.0.1:{listener.getsockname()[1]}")

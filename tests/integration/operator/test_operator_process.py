@@ -32,7 +32,7 @@ models:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A controller with an embedded broker of its own; its log of decisions is in tmp_path/log."""
+    """A controller with its own embedded broker; its decision log is in tmp_path/log."""
     (tmp_path / "shoal.yaml").write_text(CONFIG.replace("FLOOR", "1"))
     (tmp_path / "more.yaml").write_text(CONFIG.replace("FLOOR", "3"))
     port = free_port()
@@ -77,7 +77,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
 ) -> None:
     until(lambda: model(url, "acts")["wanted"] == 1, "the floor")
 
-    # A pause holds back what a higher floor asks for; resuming lets it through.
+    # A pause delays the scale-out for a higher floor until the operator resumes.
     assert main(["pause", "--all", "--why", "a drill", "--who", "ann", "--url", url]) == 0
     until(lambda: "*/pause" in controller_status(url)["held"], "the pause", 5.0)
     writes = controller_status(url)["writes"]
@@ -89,7 +89,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["resume", "--all", "--url", url]) == 0
     until(lambda: model(url, "acts")["wanted"] == 3, "the higher floor", 15.0)
 
-    # A proposal waits, is carried out once approved, and cannot be approved again.
+    # A proposal waits, is applied once approved, and cannot be approved again.
     number = str(model(url, "asks")["proposal"])
     assert int(number) > 0 and model(url, "asks")["wanted"] == 0
     assert main(["approve", number, "--why", "fine", "--url", url]) == 0
@@ -99,7 +99,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["reject", number, "--why", "late", "--url", url]) == 2
     assert f"#{number}: approved already by" in capsys.readouterr().err
 
-    # An undeclared name is refused; as a pool of a feed it is reported.
+    # An undeclared name is refused; an undeclared pool of a feed is reported.
     assert main(["pause", "akts", "--why", "a drill", "--url", url]) == 2
     assert "akts: no model of this name; did you mean acts?" in capsys.readouterr().err
 
@@ -112,7 +112,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     )
     until(lambda: controller_status(url)["supply_age_s"]["prices"], "the price", 5.0)
 
-    # Why, in twelve lines; and all of it replays.
+    # `why` explains in twelve lines, and the whole log replays.
     capsys.readouterr()
     assert main(["explain", "asks", "--url", url]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""The replayer against a server that answers, fails, or never ends."""
+"""The replayer, with a server that answers, fails, or never ends an answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ async def front() -> AsyncIterator[Front]:
 async def start(
     front: Front, folder: Path, rows: str, *more: str, speed: float = 10.0
 ) -> tuple[Process, TimeBase, int]:
-    """A replayer over `rows`; its first line has been read. Starts 0.7 real s after now."""
+    """A replayer over `rows` whose first line has been read. It starts to send 0.7 real s after
+    now."""
     (folder / "trace.csv").write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
     base = TimeBase(speed, 1_700_000_000_000, time.monotonic_ns())
     start_ms = base.now_ms(time.monotonic_ns()) + int(700 * speed)
@@ -82,7 +83,7 @@ async def start(
 
 
 async def ended(process: Process, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Its lines and its report."""
+    """The output lines and the report of a replayer, once it has ended."""
     out, error = await asyncio.wait_for(process.communicate(), 20.0)
     assert process.returncode == 0, error
     return [json.loads(line) for line in out.splitlines()], json.loads(
@@ -91,7 +92,7 @@ async def ended(process: Process, folder: Path) -> tuple[list[dict[str, Any]], d
 
 
 async def test_open_loop_at_recorded_times(front: Front, tmp_path: Path) -> None:
-    """Every request goes out at its time although none is ever answered."""
+    """Every request is sent at its time although no request is ever answered."""
     front.modes["chat"] = "hang"
     rows = "".join(f"{n * 500},{n + 1},3\n" for n in range(20))
     process, base, start_ms = await start(front, tmp_path, rows, "--models", "chat=1")
