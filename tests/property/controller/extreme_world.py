@@ -1,6 +1,6 @@
-"""Controllers over a log of records, without a broker: the parts that read, decide and show.
+"""Controllers over an in-memory log, without a broker: the parts that read, decide and display.
 
-Nothing waits: the log is a list, a tick is a call, and a plan is made when it is asked for.
+No call waits: the log is a list, a tick is a call, and a plan is made when it is requested.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CONTROL = frozenset(topic.name for topic in FOLLOWED)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of the log; append_ms: by the broker's clock."""
+    """A record of the log; append_ms: time by the broker's clock."""
 
     topic: str
     key: bytes | None
@@ -93,11 +93,11 @@ class Fleet:
         self.entries.append(Entry(topic, key, value, offset, self.now_ms))
 
     def write(self, record: Any) -> None:
-        """Append a record that was made here."""
+        """Encode and append a record."""
         self.put(topic_of(record).name, key_of(record), encode(record))
 
     def executors(self) -> None:
-        """Every node says what it runs: all that was assigned to it last, ready."""
+        """Write the status of every node: all instances of its last assignment are ready."""
         assigned: dict[str, Assignment] = {}
         for entry in self.entries:
             if entry.topic == "assignments" and entry.value is not None:
@@ -123,7 +123,7 @@ class Fleet:
                               boot="b", observed_token=token))  # fmt: skip
 
     def gateways(self) -> None:
-        """A gateway says what it saw in the last second."""
+        """Write the telemetry of a gateway for the last second."""
         for service in self.config.cluster.services:
             end_ms = self.now_ms
             self.write(
@@ -158,7 +158,7 @@ class Fleet:
 
 
 class _Solver:
-    """Plans at once; the answer is there in the next tick."""
+    """A planner that answers at once; the answer is available in the next tick."""
 
     killed = 0
 
@@ -182,7 +182,7 @@ class _Solver:
 
 
 class Controller:
-    """One life of a controller. poison: what it buried."""
+    """One controller process. poison: the records that it refused."""
 
     def __init__(self, fleet: Fleet, token: int, merged: bool = False) -> None:
         self.fleet = fleet
@@ -235,7 +235,7 @@ class Controller:
         write_value(done.effects)
 
     def read(self) -> None:
-        """Fold in what the log holds by now."""
+        """Read the new records of the log."""
         while self._read < len(self.fleet.entries):
             entry = self.fleet.entries[self._read]
             self._read += 1
@@ -251,7 +251,7 @@ class Controller:
                 self._demand._take([message], self.clock.events(), self._merge)
 
     def begin(self) -> None:
-        """Come to lead, as `Terms` does."""
+        """Become the leader, as `Terms` does."""
         self.fleet.write(Leadership("c", f"boot-{self._token}", "claim", self.fleet.now_ms))
         self.loop.windows.advance(self.fleet.now_ms)
         self.read()
@@ -273,7 +273,7 @@ class Controller:
         )
 
     def tick(self) -> None:
-        """Read, decide, and show how things are."""
+        """Read, decide, and display the current state."""
         self.read()
         self.loop.tick(self.fleet.now_ms)
         self.loop.say_again(self.fleet.now_ms - 300_000)
@@ -287,7 +287,8 @@ class Controller:
 
 
 def drawn(fleet: Fleet) -> None:
-    """Everything on the log through the live view of `shoal up`, a gateway and an executor."""
+    """Pass all records of the log through the live view of `shoal up`, a gateway and an
+    executor."""
     picture, view = Picture(fleet.config.cluster), View(Console(width=100, file=io.StringIO()))
     table = RouteTable(GatewayMetrics(), None, 0.0)
     table.set_highest_token(10**6)

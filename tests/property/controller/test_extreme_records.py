@@ -1,5 +1,5 @@
-"""No record ends a controller: whatever stands on any topic, it starts, follows and decides,
-another takes over, and all that shows how things are still does."""
+"""No record ends a controller. Whatever the topics contain, the controller starts, follows and
+decides, another one takes over, and all displays still work."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def copy() -> Fleet:
 
 
 def survived(fleet: Fleet, seconds: Sequence[int], merged: bool = False) -> Controller:
-    """The controller that took over, after it and the one before it have followed and decided."""
+    """Let two controllers follow and decide one after the other; return the second."""
     for token in (2, 3):
         controller = Controller(fleet, token, merged)
         controller.begin()
@@ -79,7 +79,7 @@ def survived(fleet: Fleet, seconds: Sequence[int], merged: bool = False) -> Cont
 
 
 def test_every_topic_has_its_extremes() -> None:
-    """A plain record of each is valid: what is changed afterwards is what is tried."""
+    """An unchanged record of each topic is valid, so that only the changed values are tested."""
     fleet = copy()
     names = fleet.names(TEXTS)
     for topic in TABLE:
@@ -94,7 +94,8 @@ def test_every_topic_has_its_extremes() -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_whatever_stands_on_the_topics_no_controller_ends(data: st.DataObject) -> None:
-    """Records come before a start and while one follows, in any order; forged tokens too."""
+    """Records, forged tokens included, come before the start of a controller and while it runs, in
+    any order."""
     fleet, pick = copy(), picking(data)
     names = dataclasses.replace(fleet.names(TEXTS), token=pick((1, 2, 3, 10**6)))
     for _ in range(pick((1, 2, 5, 12))):
@@ -122,7 +123,7 @@ def test_whatever_stands_on_the_topics_no_controller_ends(data: st.DataObject) -
     ],
 )
 def test_a_count_at_its_bound_is_gone_on_from(topic: str, changes: dict[str, Any]) -> None:
-    """A leader adds to the recorded count, and its own records are within the bounds too."""
+    """A leader adds to the recorded count, and its own records stay within the bounds too."""
     fleet = copy()
     made = plain(lambda several: several[-1], fleet.names(TEXTS), topic)
     fleet.write(dataclasses.replace(made, **changes))

@@ -1,4 +1,4 @@
-"""Windows against a brute force over generated arrivals, whatever order records come in."""
+"""Windows, compared with a brute force over generated arrivals and any order of records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T0 = T0_S * 1000
 
 
 def record(gateway: str, sequence: int, **counts: object) -> Telemetry:
-    """A record of gateway `gateway`; everything not named is zero."""
+    """A record of gateway `gateway`; every field without an argument is zero."""
     blank = Telemetry("chat", gateway, "b", sequence, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     return replace(blank, **counts)  # type: ignore[arg-type]
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[Telemetry, int]]:
-    """(record, event time): two gateways, whole seconds, gaps, repeats, any order."""
+    """Pairs of (record, event time): two gateways, whole seconds, gaps, repeats, any order."""
     found = []
     for gateway in ("a", "b"):
         for sequence, second in enumerate(sorted(draw(st.sets(st.integers(1, 60), max_size=30)))):
@@ -57,7 +57,7 @@ def brute_force(
     arrivals = completions = 0
     sketch: dict[int, int] = {}
     for made, at in distinct.values():
-        second = at // 1000 - 1  # a span that ends on a second's edge is the second before
+        second = at // 1000 - 1  # a span that ends exactly on a second belongs to the second before
         if now_s - window_s <= second < now_s:
             covered.add(second)
             arrivals += made.arrivals
@@ -72,7 +72,8 @@ def brute_force(
 def test_sliding_sums_equal_a_recount(
     history: list[tuple[Telemetry, int]], window_s: int, data: st.DataObject
 ) -> None:
-    """After any mix of records, repeats and ticks every window equals counting from scratch."""
+    """After any mix of records, repeats and ticks every window equals a new count of all
+    records."""
     windows = TelemetryWindows(1800)
     seen: list[tuple[Telemetry, int]] = []
     now_s = T0_S
@@ -104,7 +105,8 @@ def test_sliding_sums_equal_a_recount(
 def test_spans_blocks_and_lengths_equal_a_recount(
     history: list[tuple[Telemetry, int]], window_s: int, data: st.DataObject
 ) -> None:
-    """Cumulative sums survive records out of order, repeats, gaps and ticks in between."""
+    """Cumulative sums stay correct with records out of order, repeats, gaps and ticks in
+    between."""
     windows = TelemetryWindows(600)
     seen: list[tuple[Telemetry, int]] = []
     now_s = T0_S
@@ -132,7 +134,7 @@ def test_spans_blocks_and_lengths_equal_a_recount(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=200), st.sampled_from([1, 97, 400]))
 def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
-    """Each sequence is new once, in any order, as long as the producer's memory reaches."""
+    """Within the memory of the producer each sequence is new only once, in any order."""
     producer = AppliedSequences()
     known: set[int] = set()
     for sequence in sequences:
@@ -152,7 +154,7 @@ def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
     st.integers(0, 999),
 )
 def test_spans_of_any_length_lose_no_request(spans: list[tuple[int, int]], phase: int) -> None:
-    """Spans that start anywhere and last up to 4 s: sums are exact, covered seconds plausible."""
+    """Spans start at any time and last up to 4 s: sums are exact, covered seconds plausible."""
     windows = TelemetryWindows(1800)
     at = T0 + phase
     total = 0
@@ -175,7 +177,8 @@ def test_spans_of_any_length_lose_no_request(spans: list[tuple[int, int]], phase
     )
 )
 def test_absurd_times_change_nothing_and_are_counted(shifts: list[int]) -> None:
-    """Event times off by half an hour or by a year: counted, not applied, windows unharmed."""
+    """Event times that are wrong by half an hour or a year are counted but not applied, and windows
+    stay unchanged."""
     windows = TelemetryWindows(1800)
     for second in range(1, 31):
         windows.add(record("good", second, arrivals=5), T0 + second * 1000)

@@ -1,4 +1,5 @@
-"""Reconciling a node against generated histories: messages in any order, processes that die."""
+"""The reconciliation of a node over generated histories: messages in any order, processes that
+die."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ NODE = NodeState("n", "r/p/owned")
 
 @dataclass
 class World:
-    """The processes of a node, as commands make and end them."""
+    """The processes of a node, which commands start and end."""
 
     alive: dict[str, DesiredInstance] = field(default_factory=dict)
     launches: list[str] = field(default_factory=list)
@@ -57,7 +58,7 @@ def run(state: NodeState, world: World, now_ms: int, steps: int = 1) -> tuple[No
 
 @st.composite
 def assignments(draw: st.DrawFn) -> list[Assignment]:
-    """A history: per generation some of eight instances on a node of four GPUs."""
+    """A history: each generation has some of eight instances on a node of four GPUs."""
     history = []
     for generation in range(1, draw(st.integers(1, 6)) + 1):
         free = [0, 1, 2, 3]
@@ -79,7 +80,8 @@ def assignments(draw: st.DrawFn) -> list[Assignment]:
 def test_copies_late_and_disordered_messages_end_as_the_newest_alone(
     history: list[Assignment], data: st.DataObject
 ) -> None:
-    """Whatever comes between, the newest assignment is in force, and older ones are refused."""
+    """The newest assignment is in force in the end, and older ones are refused, whatever comes
+    between."""
     shuffled = data.draw(st.permutations([*history, *history, history[-1]]))
     state, world, now_ms = NODE, World(), 1_000_000
     highest = (0, 0)
@@ -103,7 +105,7 @@ def test_copies_late_and_disordered_messages_end_as_the_newest_alone(
 def test_a_step_with_nothing_new_orders_nothing(
     history: list[Assignment], data: st.DataObject
 ) -> None:
-    """Once settled, further copies and further steps yield no command and no change."""
+    """In a stable state further copies and further steps give no command and no change."""
     state, world, now_ms = NODE, World(), 1_000_000
     for message in history:
         state, now_ms = run(accept(state, message), world, now_ms, data.draw(st.integers(0, 3)))
@@ -121,19 +123,19 @@ def test_a_step_with_nothing_new_orders_nothing(
 def test_dying_processes_never_share_a_gpu_and_never_run_away(
     history: list[Assignment], deaths: list[str]
 ) -> None:
-    """Engines that die at any time are started again at most max_attempts times in a row."""
+    """Engines that die at any time are restarted at most `max_attempts` times in a row."""
     state, world, now_ms = NODE, World(), 1_000_000
     for message in history:
         state, now_ms = run(accept(state, message), world, now_ms)
         for name in deaths:
             world.alive.pop(name, None)
             state, now_ms = run(state, world, now_ms)
-            observed_instances(state)  # every state can be told
+            observed_instances(state)  # every state can be reported
     state, now_ms = run(state, world, now_ms, 200)
     for item in state.instances:
         assert item.failures <= RULES.max_attempts
         given_up = item.failures == RULES.max_attempts
-        # One that was given up and is not wanted any more is stopped, and is not started again.
+        # An instance that was given up and is no longer desired is stopped and not restarted.
         over = item.state in (InstanceState.FAILED, InstanceState.STOPPED)
         assert over if given_up else item.state is not InstanceState.FAILED
         assert item.has_process == (item.instance in world.alive)

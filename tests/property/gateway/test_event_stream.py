@@ -60,7 +60,7 @@ def test_an_error_event_is_detected_and_forwarded(generated: list[str], places: 
 
 @given(texts, st.lists(st.integers(0, 10**6), max_size=20))
 def test_half_an_event_is_never_forwarded(generated: list[str], places: list[int]) -> None:
-    """If a stream breaks off, the client has only whole events."""
+    """If a stream breaks off, the client has only complete events."""
     data = b"".join(map(token, generated)) + token("the last")[:-3]
     stream = EventStream(strip_usage=True)
     seen = b"".join(stream.feed(block) for block in cut(data, places))

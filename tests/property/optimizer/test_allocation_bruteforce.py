@@ -1,4 +1,4 @@
-"""Every small allocation problem, compared with trying all allocations."""
+"""Every small allocation problem, compared with a brute force over all allocations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoscaler.optimizer.templates import TemplateProblem, solve_templates
 from loadtests.allocation_account import account
 
 EXACT = SolveOptions(gap=1e-9)
-MOST = 3  # largest count of a column that is tried
+MOST = 3  # largest count of a column in the brute force
 
 
 def columns(
@@ -25,7 +25,7 @@ def columns(
     capacity: list[float],
     priority: list[int] | None = None,
 ) -> AllocationProblem:
-    """A problem from (cost, upper, serves, uses) per column."""
+    """A problem with one column per entry (cost, upper, serves, uses)."""
     serve = [sorted(e[2].items()) for e in entries]
     use = [sorted(e[3].items()) for e in entries]
     return AllocationProblem(
@@ -44,7 +44,7 @@ def columns(
 
 
 def every_allocation(problem: AllocationProblem) -> list[tuple[float, float]]:
-    """(cost, smallest served fraction, at most 1) of every allocation that fits."""
+    """The pair (cost, smallest served fraction, at most 1) of every allocation that fits."""
     n = problem.columns
     ranges = [range(int(min(u, MOST)) + 1) for u in problem.upper]
     counts = np.array(list(itertools.product(*ranges)), dtype=np.float64)
@@ -62,7 +62,7 @@ def every_allocation(problem: AllocationProblem) -> list[tuple[float, float]]:
 
 
 def expect(problem: AllocationProblem) -> tuple[float, float]:
-    """The largest smallest fraction, and the least cost at it."""
+    """The largest value of the smallest served fraction, and the least cost at that value."""
     tried = every_allocation(problem)
     fraction = max(s for _, s in tried)
     if fraction >= 1.0 - 1e-9:
@@ -75,9 +75,10 @@ quarter = st.integers(1, 40).map(lambda x: x / 4)
 
 @st.composite
 def fleets(draw: st.DrawFn) -> AllocationProblem:
-    """Two models on sliced nodes of two pools: keep, start, switch and perhaps nodes to rent."""
+    """Two models on sliced nodes of two pools; columns keep, start, switch and perhaps rent
+    nodes."""
     demand = [draw(quarter), draw(quarter)]
-    # Resources: GPUs on pools 0 and 1, then one row per running kind for keep + switched away.
+    # Resources: GPUs of pools 0 and 1, then for each running kind its kept and switched instances.
     capacity = [float(draw(st.integers(0, 4))), float(draw(st.integers(0, 2)))]
     entries: list[tuple[float, float, dict[int, float], dict[int, float]]] = []
     for row in (0, 1):
@@ -101,7 +102,7 @@ def fleets(draw: st.DrawFn) -> AllocationProblem:
 def test_transitions_slices_and_rented_nodes_match_brute_force(problem: AllocationProblem) -> None:
     """Cost and smallest served fraction equal those of the best of all allocations.
 
-    Rates are such that more than MOST of a column may be wanted; those problems say nothing here.
+    If the rates require more than MOST of a column, the test checks nothing.
     """
     bounded = AllocationProblem(
         **{name: getattr(problem, name) for name in problem.__slots__}
@@ -111,9 +112,9 @@ def test_transitions_slices_and_rented_nodes_match_brute_force(problem: Allocati
     got = solve(bounded, EXACT)
     if fraction <= 0:
         assert got.status is Status.BEST_EFFORT
-        assert got.served_target.min() == 0.0  # what others can have is theirs all the same
+        assert got.served_target.min() == 0.0  # other rows still get their share
         return
-    # A fraction counts as reached within the precision that the search proves (0.1%).
+    # A fraction is reached if it is within the proven precision of the search (0.1%).
     assert float(got.served_fraction.min()) >= fraction * (1 - 1.1e-3)
     assert float(got.served_fraction_bound.min()) >= fraction - 1e-7
     if fraction == 1.0:
@@ -126,7 +127,7 @@ def test_transitions_slices_and_rented_nodes_match_brute_force(problem: Allocati
 
 @st.composite
 def instances(draw: st.DrawFn) -> TemplateProblem:
-    """Two groups, two regions, two configurations, up to three templates each."""
+    """Problems of two groups, two regions, two configurations, and up to three templates each."""
     nodes, rates = [], []
     for _ in range(2):
         count = draw(st.integers(1, 3))
@@ -167,7 +168,7 @@ def as_columns(instance: TemplateProblem) -> AllocationProblem:
 @settings(max_examples=60, deadline=None)
 @given(instances())
 def test_template_instances_match_brute_force(instance: TemplateProblem) -> None:
-    """The paper's form: availability is at most 3, so no count above 3 is possible anyway."""
+    """In the form of the paper the availability is at most 3, so no count above 3 is possible."""
     flat = as_columns(instance)
     used = [j for j in range(flat.columns) if _fits_alone(flat, j)]
     fraction, cost = _best(flat, used)
@@ -194,7 +195,8 @@ def _fits_alone(problem: AllocationProblem, j: int) -> bool:
 
 
 def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
-    """Depth-first over all allocations that fit: largest smallest fraction, then least cost."""
+    """The largest smallest served fraction and its least cost, by a depth-first search over all
+    allocations that fit."""
     best = (0.0, 0.0)
     demand = problem.demand_req_per_s
 
@@ -212,7 +214,7 @@ def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
         while (left >= -1e-9).all():
             visit(position + 1, left, served, cost)
             if served[problem.serve_row[serves]] >= demand[problem.serve_row[serves]]:
-                break  # one more of it serves no demand
+                break  # a further instance serves no demand
             left, served = left.copy(), served.copy()
             left[problem.use_resource[uses]] -= problem.use_amount[uses]
             served[problem.serve_row[serves]] += problem.serve_rate[serves]
@@ -223,7 +225,7 @@ def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
 
 
 def test_a_warm_start_changes_nothing_of_the_optimum() -> None:
-    """Starting from the answer gives the answer's cost."""
+    """A search that starts from the optimal plan finds the same cost."""
     problem = columns(
         [(1.0, 3.0, {0: 1.0}, {0: 1.0}), (1.5, 3.0, {0: 2.0}, {0: 1.0})], [3.0], [4.0]
     )

@@ -1,4 +1,4 @@
-"""Random small problems of every row kind, by each method, compared with trying all allocations."""
+"""Random small problems of every row kind, by each method, compared with a brute force."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRECISION = 1.2e-3
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """cost, upper, requests/s by row, use by resource."""
+    """A column: cost, upper limit, requests/s by row, use by resource."""
 
     cost: float
     upper: float
@@ -51,8 +51,8 @@ def problem_of(
 
 
 def drawn(seed: int, cover_form: bool) -> AllocationProblem:
-    """Up to three rows in two classes and six columns; other forms have columns that serve two
-    rows, rented nodes and a budget."""
+    """A problem of up to three rows in two classes and six columns. If `cover_form` is false,
+    columns may serve two rows, and there are rented nodes and a budget."""
     rng = random.Random(seed)
     rows, resources = rng.randint(1, 3), rng.randint(1, 3)
 
@@ -85,7 +85,7 @@ def drawn(seed: int, cover_form: bool) -> AllocationProblem:
 
 
 def every_allocation(problem: AllocationProblem) -> tuple[Floats, Floats]:
-    """Served fractions (a, m) and costs (a,) of every allocation that fits."""
+    """The served fractions (a, m) and costs (a,) of every allocation that fits."""
     ranges = [range(int(upper) + 1) for upper in problem.upper]
     counts = np.array(list(itertools.product(*ranges)), dtype=np.float64)
     serve = np.zeros((problem.columns, len(problem.demand_req_per_s)))
@@ -99,7 +99,8 @@ def every_allocation(problem: AllocationProblem) -> tuple[Floats, Floats]:
 
 
 def assert_best(problem: AllocationProblem, got: AllocationResult) -> None:
-    """Class by class the largest smallest fraction, and no allocation serves as much for less."""
+    """Assert that class by class the smallest served fraction is as large as possible, and that no
+    cheaper allocation serves as much."""
     assert got.status is not Status.FAILED
     fractions, cost = every_allocation(problem)
     left = np.ones(len(cost), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Capacity is ordered in percentile and SLO, and smooth in lengths, whatever the sample."""
+"""Capacity is monotonic in percentile and SLO, and smooth in lengths, for any sample."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_a_tighter_slo_never_has_a_higher_capacity(
 def test_longer_prompts_never_have_a_higher_capacity(
     model, node, phase, slo, means, percentile, longer
 ) -> None:
-    """Up to the sample's chance. Longer answers can: a pause weighs less in their mean TPOT."""
+    """This holds within the random error of the sample. Longer answers may have a higher capacity,
+    because a pause changes their mean TPOT less."""
     more = (means[0] * longer, *means[1:])
     had = rate(model, node, phase, slo, means, percentile)
     slack = 0.01 * saturation(model, node, phase, means)
@@ -89,8 +90,8 @@ def test_longer_prompts_never_have_a_higher_capacity(
 def test_capacity_is_smooth_in_the_lengths(
     model, node, phase, slo, means, percentile, which
 ) -> None:
-    """1% longer: no jump. From one bucket of lengths to the next there was one of a third; the
-    largest change that was ever found here is 6.01%."""
+    """Lengths that are 1% longer cause no jump in capacity, also at the border of two length
+    buckets."""
     more = list(means)
     more[which] *= 1.01
     had = rate(model, node, phase, slo, means, percentile)

@@ -1,4 +1,5 @@
-"""Whatever is declared and asked for: a plan keeps its rules, or says which it could not keep."""
+"""For any declaration and demand a plan keeps its constraints, or names the constraints that it
+breaks."""
 
 from __future__ import annotations
 

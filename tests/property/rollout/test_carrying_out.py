@@ -1,4 +1,5 @@
-"""Carrying out any answer on any small fleet: no GPU twice, no needless loss, nothing twice."""
+"""The rollout of any answer on any small fleet: no GPU is given twice, no capacity is lost without
+need, and a repetition changes nothing."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def service(model: str, priority: int) -> Service:
 
 @dataclass(frozen=True)
 class Case:
-    """A fleet that serves, what is wanted of it, and an answer that may be about another one."""
+    """A serving fleet, its targets, and an answer that may be for another fleet."""
 
     cluster: Cluster
     groups: tuple[ServingGroup, ...]
@@ -163,7 +164,7 @@ def of(
 @settings(max_examples=600, deadline=None)
 @given(cases())
 def test_no_gpu_is_given_twice_and_nodes_exist(case: Case) -> None:
-    """A start takes only free GPUs: instances on their way out still hold theirs."""
+    """A start uses only free GPUs: draining instances still occupy theirs."""
     after = case.carry(case.groups, case.pending)
     held = [(p.node, gpu) for g in after.groups for p in g.placed for gpu in p.gpus]
     assert len(held) == len(set(held))
@@ -175,8 +176,8 @@ def test_no_gpu_is_given_twice_and_nodes_exist(case: Case) -> None:
 @settings(max_examples=600, deadline=None)
 @given(cases())
 def test_nothing_retires_that_the_target_needs_unless_the_plan_says_so(case: Case) -> None:
-    """An urgent answer retires nothing; a full one only what it counts fewer of than run, and
-    never below the target, but where it states a shortfall or has to make room first."""
+    """An urgent answer retires no group. A full answer retires only groups that it omits, and never
+    goes below the target, except if it states a shortfall or must make room first."""
     after = case.carry(case.groups, case.pending)
     wanted = Counter(dict(case.answer.counts))
     shortfall = dict(case.answer.shortfall_req_per_s)
@@ -201,8 +202,8 @@ def test_nothing_retires_that_the_target_needs_unless_the_plan_says_so(case: Cas
 @settings(max_examples=600, deadline=None)
 @given(cases())
 def test_carried_out_again_it_changes_nothing(case: Case) -> None:
-    """The same plan, asked for from the fleet that it made: where all of it was carried out,
-    nothing starts and nothing retires any more."""
+    """The same plan is requested for the resulting fleet: if the first one was applied in full, no
+    group starts or retires."""
     first = case.carry(case.groups, case.pending)
     fleet = Counter(g.combo_id for g in first.groups if g.counts)
     if first.replan or fleet != +Counter(dict(case.answer.counts)):

@@ -1,4 +1,5 @@
-"""Placement: aligned, exclusive, within what is there, and complete where the room says it fits."""
+"""Placement: slices are aligned and exclusive, and a placement is found whenever the free blocks
+allow one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ GPU = catalog.gpu("L40S")
 
 
 def free_blocks(per_node: int, used: frozenset[int]) -> list[int]:
-    """Sizes of the free aligned blocks of a node, each as large as can be."""
+    """The sizes of the free aligned blocks of a node, each as large as possible."""
 
     def split(start: int, size: int) -> list[int]:
         inside = sum(start <= index < start + size for index in used)
@@ -30,8 +31,8 @@ def free_blocks(per_node: int, used: frozenset[int]) -> list[int]:
 
 
 def fits(wanted: list[int], blocks: list[int]) -> bool:
-    """Whether aligned slices of these sizes sit on these blocks: for every size, what is wanted in
-    slices of at least that size is free in blocks of at least that size."""
+    """Whether aligned slices of these sizes fit into these blocks: for every size, the slices of at
+    least that size need no more GPUs than the blocks of at least that size have."""
     return all(
         sum(w for w in wanted if w >= size) <= sum(b for b in blocks if b >= size)
         for size in SLICE_SIZES
@@ -39,7 +40,8 @@ def fits(wanted: list[int], blocks: list[int]) -> bool:
 
 
 def combo(pools: list[Pool], wanted: list[tuple[int, int, int]]) -> Combo:
-    """Members of (pool index, GPUs, count), each a decode or prefill instance in turn."""
+    """A combo with members from (pool index, GPUs, count), alternately decode and prefill
+    instances."""
     members = tuple(
         ComboMember(Phase.PREFILL if k % 2 else Phase.DECODE, pools[p].id, gpus, count, 1.0)
         for k, (p, gpus, count) in enumerate(wanted)
@@ -74,7 +76,7 @@ def scenes(draw: st.DrawFn) -> tuple[Cluster, Combo, dict[str, frozenset[int]]]:
 def test_what_is_placed_is_aligned_exclusive_and_all_there(
     scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
 ) -> None:
-    """Every member is placed, on aligned blocks of its size, on GPUs that were free."""
+    """Every member is placed on aligned blocks of its size, on GPUs that were free."""
     cluster, wanted, used = scene
     found = place(wanted, 7, cluster, used, {})
     if found is None:
@@ -99,7 +101,8 @@ def test_what_is_placed_is_aligned_exclusive_and_all_there(
 def test_it_fits_exactly_where_aligned_blocks_say_so(
     scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
 ) -> None:
-    """`place` succeeds if and only if free blocks, largest slices first, have room for all."""
+    """`place` succeeds if and only if the free blocks have room for all slices, largest slices
+    first."""
     cluster, wanted, used = scene
     possible = True
     for pool in cluster.pools:
@@ -114,7 +117,7 @@ def test_it_fits_exactly_where_aligned_blocks_say_so(
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 3), st.integers(1, 6))
 def test_no_more_new_nodes_than_can_be_had(obtainable: int, count: int) -> None:
-    """A feed says so many nodes can be had: never more are used."""
+    """No more nodes are used than the supply feed reports as obtainable."""
     pool = Pool("us", "b", GPU, 4, 10, Market.ON_DEMAND, 1.0)
     cluster = Cluster((pool,), ())
     found = place(combo([pool], [(0, 4, count)]), 1, cluster, {}, {pool.id: obtainable})

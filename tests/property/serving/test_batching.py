@@ -1,4 +1,5 @@
-"""The batching machine over generated requests: none lost, none overtaken, KV bounded."""
+"""The Batcher over generated requests: none is lost, none is overtaken, and KV stays within
+bounds."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ PARTS = st.sampled_from([Part.WHOLE, Part.WHOLE, Part.PREFILL, Part.DECODE])
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[tuple[float, Work]]:
-    """Requests with their arrival times, in order; each fits a KV cache of 120 tokens."""
+    """Requests in order of their arrival times; each fits a KV cache of 120 tokens."""
     found = []
     at_ms = 0.0
     for number in range(draw(st.integers(1, 25))):
@@ -88,7 +89,8 @@ LIMITS = st.builds(
 
 
 def play(limits: Limits, work: list[tuple[float, Work]], extra: list[float]) -> Outcome:
-    """Submit everything, stopping at `extra` times too, and run until nothing is left."""
+    """Submit all requests, stop also at the `extra` times, and run until all requests have
+    ended."""
     machine, outcome = Batcher(Linear(), limits), Outcome()
     points = sorted([(at, 0, item) for at, item in work] + [(at, 1, None) for at in extra],
                     key=lambda point: point[:2])  # fmt: skip
@@ -121,7 +123,8 @@ def check_bounds(machine: Batcher, limits: Limits) -> None:
 def test_every_request_makes_its_tokens_once_and_kv_stays_in_bounds(
     limits: Limits, work: list[tuple[float, Work]], extra: list[float]
 ) -> None:
-    """Conservation: tokens out are what was asked, times run forwards, leases all end."""
+    """Every request gets the requested number of tokens, times never decrease, and all leases
+    end."""
     outcome = play(limits, work, extra)
     for at_ms, item in work:
         assert outcome.tokens[item.id] == item.output_tokens
@@ -134,7 +137,7 @@ def test_every_request_makes_its_tokens_once_and_kv_stays_in_bounds(
 def test_stopping_in_between_changes_nothing(
     limits: Limits, work: list[tuple[float, Work]], extra: list[float]
 ) -> None:
-    """Jumping over k iterations at once gives the times of walking them with pauses."""
+    """A jump over k iterations gives the same times as k single iterations with pauses."""
     direct, paused = play(limits, work, []), play(limits, work, extra)
     assert direct.tokens == paused.tokens
     for number, first_ms in direct.first_ms.items():
@@ -148,7 +151,7 @@ def test_stopping_in_between_changes_nothing(
     st.integers(1, 4),
 )
 def test_first_come_first_served(gaps: list[tuple[float, int]], max_seqs: int) -> None:
-    """Whole requests with room to grow get their first token in the order of their arrival."""
+    """If there is room, whole requests get their first token in the order of their arrival."""
     limits = Limits(max_seqs, kv_tokens=100_000, batched_tokens=64)
     at_ms, work = 0.0, []
     for number, (gap, prompt) in enumerate(gaps):
@@ -160,7 +163,8 @@ def test_first_come_first_served(gaps: list[tuple[float, int]], max_seqs: int) -
 
 
 def test_a_lone_request_takes_prefill_plus_its_decode_steps() -> None:
-    """TTFT is the prefill pass; each further token takes a step at a context one longer."""
+    """The TTFT is the prefill pass; each further token takes one step, with a context that is one
+    token longer."""
     machine, timings = Batcher(Linear(), Limits(4, 1000, 500)), Linear()
     machine.submit(Work(1, 100, 4))
     outcome = Outcome()
@@ -172,7 +176,7 @@ def test_a_lone_request_takes_prefill_plus_its_decode_steps() -> None:
 
 
 def test_a_prompt_is_computed_in_chunks_beside_running_decodes() -> None:
-    """With 12 tokens an iteration, 20 prompt tokens and one running decode take two iterations."""
+    """With 12 tokens per iteration, 20 prompt tokens and one running decode take two iterations."""
     machine = Batcher(Linear(), Limits(4, 1000, 12))
     machine.submit(Work(1, 5, 50))
     started = Outcome()
@@ -182,11 +186,11 @@ def test_a_prompt_is_computed_in_chunks_beside_running_decodes() -> None:
     outcome.tokens[1] = 0
     while 2 not in outcome.first_ms:
         outcome.take(machine.advance(machine.next_event_ms()))
-    assert outcome.tokens[1] in (2, 3)  # one a chunk, and the one that was under way
+    assert outcome.tokens[1] in (2, 3)  # one token per chunk, and the one in progress
 
 
 def test_when_kv_runs_out_the_latest_is_preempted_and_still_finishes() -> None:
-    """Two requests that together outgrow the cache both make all of their tokens."""
+    """Two requests together exceed the cache, but both generate all of their tokens."""
     machine, outcome = Batcher(Linear(), Limits(2, 60, 50)), Outcome()
     machine.submit(Work(1, 20, 30))
     machine.submit(Work(2, 20, 30))
@@ -197,7 +201,7 @@ def test_when_kv_runs_out_the_latest_is_preempted_and_still_finishes() -> None:
 
 
 def test_held_kv_keeps_a_request_waiting_until_it_is_released() -> None:
-    """A lease takes room; giving it back lets the next request in."""
+    """A lease occupies cache; its release lets the next request in."""
     machine = Batcher(Linear(), Limits(2, 100, 200, lease_ms=1e6))
     machine.submit(Work(1, 80, 1, Part.PREFILL))
     machine.advance(100.0)
@@ -213,7 +217,7 @@ def test_held_kv_keeps_a_request_waiting_until_it_is_released() -> None:
 
 
 def test_an_aborted_request_gives_its_kv_back_wherever_it_is() -> None:
-    """Waiting, running and loading requests can be dropped; a finished one cannot."""
+    """Waiting, running and loading requests can be aborted; a finished request cannot."""
     machine = Batcher(Linear(), Limits(2, 100, 50))
     for number, part in enumerate([Part.WHOLE, Part.DECODE, Part.WHOLE]):
         machine.submit(Work(number, 20, 10, part, 1e6 if part is Part.DECODE else 0.0))
@@ -226,7 +230,7 @@ def test_an_aborted_request_gives_its_kv_back_wherever_it_is() -> None:
 
 
 def test_what_can_never_fit_and_time_that_runs_back_are_refused() -> None:
-    """By name, before anything changes."""
+    """The error names the value, and the state stays unchanged."""
     machine = Batcher(Linear(), Limits(2, 100, 50))
     with pytest.raises(InvalidValue, match="KV cache"):
         machine.submit(Work(1, 90, 20))

@@ -1,5 +1,5 @@
-"""The compiled batching machine against the Batcher, which is what counts: same requests, same
-wake-ups, same times."""
+"""The compiled batching, compared with the Batcher as the reference: same requests, same wake-ups,
+same times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def grid() -> TimingGrid:
 
 
 class GridTimings:
-    """The kernel's own times, so that both machines compute with the same."""
+    """The step times of the compiled kernel, so that both implementations use the same times."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
         return self.mixed_ms(tokens, context, 0.0, 0.0)
@@ -57,8 +57,8 @@ Machine = Batcher | CompiledBatcher
 def lived(
     machine: Machine, works: list[tuple[float, Work]], wakes: list[float], held_ms: float
 ) -> list[tuple[float, int, str]]:
-    """Everything that came out. KV of a prefill is fetched after `held_ms`, or left to expire
-    where that is negative."""
+    """All outputs of `machine`. The KV of a prefill is fetched after `held_ms`, or expires if
+    `held_ms` is negative."""
     out: list[tuple[float, int, str]] = []
     todo = sorted(works, key=lambda item: item[0])
     releases: list[tuple[float, int]] = []
@@ -89,7 +89,7 @@ def lived(
             extra.pop(0)
         while todo and todo[0][0] <= now:
             machine.submit(todo.pop(0)[1])
-        # A simulated engine goes on after KV was freed, and where what was submitted can begin.
+        # A simulated engine continues after KV is freed, and when a submitted request can begin.
         if freed or isinstance(machine, Batcher) or machine.next_event_ms() <= now:
             machine.advance(now)
     raise AssertionError("it does not end")
@@ -123,7 +123,8 @@ def test_the_compiled_machine_does_what_the_batcher_does(
     kv: int,
     held_ms: float,
 ) -> None:
-    """Chunked prompts, full KV caches, preemption, leases, KV on its way, wake-ups between."""
+    """The cases include chunked prompts, full KV caches, preemption, leases, KV in transfer, and
+    wake-ups in between."""
     limits = Limits(seqs, kv, BATCHED, lease_ms=200.0)
     asked = [
         (at, Work(i, prompt, 1 if part is Part.PREFILL else output, part,
@@ -137,7 +138,8 @@ def test_the_compiled_machine_does_what_the_batcher_does(
 
 
 def test_a_full_cache_preempts_in_both() -> None:
-    """Ten prompts of 100 tokens fill 1000 tokens of KV; the first decode steps have no room."""
+    """Ten prompts of 100 tokens fill the KV cache of 1000 tokens, so the first decode steps have no
+    room."""
     limits = Limits(20, 1000, BATCHED)
     asked = [(0.0, Work(i, 100, 60)) for i in range(12)]
     slow, fast = Batcher(GridTimings(), limits), CompiledBatcher(grid(), limits)

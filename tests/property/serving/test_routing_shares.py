@@ -1,4 +1,4 @@
-"""Long-run shares follow the weights; the ejected get nothing."""
+"""Long-run shares follow the weights; ejected endpoints get no requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def made(shape: list[tuple[float, int, bool]]) -> Router:
 
 @given(sizes, st.integers(50, 400))
 def test_shares_match_weights(shape: list[tuple[float, int, bool]], rounds: int) -> None:
-    """At any moment no group is more than its number of groups away from its exact share."""
+    """The difference from the exact share of a group is never more requests than there are
+    groups."""
     router = made(shape)
     seen: Counter[str] = Counter()
     per_instance: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The line against a plain account of who came, who waits and who is where."""
+"""The wait queue, compared with a simple record of waiting and running requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from topics.records import Endpoint, RouteGroup, Routes
 HOLD_MS, QUEUE_MS, TTFT_MS = 3_000, 10_000, 2_000
 ENDS = [Endpoint(name, f"h:{name}") for name in "abcd"]
 
-# instance -> slots; every two make a group, the first of weight 1, the second of weight 3
+# instance -> slots; two instances form a group; the groups have weights 1 and 3
 fleets = st.dictionaries(st.integers(0, 3), st.integers(0, 4), max_size=4)
 
 
 class TheLine(RuleBasedStateMachine):
-    """Each rule is one event at a gateway, followed by what the gateway does after it."""
+    """A state machine in which each rule is an event at a gateway and the gateway's reaction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class TheLine(RuleBasedStateMachine):
     @rule(end=st.sampled_from(ENDS))
     def eject(self, end: Endpoint) -> None:
         self._eject(end)
-        self._settle()  # who waited for it may go where they were tried already
+        self._settle()  # its waiting requests may return to instances that were tried already
 
     @rule(end=st.sampled_from(ENDS))
     def readmit(self, end: Endpoint) -> None:
@@ -167,7 +167,7 @@ class TheLine(RuleBasedStateMachine):
             assert not room or self.slots.keys() - self.out - ticket.tried
 
     def teardown(self) -> None:
-        """Once requests end and instances serve, everyone who waits gets a place."""
+        """Once requests end and instances serve, every waiting request gets a slot."""
         self.change_routes({0: 1, 3: 2})
         for end in list(self.out):
             self.readmit(end)

@@ -1,4 +1,4 @@
-"""Slow, simple solutions that check the compiled placement search. Shares no code with it."""
+"""Slow, simple solutions that check the compiled placement search and share no code with it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def assignments(nodes: Sequence[int], stages: int) -> Iterator[list[list[int]]]:
-    """Every way to put labelled nodes into `stages` non-empty stages, ignoring the order of
-    stages."""
+    """Every partition of labelled nodes into `stages` non-empty stages; the order of stages does
+    not count."""
 
     def place(rest: list[int], parts: list[list[int]]) -> Iterator[list[list[int]]]:
         if not rest:
@@ -34,7 +34,7 @@ def assignments(nodes: Sequence[int], stages: int) -> Iterator[list[list[int]]]:
 
 
 def best_by_layers(table: Floats, parts: list[list[int]]) -> float:
-    """Best slowest-stage rate of given stages, by a recursion over layer counts."""
+    """The best rate of the slowest of the given stages, by a recursion over layer counts."""
     total = table.shape[2]
     curves = [
         [sum(float(table[len(parts) - 1, c, j]) for c in part) for j in range(total)]
@@ -72,7 +72,7 @@ def best_placement_by_ilp(table: Floats, nodes: Sequence[int]) -> float:
 
 
 def _ilp(table: Floats, nodes: Sequence[int], stages: int) -> float:
-    """Maximise T; x[s, j]: stage s holds j layers; y[s, k]: node k is in it; z = x y."""
+    """Maximise T; x[s, j]: stage s has j layers; y[s, k]: node k is in stage s; z = x y."""
     total = table.shape[2]
     if stages > min(total, table.shape[0]):
         return 0.0

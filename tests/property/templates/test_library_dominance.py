@@ -1,4 +1,4 @@
-"""A library against brute force: the kept templates and their throughput."""
+"""A library, compared with brute force: the kept templates and their throughput."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Multiset = tuple[int, ...]
 def make_request(
     layers: int, memories_gb: list[float], gpus: list[int], engine: EngineCapabilities, nodes: int
 ) -> LibraryRequest:
-    """A request for a 10 GB model; memory and GPU count per configuration as given."""
+    """A request for a 10 GB model, with the given memory and GPU count of each configuration."""
     model = ModelSpec("m", layers, 64, 8, 8, 8, 128, 100, 1e9, 1e9, 10e9, 1e3)
     configs = tuple(
         NodeSlice(GpuSpec(f"g{i}", 1.0, 0.0, 1.0, memory / n, 1.0, 1.0), n)
@@ -38,8 +38,8 @@ def make_request(
 
 
 def brute_force(request: LibraryRequest, table: Floats) -> dict[Multiset, float]:
-    """Throughput of every template that no set of other templates on at most the same nodes
-    equals."""
+    """The throughput of every template that no set of other templates on at most the same nodes
+    reaches."""
     configs = len(request.configs)
     engine = request.engine
     most = 1 if engine.single_node else request.max_nodes
@@ -71,7 +71,7 @@ def brute_force(request: LibraryRequest, table: Floats) -> dict[Multiset, float]
 
 
 def splits(nodes: Multiset) -> Iterator[tuple[Multiset, Multiset]]:
-    """(part, rest) for every non-empty proper part."""
+    """The pairs (part, rest) for every non-empty proper part of `nodes`."""
     for mask in range(1, (1 << len(nodes)) - 1):
         yield (
             tuple(c for i, c in enumerate(nodes) if mask >> i & 1),
@@ -81,7 +81,8 @@ def splits(nodes: Multiset) -> Iterator[tuple[Multiset, Multiset]]:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[LibraryRequest, Floats]:
-    """Up to three configurations, five nodes, six layers; throughputs are whole numbers."""
+    """Problems of up to three configurations, five nodes and six layers; throughputs are whole
+    numbers."""
     configs = draw(st.integers(1, 3))
     layers = draw(st.integers(1, 6))
     nodes = draw(st.integers(1, 5))
@@ -101,7 +102,7 @@ def problems(draw: st.DrawFn) -> tuple[LibraryRequest, Floats]:
 def test_library_keeps_exactly_what_no_split_dominates(
     problem: tuple[LibraryRequest, Floats],
 ) -> None:
-    """Enumeration, memory limits, engine filter, placement and dominance in one comparison."""
+    """The comparison covers enumeration, memory limits, engine filter, placement and dominance."""
     request, table = problem
     library = build_library(request, table)
     found = {
@@ -116,7 +117,8 @@ def test_library_keeps_exactly_what_no_split_dominates(
 def test_every_template_carries_a_placement_that_gives_its_throughput(
     problem: tuple[LibraryRequest, Floats],
 ) -> None:
-    """Stages use the counted nodes, layers sum to the model's, engines' limits hold."""
+    """Stages use the template's nodes, their layers add up to the model's, and the engine's limits
+    hold."""
     request, table = problem
     engine = request.engine
     for template in build_library(request, table).templates():
@@ -137,7 +139,8 @@ def test_every_template_carries_a_placement_that_gives_its_throughput(
 
 
 def test_an_equal_rate_is_dominated_and_a_gain_is_kept() -> None:
-    """Two separate nodes serve the sum of both: no template. A pipeline that serves more is one."""
+    """Two separate nodes serve the sum of both rates: an equal rate is no template, a pipeline with
+    a higher rate is one."""
     request = make_request(2, [10.0], [1], CORAL, 2)
     alone = np.array([[[9.0, 5.0]], [[9.0, 1.0]]])
     assert [t.node_counts for t in build_library(request, alone).templates()] == [(1,)]
@@ -148,7 +151,7 @@ def test_an_equal_rate_is_dominated_and_a_gain_is_kept() -> None:
 
 @pytest.mark.parametrize(("ratio", "expected"), [(3.9, [1, 2, 3]), (4.0, [1, 2, 3, 4])])
 def test_memory_ratio_bounds_the_multisets(ratio: float, expected: list[int]) -> None:
-    """The maximum is rho times the model's memory; each node here holds exactly one model."""
+    """The maximum is rho times the memory of the model; each node here holds exactly one model."""
     base = make_request(12, [10.0], [1], CORAL, 6)
     request = LibraryRequest(
         base.model, base.phase, base.slo, base.bucket, base.configs, CORAL, "", 6, ratio

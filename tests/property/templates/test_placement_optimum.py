@@ -1,4 +1,4 @@
-"""The compiled placement search against two independent methods."""
+"""The compiled placement search, compared with two independent methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.property.templates.placement_oracle import (
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Floats, list[int]]:
-    """A table of whole numbers (so sums are exact) and the nodes of one case."""
+    """A table of whole numbers (so that sums are exact) and the nodes of one case."""
     configs = draw(st.integers(1, 4))
     layers = draw(st.integers(1, 9))
     stages = draw(st.integers(1, 6))
@@ -30,8 +30,8 @@ def cases(draw: st.DrawFn) -> tuple[Floats, list[int]]:
 
 
 def assert_is_placement(found: Placement, table: Floats, nodes: list[int]) -> None:
-    """The stages split the nodes, layers add up to the model's, and the rate is that of the
-    placement."""
+    """Assert that the stages split the nodes, the layers add up to the model's, and the rate is
+    that of the placement."""
     if not found.stages:
         assert found.req_per_s == 0.0
         return
@@ -88,7 +88,7 @@ def roofline_like(seed: int, configs: int, stages: int, layers: int) -> Floats:
 
 @pytest.mark.parametrize("seed", range(18))
 def test_search_equals_the_ilp_of_the_paper(seed: int) -> None:
-    """Coral's formulation, linearised and solved by HiGHS for every stage count."""
+    """The ILP is that of Coral, linearised and solved by HiGHS for every stage count."""
     rng = np.random.default_rng(1000 + seed)
     size = 1 + seed % 6
     layers = int(rng.integers(max(2, size), 9))
@@ -101,7 +101,7 @@ def test_search_equals_the_ilp_of_the_paper(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_search_is_exact_at_the_depth_of_real_models(seed: int) -> None:
-    """Up to 94 layers and six nodes, against the dynamic program."""
+    """Up to 94 layers and six nodes are compared with the dynamic program."""
     rng = np.random.default_rng(seed)
     layers = int(rng.choice([24, 36, 64, 80, 94]))
     table = roofline_like(seed, 4, 6, layers)
