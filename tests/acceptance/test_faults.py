@@ -90,7 +90,7 @@ async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
 
 
 async def answers_cut_by(url: str, victim: Proc) -> list[bytes]:
-    """The number of answers that the end of `victim` cuts, of four long answers on two engines."""
+    """The parts of answers that the end of `victim` cuts, of four long answers on two engines."""
     begun = asyncio.Semaphore(0)
     async with asyncio.timeout(20.0):
         answers = [asyncio.create_task(long_answer(url, begun)) for _ in range(4)]

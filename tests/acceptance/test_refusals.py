@@ -96,7 +96,7 @@ class Case:
     trace: bytes | None = None
 
     def option_arguments(self, folder: Path) -> Sequence[str]:
-        """Its options, with the trace in `folder`."""
+        """The options of the case, with its trace in `folder`."""
         if self.trace is None:
             return self.options
         path = folder / "other" / "trace.csv"

@@ -120,7 +120,8 @@ def service(run: Run, bootstrap: str) -> float:
 
 
 def failed_launch(run: Run, bootstrap: str) -> float:
-    """The trigger of an engine that dies at each start and is given up after the third time."""
+    """The delay of the trigger for an engine that dies at each start and is given up after the
+    third time."""
     give_up = time.monotonic() + 45.0
     chosen: list[str] = []
 

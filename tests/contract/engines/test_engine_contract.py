@@ -345,7 +345,7 @@ async def test_sleeping(engines) -> None:
 
 async def test_what_an_executor_asks_of_a_standby(engines) -> None:
     """After two sleep requests the engine sleeps, and after wake-up it generates. Without dev mode
-    both requests fail."""
+    the sleep request fails."""
     api, engine = HttpApi(), await engines("main")
     contact = Contact(engine.client, engine.endpoint, "tiny")
     assert await api.sleep(contact)

@@ -56,7 +56,7 @@ def brute_force(request: LibraryRequest, table: Floats) -> dict[Multiset, float]
 
     @cache
     def best_without(nodes: Multiset, allow_itself: bool) -> float:
-        """The most that any templates on these nodes serve together."""
+        """The highest total throughput of templates on `nodes`."""
         best = rate(nodes) if allow_itself else 0.0
         for part, rest in splits(nodes):
             best = max(best, rate(part) + best_without(rest, True))
