@@ -1,9 +1,9 @@
-"""Plans changed problems: the best rejected alternative, and the benefit of a looser limit.
+"""Plans changed problems: the best rejected alternative, and the benefits of looser limits.
 
 The changed problems have no transition costs (all K are 0) and no scale-in lock, and all other
-models stay as planned. The result of a changed problem is compared with the same problem without
-the change, because `plan` may cost more only to keep running instances. Every search has its own
-time limit; if it ends the search, there is no result.
+models stay as planned. The result of a changed problem is compared with a new plan of the same
+problem without the change, because `plan` may cost more only to keep running instances. Every
+search has its own time limit. If the limit ends the search, there is no result.
 """
 
 from __future__ import annotations
