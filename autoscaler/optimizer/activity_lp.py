@@ -1,10 +1,10 @@
-"""Choice of the number of copies of each configuration, and of the share of the work that each copy
+"""Chooses the number of copies of each configuration, and the share of the work that each copy
 does.
 
 This one program serves budget mode and component graphs. Work has types. An activity does requests
-of one type, on one configuration or along a path over several, and occupies a copy of each of its
-configurations for some seconds per request. z is the requests/s of an activity; s is how often the
-whole work is done per second:
+of one type, on one configuration or along a path over several configurations. Each request occupies
+a copy of each of these configurations for some seconds. z is the requests/s of an activity; s is
+how often the whole work is done per second:
 
     sum of z over a type's activities = work[type] s
     sum over activities of busy[c, a] z[a] <= y[c]          copies y on whole nodes, for a budget

@@ -1,9 +1,11 @@
 """Best effort: the fractions of the demand that can be served if the demand cannot be met in full.
 
-Priority class by priority class, the smallest served fraction of its rows is maximised. If a class
-is not served in full, each of its rows then gets as much as possible without taking from any other
-row. A row that follows an underserved row asks for less. Classes are first tried together; if that
-fails, their number is halved, because few classes fail. Bisection finds the largest fraction,
+The priority classes come one after the other. For each class, the smallest served fraction of its
+rows is maximised. If a class is not served in full, each of its rows then gets as much as possible
+without taking from any other row. A row that follows an underserved row asks for less.
+
+The search first tries to serve all classes in full together. If that fails, it halves the number of
+classes that it tries together, because few classes fail. Bisection finds the largest fraction,
 because a check of a given fraction is far easier than a maximisation: with a fixed fraction, the
 solver may round the numbers of columns that the fraction requires. The search begins with the
 rounded and filled-up relaxation, so a plan exists at any time limit. Once the time is up, each

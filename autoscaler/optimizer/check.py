@@ -17,8 +17,8 @@ SHORT = 1e-7
 
 
 def faults(problem: AllocationProblem, counts: Ints, target: Floats) -> str:
-    """The faults of `counts` (n,), which should serve the fraction `target` (m,) of each row; empty
-    without a fault."""
+    """The faults of `counts` (n,), if each row should get the fraction `target` (m,) of its demand;
+    empty without a fault."""
     if (counts < 0).any() or (counts > problem.upper + 1e-9).any():
         return f"count of column {int(np.argmax(counts > problem.upper))} out of bounds"
     room = 1e-7 * np.maximum(1.0, problem.capacity)

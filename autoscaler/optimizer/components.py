@@ -16,7 +16,8 @@ from autoscaler.optimizer.problem import AllocationProblem, entries_of
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a problem: `problem` has only its columns `ids` and demand rows `rows`."""
+    """A part of a larger problem: `problem` has only the columns `ids` and the demand rows `rows`
+    of it."""
 
     problem: AllocationProblem
     ids: Ints
@@ -106,8 +107,8 @@ def _distinct(values: Ints, limit: int) -> Ints:
 
 
 def _joined(one: Ints, other: Ints, rows: int) -> Ints:
-    """The component of each of `rows` rows, named by its smallest row, if every row of `one` is
-    linked to the row of `other` at the same index."""
+    """The component of each of `rows` rows, numbered by the smallest row in it. `one` and `other`
+    list the linked rows, pair by pair."""
     of_row = np.arange(rows)
     while True:
         least = of_row.copy()

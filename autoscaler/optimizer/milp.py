@@ -70,8 +70,8 @@ def any_plan_by_milp(
     """A plan that serves the fraction `target` (m,) of each row, at any cost; none if that is
     proven impossible or a limit ended the search.
 
-    The search minimises the cost nevertheless, because it takes several times as long without an
-    objective.
+    The cost is still the objective, because a search without an objective takes several times as
+    long.
     """
     return _run(_cost_lp(problem, target), problem, nodes, seconds, plans=1)
 
@@ -158,8 +158,8 @@ def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
 
 
 def _upper(problem: AllocationProblem) -> Floats:
-    """Upper bounds of the columns: a plan of least cost uses no column more often than is needed to
-    serve all demand by this column alone.
+    """Upper bounds of the columns. No plan of least cost uses a column more often than is needed if
+    this column alone serves all demand.
 
     Only columns that serve demand and provide no resource get such a bound, because many columns
     may need the capacity of one node.

@@ -17,9 +17,7 @@ class Status(StrEnum):
     OPTIMAL = "optimal"  # cost equals the proven bound
     WITHIN_GAP = "within_gap"  # the proven gap is at most the requested one
     LIMIT = "limit"  # feasible, but a limit ended the search before the requested gap was proven
-    BEST_EFFORT = (
-        "best_effort"  # demand cannot be met in full; the smallest served fraction is maximised
-    )
+    BEST_EFFORT = "best_effort"  # demand cannot be met; the smallest served fraction is maximised
     FAILED = "failed"  # no usable plan; the caller keeps its last good plan
 
 

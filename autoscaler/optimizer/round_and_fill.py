@@ -18,9 +18,11 @@ take few steps, and no row uses up the whole capacity."""
 
 
 def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
-    """Whole counts (n,) for `parts` (n,), scaled by the largest of a few factors at which the
-    result fits: columns that use resources are rounded down, columns that provide them are rounded
-    up."""
+    """Whole counts (n,) near the fractional counts `parts` (n,).
+
+    Columns that use resources are rounded down, and columns that provide resources are rounded up.
+    `parts` is first multiplied by the largest of a few factors with which the result fits.
+    """
     uses = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
     provides = np.zeros(problem.columns, dtype=np.bool_)
     provides[uses[problem.use_amount < 0]] = True

@@ -53,9 +53,11 @@ def select(
     keep: Ints | None,
     seconds: float = math.inf,
 ) -> tuple[Selection, float | None]:
-    """The selection of at most `most` columns (those with a count in `keep`, then those of the
-    least reduced cost), and the LP relaxation, whose value is a lower bound, if it is solved within
-    `seconds`."""
+    """The selected columns, at most `most`, and the value of the LP relaxation, if it is solved
+    within `seconds`; the value is a lower bound of the cost.
+
+    Columns with a count in `keep` come first, then those of the least reduced cost.
+    """
     got = relaxed(problem, target, seconds)
     return by_relaxation(problem, got, most, keep), None if got is None else got.value
 

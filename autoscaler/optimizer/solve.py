@@ -63,7 +63,7 @@ def solve(
         target[part.rows] = 1.0
     fraction_bound = target.copy()
     options = _after(options, problem, target)
-    if options.spare and len(found) > 1:  # parts with unmet demand first: they leave time
+    if options.spare and len(found) > 1:  # parts that cannot be served in full come first
         found = tuple(sorted(found, key=lambda part: _may_be_served(part.problem, options)))
     to_do = sum(len(part.ids) for part in found)
     for part in found:

@@ -134,8 +134,8 @@ def _by_columns(
 
 
 def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
-    """(group, region, template) of the `most` pairs with the lowest reduced cost: cost at the
-    prices of the search `got`, minus the value of the demand that the pair covers."""
+    """The key (group, region, template) of the `most` pairs with the lowest reduced cost: the cost
+    at the prices of the search `got`, minus the value of the demand that the pair covers."""
     weight = form.weight(got.mu)
     regions = form.money.shape[1]
     keys, excess = [], []
@@ -186,8 +186,8 @@ def check_running(problem: TemplateProblem, running: Ints) -> None:
 def columns_of(
     problem: TemplateProblem, running: Ints | None = None
 ) -> tuple[AllocationProblem, Ints]:
-    """The problem with one column for every pair of a template and a region of which one instance
-    fits, and the pair (group, region, template) of each column (n, 3).
+    """The problem with one column for each pair of a template and a region in which at least one
+    instance fits, and the key (group, region, template) of each column (n, 3).
 
     running (r, 4): rows of a running plan. The first r columns are its instances, which may be kept
     without the start penalty, up to their count.

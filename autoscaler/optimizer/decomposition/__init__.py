@@ -1,7 +1,8 @@
-"""The decomposition: one covering knapsack for each demand row, tied by shared resource rows.
+"""The decomposition: one covering knapsack per demand row; shared resource rows connect the
+knapsacks.
 
-It solves problems whose columns each serve one demand row and only use resources. For these, mixes
-of whole covers (Dantzig and Wolfe) bound the cost far better than the linear relaxation, and
-columns are priced as arrays, so that a million of them take milliseconds. `cover_form` says which
-problems have this structure.
+It solves problems whose columns each serve one demand row and only use resources. For such
+problems, mixes of whole covers (Dantzig and Wolfe) bound the cost far better than the linear
+relaxation. Columns are priced as arrays, so a million columns take milliseconds. `cover_form`
+checks whether a problem has this structure.
 """

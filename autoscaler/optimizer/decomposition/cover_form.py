@@ -101,9 +101,8 @@ def _group(problem: AllocationProblem, ids: Ints, demand: float, token: Ints) ->
     """The columns `ids` as items of one group."""
     length = np.diff(problem.use_indptr)[ids]
     indptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    if (
-        len(ids) and ids[-1] - ids[0] == len(ids) - 1
-    ):  # contiguous columns are a slice, so no copy is needed
+    # Contiguous columns are a slice, so no copy is needed.
+    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
         at: slice | Ints = slice(
             int(problem.use_indptr[ids[0]]), int(problem.use_indptr[ids[-1] + 1])
         )

@@ -58,8 +58,8 @@ class Scene:
 
 
 def marks_for(resources: int, seed: int) -> Ints:
-    """Random additive 64-bit marks. They are odd, so that a multiplication by a power of two keeps
-    their bits distinct."""
+    """Random additive 64-bit marks. They are odd, so that multiplication by a power of two below
+    2**64 never gives 0."""
     generator = np.random.default_rng(seed)
     return generator.integers(-(2**62), 2**62, resources + 1, dtype=np.int64) | 1
 

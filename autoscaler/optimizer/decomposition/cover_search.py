@@ -4,8 +4,8 @@ A real cover meets the demand with its throughputs in floating point, and its ow
 capacities. So the cheapest cover that a complete search finds is exact, although the knapsack
 rounds. The knapsack's table bounds the search. The enumeration is compiled.
 
-The method is route enumeration from vehicle routing: set partitioning over all patterns whose
-reduced cost is below the gap. A small MIP over them keeps the tight bound of the decomposition.
+The method is route enumeration from vehicle routing: it lists all covers whose reduced cost is
+below the gap. A small MIP over these covers keeps the tight bound of the decomposition.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def enumerate_covers(
     max_tests: int,
     item_mark: Ints,
 ) -> tuple[Ints, Ints, int, bool]:
-    """Covers whose price is at most `threshold`; covers with the same use of resources are listed
-    once.
+    """Covers whose price is at most `threshold`; of several covers with equal use of resources,
+    only one is listed.
 
-    price, throughput, item_mark (m,): the items, largest throughput first; indptr, resource,
-    amount: their use in compressed rows. Marks are additive 64-bit hashes of an item's use, so
-    covers with the same use have the same sum. capacity: by resource. least: lower bounds of the
+    price, throughput, item_mark (m,): of the items, largest throughput first. indptr, resource,
+    amount: use of the items in compressed rows. Marks are additive 64-bit hashes of an item's use,
+    so covers with equal use have equal sums. capacity: by resource. least: lower bounds of the
     price of covering q units of the grid. Returns the offsets and item indices of the covers in the
     order in which they are found, the number of item tests, and whether the search was complete.
     """

@@ -1,7 +1,7 @@
-"""Columns that no plan needs, because another column uses the same resources, costs no more and
-serves no less.
+"""Finds columns that no plan needs: another column uses the same resources, costs no more and
+serves at least as many requests/s.
 
-Their removal is exact: the other column can replace such a column in every plan.
+The removal of such a column is exact, because the other column can replace it in every plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def dominated(
         return out
     order = ids[np.lexsort((-rate[ids], cost[ids], key[ids]))]
     first = np.concatenate([[True], key[order][1:] != key[order][:-1]])
-    # Rates as ranks, so that the running maximum restarts with every key.
+    # Rates are replaced by ranks, so that the running maximum restarts with every key.
     _, rank = np.unique(rate[order], return_inverse=True)
     level = rank.ravel() + np.cumsum(first) * (len(order) + 1)
     best = np.maximum.accumulate(level)

@@ -26,9 +26,9 @@ _PHASE_ONE_ROUNDS = 400
 
 @dataclass(frozen=True, slots=True)
 class DualResult:
-    """Multipliers (k,), their bound, the master's value, whether any mix of covers fits, whether
-    the cheapest covers fit together without a mix, the number of rounds, and whether the time ran
-    out before the bound reached the value of the mix."""
+    """The result of a dual ascent: multipliers (k,), their bound, the master's value, whether any
+    mix of covers fits, whether the cheapest covers fit together without a mix, the number of
+    rounds, and whether the time ran out before the bound reached the value of the mix."""
 
     mu: Floats
     bound: float
@@ -88,9 +88,8 @@ def ascend(
         if bound > best:
             best, best_mu = bound, mu
         if bound < 0.0 and spent == 1 and mu.any():
-            mu = np.zeros(
-                len(capacity)
-            )  # the multipliers were for another demand; zeros give a better bound
+            # The multipliers were for another demand; zeros give a better bound.
+            mu = np.zeros(len(capacity))
             continue
         if master is None:
             start = np.array([50.0 * s[0] + 1.0 for s in solutions]) if money else None

@@ -1,4 +1,4 @@
-"""The decomposed form of an allocation: one covering knapsack per demand row; the rows share
+"""The decomposed form of an allocation: one covering knapsack per demand row, with shared
 resources.
 
 This module holds the compressed item tables that the kernels read, restricts them (to pairs that

@@ -1,8 +1,9 @@
 """Whole covers for a group that alone nearly exhausts the capacities.
 
-The enumeration tries the cheapest pairs first. If they exceed the capacities before the demand is
-covered, the enumeration finds no whole cover in reasonable time, but a small MIP over the group's
-pairs does. Each run gets new random prices for the capacities, so its cover uses other resources.
+The enumeration tries the cheapest pairs first. If these pairs exceed the capacities before the
+demand is covered, the enumeration finds no whole cover in reasonable time. A small MIP over the
+group's pairs does find one. Each run gets new random prices for the capacities, so its cover uses
+other resources.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def with_whole_covers(
 def _cheapest_of(
     parts: Covers, capacity: Floats, mu: Floats, left_s: float
 ) -> tuple[Covers | None, Work]:
-    """The cover from `parts` with the least money plus `mu` (k,) times its use."""
+    """The cover from `parts` that minimises the money plus the use of capacities at the prices `mu`
+    (k,)."""
     priced = replace(parts, cost=parts.cost + parts.use @ mu)
     choice = choose([priced], capacity, nodes=NODES, seconds=left_s, gap=1e-3)
     work = Work(mips=1, mip_columns=len(parts))

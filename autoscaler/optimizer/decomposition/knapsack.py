@@ -57,8 +57,8 @@ def cheapest_by_units(price: Floats, units: Ints, allowed: Bools, grid: int) -> 
 
 @compiled
 def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
-    """The least price to cover 0..grid units, and for each the item (by its units) that the cover
-    takes first.
+    """For 0..grid units: the least price of covering them, and the item (by its units) that the
+    cheapest cover takes first.
 
     Items that a combination of smaller items beats are left out of the inner loop; of the thousands
     of items in real libraries, a few dozen remain.

@@ -50,8 +50,8 @@ class Search:
 def improve(
     problem: Decomposed, search: Search, start: Incumbent, limits: SearchLimits, columns: int
 ) -> tuple[Incumbent, Work, tuple[str, ...]]:
-    """The best plan whose search needs at most `columns` columns of MIPs, the work done, and the
-    limits that ended the search."""
+    """The best plan found, the work done, and the limits that ended the search. columns: largest
+    number of MIP columns that the search may use."""
     generator = np.random.default_rng(limits.seed)
     best, work = start, Work()
     count = len(problem.groups)
@@ -106,11 +106,11 @@ def _neighbourhood(
     generator: np.random.Generator, plan: Incumbent, mu: Floats, size: int, over: Floats | None
 ) -> Ints:
     """The groups to free: a random group, and others drawn with a probability in proportion to
-    their use of the same scarce resources.
+    their use of the resources that the first group uses.
 
-    If the plan exceeds capacities, the first group uses one of these (`over` (k,)). Common use is
-    measured in money at the multipliers. Every group gets a tenth of the mean in addition, so that
-    groups without a common resource in this plan may share one in the next plan.
+    If the plan exceeds capacities, the first group is one that uses a resource in `over` (k,).
+    Common use is measured in money at the multipliers. Every group gets a tenth of the mean in
+    addition, so that groups without a common resource in this plan may share one in the next plan.
     """
     count = len(plan.cost)
     if size >= count:

@@ -144,7 +144,7 @@ class _Run:
     def _pools(self, wide: bool) -> list[Covers]:
         """For each group, the cheapest real covers and, if `wide`, covers that are nearly as cheap.
 
-        The Lagrangian bound improves if it uses the exact price of the cheapest real cover.
+        With the exact prices of the cheapest real covers, the Lagrangian bound improves.
         """
         problem, scene, limits = self.problem, self.scene, self.limits
         bound, pools = -float(self.dual.mu @ problem.capacity), []
