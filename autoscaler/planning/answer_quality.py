@@ -1,5 +1,5 @@
-"""Answer quality: plans how the requests are divided among several models, together with the fleet
-cost.
+"""Answer quality: plans the shares of the requests that several models answer, together with the
+fleet.
 
 BOute (sec. 4) routes a request by its score: to the first model below the first threshold, to the
 last model above the last threshold. The thresholds determine the quality of the answers, the load

@@ -1,8 +1,8 @@
 """Candidate combos of a model: aggregated instances, and matched prefill and decode instances.
 
-Candidates do not depend on the fleet, and on the demand only by its lengths and arrivals; the
-planner chooses among them. Source: Cauchy sec. 3.3.1 (ratios 1:1 to 2:6, one direction per GPU
-pair, ranking by CE), extended by slices, regions and markets.
+Candidates do not depend on the running fleet; the planner chooses among them. Source: Cauchy sec.
+3.3.1 (ratios 1:1 to 2:6, one direction per GPU pair, ranking by CE), extended by slices, regions
+and markets.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def nearest_combos(
     keep: int = KEEP_PER_GROUP,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Combo, ...]:
-    """If no combo meets the SLO: the combos whose latencies come nearest to it (meets_slo
-    False)."""
+    """The combos whose latencies come nearest to the SLO (meets_slo False), for a model whose SLO
+    no combo meets."""
     if service.graph is not None:
         return ()
     pools = usable_pools(cluster, service)

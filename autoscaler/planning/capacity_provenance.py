@@ -104,9 +104,8 @@ def without_caution(
     if all(factor == 1.0 for factor in factors.values()):
         return combo
     members = tuple(replace(m, req_per_s=m.req_per_s * factors[m.phase]) for m in combo.members)
-    rates: dict[
-        tuple[Phase, int], float
-    ] = {}  # by stage; the members of a stage serve this rate together
+    # Rates by phase and stage; the members of a stage serve the rate together.
+    rates: dict[tuple[Phase, int], float] = {}
     for member in members:
         key = member.phase, member.stage
         rates[key] = rates.get(key, 0.0) + member.count * member.req_per_s

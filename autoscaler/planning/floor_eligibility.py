@@ -34,7 +34,7 @@ def min_useful_req_per_s(problem: PlanningProblem, model: str) -> float:
 
 def counts_towards_floor(combo: Combo, least: float, runs: bool) -> bool:
     """Whether `combo` counts towards a floor that requires `least` requests/s of each instance.
-    runs: it is running, so a share of `least` is enough."""
+    runs: the combo is running, so a share of `least` is enough."""
     return combo.req_per_s >= least * (_RUNNING_SHARE if runs else 1.0)
 
 

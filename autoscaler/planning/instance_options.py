@@ -1,7 +1,7 @@
 """Instance options: the instances of which combos are built, on one slice or as a pipeline.
 
-They include every slice of a service's pools, and the pipelines over several nodes of the template
-library.
+The options are every slice of a service's pools, and the template library's pipelines over several
+nodes.
 """
 
 from __future__ import annotations

@@ -23,9 +23,8 @@ from autoscaler.performance.throughput import InstanceRate, instance_throughput,
 from autoscaler.templates.engine_filter import VLLM
 
 _CV_STEP = 1.125
-_LEAST_CV = (
-    0.4  # several gateways smooth arrivals less than one, because each has its own round robin
-)
+# A single gateway would smooth arrivals more, but several gateways have separate round robins.
+_LEAST_CV = 0.4
 _ROUNDS = 2
 
 
@@ -117,8 +116,8 @@ def pipeline_rate(
 
 
 def cautious_share(service: Service, node: NodeSlice, profile: Profile) -> float:
-    """The share of the rate predicted for `service` on `node` that plans use, because the
-    prediction is uncertain."""
+    """The share of the predicted rate of `service` on `node` with which plans calculate, because
+    the prediction is uncertain."""
     if not service.cautious:
         return 1.0
     spec = service.architecture
@@ -152,7 +151,8 @@ def _rate_at_shared_load(arguments: _RateArguments, arrivals: Arrivals) -> Insta
 
 
 def round_cv_up(cv: float) -> float:
-    """`cv`, but at least 0.4, rounded up to a geometric grid (factor 1.125), so that caches hit."""
+    """`cv`, but at least 0.4, rounded up to a geometric grid (factor 1.125), so that caches hit
+    more often."""
     steps = math.ceil(math.log(max(cv, _LEAST_CV)) / math.log(_CV_STEP) - 1e-9)
     return float(_CV_STEP**steps)
 

@@ -25,9 +25,9 @@ class Urgency(StrEnum):
 class RouteTraffic:
     """The current traffic of a service that divides its requests among several models.
 
-    mix: distribution of the requests over score classes. cuts: current or intended thresholds, with
-    which the service's requests are included in the demands of its models; (): there are no
-    thresholds yet, and the demands do not include these requests. recently_moved: the thresholds
+    mix: distribution of the requests over score classes. cuts: current or intended thresholds; the
+    demands of the service's models include its requests, divided by these thresholds. (): there are
+    no thresholds yet, and the demands do not include these requests. recently_moved: the thresholds
     moved recently, so they move again only if necessary.
     """
 

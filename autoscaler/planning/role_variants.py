@@ -1,7 +1,8 @@
 """Role variants: other roles of a running prefill-decode combo on the same slices.
 
-Candidates have the ratio with the cheapest request, which depends on the lengths and may need other
-slices. Without role variants, a combo in a full pool would have no switch target.
+Candidates have the prefill-decode ratio with the cheapest request. This ratio depends on the
+lengths of requests and may need other slices. Without role variants, a combo in a full pool would
+have no switch target.
 """
 
 from __future__ import annotations

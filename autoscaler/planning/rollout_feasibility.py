@@ -69,7 +69,8 @@ def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> Rollable
 
 
 def _rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
-    """The plan of `best_rollable_plan`, without a check whether scale-in locks can be kept."""
+    """The plan of `best_rollable_plan` for the scale-in locks of `problem`, which are kept in any
+    case."""
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
     if problem.types and running and not problem.additions_only:
         return _budget_plan(problem, strategy)

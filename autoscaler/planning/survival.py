@@ -105,9 +105,8 @@ def add_survival_rows(
         builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
         builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
         nodes = problem.nodes_now(node.pool) + problem.rentable_nodes(node.pool)
-        most_count = max(
-            1.0, float(nodes * node.pool.per_node)
-        )  # not 0: the switch must use some of the row
+        # Not 0, because the switch must use some of the row.
+        most_count = max(1.0, float(nodes * node.pool.per_node))
         left_out |= _add_levels(builder, auxiliary, whole, node, most_count, levels)
     return left_out
 
@@ -198,13 +197,13 @@ def _add_levels(
 def _surviving_req_per_s(
     combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
 ) -> float:
-    """Requests/s of `combos` without the combos that are lost. falls: whether a combo is lost."""
+    """Requests/s of `combos` without the lost ones. falls: returns whether a combo is lost."""
     return req_per_s_of(pair for pair in combos if not falls(pair[0]))
 
 
 def lost_with_one_node(combo: Combo, pool: Pool) -> float:
-    """The most requests/s that are lost with one node of `pool` that is full of members of such
-    combos.
+    """The most requests/s that the loss of one node of `pool` can cost, if the node is full of
+    members of combos like `combo`.
 
     The loss of any member stops the whole combo.
     """

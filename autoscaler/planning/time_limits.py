@@ -163,13 +163,13 @@ def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None
 def drain_warnings(
     services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
 ) -> dict[str, Reason]:
-    """Warnings for models whose drains may cut off answers, at the measured lengths. The keys are
-    those of `Guards.held`."""
+    """Warnings for models whose drains may cut off answers, at the measured lengths, in the form of
+    `Guards.held`."""
     found: dict[str, Reason] = {}
     for model, service in services.items():
         wrong = drain_contradiction(service, policy, measured.get(model))
         if wrong is not None:
-            # Rounded to the minute, because a change of the figures repeats the notice.
+            # Rounded to the minute, because each change of this figure repeats the notice.
             needs_s = 60.0 * math.ceil(wrong.needs_s / 60.0)
             found[f"{model}/{wrong.code}"] = replace(wrong, needs_s=needs_s).reason
     return found

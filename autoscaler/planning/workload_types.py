@@ -60,8 +60,8 @@ def typed_candidates(
 def typed_demands(
     cluster: Cluster, service: Service, demand: Demand, combos: Iterable[str], profile: Profile
 ) -> tuple[TypedDemand, ...]:
-    """`demand` by type, each with those of the combos with the given ids that serve the type. Types
-    without demand are omitted."""
+    """The demand of each type, with those combos (of the ids `combos`) that serve the type within
+    the SLO. Types without demand are omitted."""
     shares = dict(demand.mix)
     names = tuple(dict.fromkeys(combos))
     found = []

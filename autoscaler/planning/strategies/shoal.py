@@ -278,7 +278,8 @@ def _status(solved: AllocationResult) -> PlanStatus:
 def _fraction_bound(
     problem: PlanningProblem, arrays: Formulation, solved: AllocationResult
 ) -> float:
-    """A bound: no plan serves a larger smallest fraction of a model's demand. 1 outside RECREATE.
+    """The bound of the smallest served fraction: no plan serves a larger one. It is 1 outside
+    RECREATE.
 
     In other rollout modes, a plan with removals first may serve more. The bound of a class depends
     on the service of earlier classes, so only the bound of the first class applies to all plans.
