@@ -49,7 +49,7 @@ def size_offsets(configs: int) -> Ints:
 
 @compiled
 def best_split(nodes: Ints, n: int, best_rate: Floats, starts: Ints, choose: Ints) -> float:
-    """The highest rate of the nodes if they are split into two parts, one of which may be
+    """The highest rate of the nodes if they are split into two parts, of which one may be
     unused."""
     best = 0.0
     # Node 0 is always in the first part, so each split is visited once.

@@ -101,7 +101,7 @@ def _open(data: bytes) -> Any:
         raise InvalidValue("library file", data[:8], f"a {FORMAT} archive")
     try:
         return np.load(io.BytesIO(data), allow_pickle=False)
-    except Exception as error:  # see _read
+    except Exception as error:  # numpy raises many kinds of exceptions, see `_read`
         raise InvalidValue("library file", data[:8], f"a {FORMAT} archive ({error})") from None
 
 

@@ -1,5 +1,4 @@
-"""The libraries that a declared cluster needs: makes a `LibraryRequest` for each, from services and
-pools."""
+"""Makes the `LibraryRequest`s that a declared cluster needs, from its services and pools."""
 
 from __future__ import annotations
 
