@@ -36,7 +36,7 @@ from autoscaler.simulation.rate_simulator import simulate_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import ORIGIN_MS, simulate
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.simulation.virtual_planner import Plan, plan_in_process
+from autoscaler.simulation.virtual_planner import PlanFunction, plan_in_process
 from loadtests.arrivals import Draw, Step, Swing, poisson, resampled_lengths, swinging
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.decision_cases import acting
@@ -66,7 +66,7 @@ class Timed:
     plan_s: float = 0.0
     ticks: int = 0
     plans: int = 0
-    plan_with: Plan = field(default=plan_in_process)
+    plan_with: PlanFunction = field(default=plan_in_process)
     told: int = 0
 
     def decide(self, seen: DeciderInput, now_ms: int) -> DeciderOutput:
