@@ -16,11 +16,12 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.estimate.change_point import change_index
+from autoscaler.estimate.length_distribution import SHAPE_REQUESTS
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import poisson_tail
 from autoscaler.estimate.queue_model import erlang_c
-from autoscaler.estimate.request_lengths import SHAPE_REQUESTS, estimate_lengths
+from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.windows import TelemetryWindows, WindowLengths
 from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance import catalog

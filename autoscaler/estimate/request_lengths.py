@@ -10,23 +10,29 @@ Between the bounds the estimate does not change: noise has no effect, and plans 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
-from autoscaler.domain.workload import LEVELS, WEIGHTS, Lengths, Spread
+from autoscaler.domain.workload import WEIGHTS, Lengths, Spread
 from autoscaler.estimate.arrival_counts import since_first_arrival
+from autoscaler.estimate.length_distribution import (
+    LONGEST,
+    SHORTEST,
+    clip_lengths,
+    fit_to_bounds,
+    measured_shape,
+    spread_bounds,
+)
+from autoscaler.estimate.length_samples import (
+    DEFAULT_CV,
+    LengthSample,
+    cv_or_default,
+    length_samples,
+)
 from autoscaler.estimate.length_shift import MIN_REQUESTS, lengths_since_shift
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.sketches import Sketch, bucket_counts
-from autoscaler.estimate.windows import Stats, WindowLengths
-from autoscaler.performance.numba_decorators import compiled
-from topics.sketch import HIGHEST, LOWEST, bucket_value_ms
-
-Floats = npt.NDArray[np.float64]
+from autoscaler.estimate.windows import Stats
 
 STEP = 1.03
 PRIOR_REQUESTS = 20
@@ -40,32 +46,9 @@ EARLY_S = 60
 EARLY_FACTOR = 1.5
 """Factor on an upper bound that covers EARLY_S but not SHORTER_MIN_S: in recorded traces the mean
 of the next ten minutes rarely exceeds the bound of one minute by more."""
-SHAPE_REQUESTS = 100
-_SHAPE_SIGMAS = 3.5
-_SHAPE_TOLERANCE = 1.1
-_DEFAULT_CV = 1.0
-_SHORTEST, _LONGEST = 1.0, 1e6
 _LOG_STEP = math.log(STEP)
 _MIN_CHANGE = 1.1
 _NEARLY_ALL = 0.9
-_MAX_FACTOR, _BISECTIONS = 16.0, 40
-_LEVELS, _LEVEL_WEIGHTS = np.array(LEVELS), np.array(WEIGHTS)
-_MIDDLES = np.array([bucket_value_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """Prompts or answers of a window.
-
-    tokens, counts: buckets of the sketch, shortest first. cv: coefficient of variation of the
-    sketch; None if the sketch has fewer than two requests.
-    """
-
-    requests: int
-    mean: float
-    tokens: Floats
-    counts: Floats
-    cv: float | None
 
 
 def estimate_lengths(
@@ -88,10 +71,12 @@ def estimate_lengths(
     thresholds = output_thresholds = _shorter_thresholds(demand)
     if long.completions < _NEARLY_ALL * long.arrivals:
         output_thresholds = replace(thresholds, early=None)
-    local_sides, long_sides = _samples(local), _samples(long)
-    cvs = _cv_or_default(long_sides[0]), _cv_or_default(long_sides[1])
+    local_sides, long_sides = length_samples(local), length_samples(long)
+    cvs = cv_or_default(long_sides[0]), cv_or_default(long_sides[1])
     shifted_lengths = lengths_since_shift(demand, *cvs)
-    now_sides = _samples(shifted_lengths, cvs) if shifted_lengths is not None else (None, None)
+    now_sides = (
+        length_samples(shifted_lengths, cvs) if shifted_lengths is not None else (None, None)
+    )
     if shifted_lengths is not None and capacity_exhausted:
         local_sides, long_sides = now_sides, now_sides
         thresholds = output_thresholds = _ShorterThresholds(MIN_REQUESTS, MIN_REQUESTS)
@@ -156,10 +141,10 @@ def _shorter_thresholds(demand: ModelDemand) -> _ShorterThresholds:
 def _estimate_side(
     current: tuple[float, Spread],
     declared: tuple[float, Spread],
-    local: _Sample | None,
-    long: _Sample | None,
+    local: LengthSample | None,
+    long: LengthSample | None,
     thresholds: _ShorterThresholds,
-    shifted_lengths: _Sample | None,
+    shifted_lengths: LengthSample | None,
 ) -> tuple[float, Spread]:
     """The mean and distribution of prompts or of answers.
 
@@ -174,22 +159,22 @@ def _estimate_side(
         thresholds,
         shifted_lengths is not None,
     )
-    bounds = _spread_bounds(long, local)
-    shape = _measured_shape(current, declared, long, bounds)
+    bounds = spread_bounds(long, local)
+    shape = measured_shape(current, declared, long, bounds)
     if shape is None:
         if mean == current[0]:
             return current
         shape = tuple(tokens / current[0] for tokens in current[1])
     if not shape or bounds is None or long is None:
-        return mean, _clipped(mean * share for share in shape)
-    return mean, _clipped(_fit_to_bounds(np.array(shape), mean, long, bounds))
+        return mean, clip_lengths(mean * share for share in shape)
+    return mean, clip_lengths(fit_to_bounds(np.array(shape), mean, long, bounds))
 
 
 def _estimate_mean(
     current: float,
     declared: tuple[float, Spread],
-    local: _Sample | None,
-    long: _Sample | None,
+    local: LengthSample | None,
+    long: LengthSample | None,
     thresholds: _ShorterThresholds,
     shifted: bool,
 ) -> float:
@@ -214,7 +199,7 @@ def _estimate_mean(
     return _on_grid(most, declared[0], current, up=False)
 
 
-def _lower_bound(seen: _Sample, declared: tuple[float, Spread], current: float) -> float:
+def _lower_bound(seen: LengthSample, declared: tuple[float, Spread], current: float) -> float:
     """Lower bound of the mean; nearer to the measured mean if that is clearly longer than
     `current`."""
     if _mean_bound(seen, declared, -CLEAR_SIGMAS) >= current * STEP:
@@ -222,7 +207,7 @@ def _lower_bound(seen: _Sample, declared: tuple[float, Spread], current: float) 
     return _mean_bound(seen, declared, -LONGER_SIGMAS)
 
 
-def _mean_bound(seen: _Sample, declared: tuple[float, Spread], sigmas: float) -> float:
+def _mean_bound(seen: LengthSample, declared: tuple[float, Spread], sigmas: float) -> float:
     """The measured mean, shrunk towards the declared mean, plus `sigmas` standard errors.
 
     Shrinking only makes a bound more cautious: no bound moves beyond the measured mean.
@@ -239,147 +224,11 @@ def _mean_bound(seen: _Sample, declared: tuple[float, Spread], sigmas: float) ->
 def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
     """The grid point next to `tokens` on the side of `current`; `current` if the distance is within
     one step."""
-    exact = math.log(max(_SHORTEST, min(_LONGEST, tokens)) / declared) / _LOG_STEP
+    exact = math.log(max(SHORTEST, min(LONGEST, tokens)) / declared) / _LOG_STEP
     step = math.floor(exact + 1e-9) if up else math.ceil(exact - 1e-9)
     found = declared if step == 0 else declared * STEP**step
     within = found <= current * (1 + 1e-9) if up else found >= current * (1 - 1e-9)
-    return current if within else min(_LONGEST, max(_SHORTEST, found))
-
-
-@dataclass(frozen=True, slots=True)
-class _SpreadBounds:
-    """Bounds in tokens of each point of a distribution, at LEVELS, (n,) each. Unknown bounds are 0
-    and infinite."""
-
-    low: Floats
-    high: Floats
-
-
-def _spread_bounds(long: _Sample | None, local: _Sample | None) -> _SpreadBounds | None:
-    """Bounds of the distribution from the long window; None if it has too few requests. If the
-    local window contradicts a bound, the local window's bound replaces it."""
-    if long is None or not len(long.counts) or long.counts.sum() < SHAPE_REQUESTS:
-        return None
-    own = local if local is not None else _Sample(0, 0.0, np.empty(0), np.empty(0), None)
-    low, high = np.empty(len(_LEVELS)), np.empty(len(_LEVELS))
-    _fill_spread_bounds(
-        _LEVELS, long.tokens, long.counts.cumsum(), own.tokens, own.counts.cumsum(), low, high
-    )
-    return _SpreadBounds(low, high)
-
-
-@compiled
-def _length_at(level: float, tokens: Floats, cumulative: Floats) -> float:
-    """The length that a share `level` of the requests does not exceed."""
-    rank = min(max(math.ceil(level * cumulative[-1]), 1.0), cumulative[-1])
-    return float(tokens[np.searchsorted(cumulative, rank)])
-
-
-@compiled
-def _fill_spread_bounds(
-    levels: Floats,
-    tokens: Floats,
-    cumulative: Floats,
-    own_tokens: Floats,
-    own_cumulative: Floats,
-    low: Floats,
-    high: Floats,
-) -> None:
-    """Write the bounds at `levels` to `low` and `high`, (n,) each.
-
-    tokens, cumulative: lengths in the long window and cumulative numbers of requests; own_tokens,
-    own_cumulative: those of the local window, empty if it has no requests.
-    """
-    for at, level in enumerate(levels):
-        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / cumulative[-1])
-        low[at] = _length_at(level - chance, tokens, cumulative) if chance < level else 0.0
-        high[at] = (
-            _length_at(level + chance, tokens, cumulative) if level + chance < 1.0 else math.inf
-        )
-        if not len(own_cumulative):
-            continue
-        chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / own_cumulative[-1])
-        shorter = np.searchsorted(own_tokens, low[at], "left")
-        under = own_cumulative[shorter - 1] / own_cumulative[-1] if shorter else 0.0
-        within = np.searchsorted(own_tokens, high[at], "right")
-        over = 1.0 - (own_cumulative[within - 1] / own_cumulative[-1] if within else 0.0)
-        if under > level + chance:
-            low[at] = _length_at(level - chance, own_tokens, own_cumulative)
-        if over > 1.0 - level + chance:
-            high[at] = _length_at(level + chance, own_tokens, own_cumulative)
-
-
-def _tokens_at(seen: _Sample, levels: Floats) -> Floats:
-    """For each of `levels`, the length that this share of the requests in `seen` does not
-    exceed."""
-    cumulative = seen.counts.cumsum()
-    return np.array([_length_at(level, seen.tokens, cumulative) for level in levels])
-
-
-def _fit_to_bounds(shape: Floats, mean: float, long: _Sample, bounds: _SpreadBounds) -> Floats:
-    """Points of a distribution with mean `mean` and the given `shape` (in multiples of the mean),
-    limited to `bounds`.
-
-    A longer mean does not imply that the longest requests are longer: more requests may be long.
-    Points at a bound shift the rest of the mean to the other points. If all points are at a bound,
-    each may grow to the bound of the next point.
-    """
-    spread = mean * shape
-    longest = np.maximum(long.tokens[-1], min(mean, long.mean) * shape)
-    high = np.maximum.accumulate(np.where(np.isfinite(bounds.high), bounds.high, longest))
-    while float((high * _LEVEL_WEIGHTS).sum()) < mean and high[0] < high[-1]:
-        high = np.append(high[1:], high[-1])
-    low = np.minimum(np.where(bounds.low > 0.0, bounds.low, long.tokens[0]), high)
-
-    def scaled(factor: float) -> Floats:
-        points: Floats = np.clip(factor * spread, low, high)
-        return points
-
-    least, most = 1.0 / _MAX_FACTOR, _MAX_FACTOR
-    for _ in range(_BISECTIONS):
-        factor = math.sqrt(least * most)
-        if float((scaled(factor) * _LEVEL_WEIGHTS).sum()) < mean:
-            least = factor
-        else:
-            most = factor
-    points = np.maximum.accumulate(scaled(most))
-    result: Floats = points * (mean / float((points * _LEVEL_WEIGHTS).sum()))
-    return result
-
-
-def _clipped(tokens: Iterable[float]) -> Spread:
-    return tuple(min(_LONGEST, max(_SHORTEST, float(one))) for one in tokens)
-
-
-def _measured_shape(
-    current: tuple[float, Spread],
-    declared: tuple[float, Spread],
-    long: _Sample | None,
-    bounds: _SpreadBounds | None,
-) -> tuple[float, ...] | None:
-    """The measured distribution, in multiples of its mean. None unless it contradicts the planned
-    distribution both unscaled and scaled to the measured mean."""
-    if long is None or bounds is None:
-        return None
-    most = np.minimum(bounds.high, long.tokens[-1])
-    if float((most * _LEVEL_WEIGHTS).sum()) < current[0]:
-        return None  # the current lengths were measured before this window
-    planned = np.array(current[1] or (current[0],) * len(LEVELS))
-    scaled = planned * (long.mean / current[0])
-    short = np.maximum(planned, scaled) * _SHAPE_TOLERANCE < bounds.low
-    far = np.minimum(planned, scaled) > bounds.high * _SHAPE_TOLERANCE
-    if not (short | far).any():
-        return None
-    seen = float(long.counts.sum())
-    prior = declared[1] or (declared[0],) * len(LEVELS)
-    points = []
-    for level, expected, tokens in zip(LEVELS, prior, _tokens_at(long, _LEVELS), strict=True):
-        measured = float(tokens) / long.mean
-        beyond = seen * min(level, 1.0 - level)  # requests on the smaller side of this level
-        weight = beyond / (beyond + 1.0)
-        points.append(measured**weight * (expected / declared[0]) ** (1.0 - weight))
-    total = sum(w * x for w, x in zip(WEIGHTS, points, strict=True))
-    return tuple(accumulate((point / total for point in points), max))
+    return current if within else min(LONGEST, max(SHORTEST, found))
 
 
 def _cv_of(lengths: tuple[float, Spread]) -> float:
@@ -387,41 +236,6 @@ def _cv_of(lengths: tuple[float, Spread]) -> float:
     an assumption and not a measurement."""
     mean, spread = lengths
     if not spread:
-        return _DEFAULT_CV
+        return DEFAULT_CV
     square = sum(w * x * x for w, x in zip(WEIGHTS, spread, strict=True))
-    return math.sqrt(max(0.0, square / mean**2 - 1.0)) or _DEFAULT_CV
-
-
-def _samples(
-    seen: WindowLengths, cvs: tuple[float | None, float | None] = (None, None)
-) -> tuple[_Sample | None, _Sample | None]:
-    """Samples of prompts and of answers. cvs: coefficients of variation for a side whose sketch is
-    empty."""
-    return (
-        _sample(seen.arrivals, seen.mean_input_tokens, seen.inputs, cvs[0]),
-        _sample(seen.completions, seen.mean_output_tokens, seen.outputs, cvs[1]),
-    )
-
-
-def _sample(requests: int, mean: float | None, sketch: Sketch, cv: float | None) -> _Sample | None:
-    """The sample of one side; None without requests. cv: coefficient of variation if the sketch is
-    empty."""
-    if mean is None or mean <= 0.0 or requests <= 0:
-        return None
-    buckets, seen = bucket_counts(sketch)
-    tokens, counts = _MIDDLES[buckets - LOWEST], seen.astype(np.float64)
-    return _Sample(requests, mean, tokens, counts, _cv(tokens, counts) if len(counts) else cv)
-
-
-def _cv_or_default(seen: _Sample | None) -> float:
-    return _DEFAULT_CV if seen is None or seen.cv is None else seen.cv
-
-
-def _cv(tokens: Floats, counts: Floats) -> float | None:
-    seen = float(counts.sum())
-    if seen < 2:
-        return None
-    weighted = counts * tokens
-    total, squares = float(weighted.sum()), float((weighted * tokens).sum())
-    variance = max(0.0, squares - total * total / seen) / (seen - 1)
-    return math.sqrt(variance) * seen / total
+    return math.sqrt(max(0.0, square / mean**2 - 1.0)) or DEFAULT_CV
