@@ -1,12 +1,11 @@
-"""Answer quality: plans the shares of the requests that several models answer, together with the
-fleet.
+"""Answer quality: plans which share of the requests each model answers, together with the fleet.
 
 BOute (sec. 4) routes a request by its score: to the first model below the first threshold, to the
 last model above the last threshold. The thresholds determine the quality of the answers, the load
 of every model, and so the fleet. BOute searches thresholds and fleets together by Bayesian
-optimisation. For given request shares, the planner finds the cheapest fleet with a proof. So this
-module tries all shares on a grid, and the Pareto front of cost and quality is exact on that grid
-(an epsilon constraint).
+optimisation. Shoal's planner proves the cheapest fleet for given request shares. So this module
+plans a fleet for every point of a grid of shares, and the Pareto front of cost and quality is exact
+on that grid (epsilon-constraint method).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Fleet = TypeVar("Fleet")
 class Split:
     """The division of a service's requests among its models.
 
-    cuts: see `QualityRoute`. thresholds: the cuts as scores. fractions: the share of the requests
-    of each model. quality: mean over all answers.
+    cuts: thresholds as numbers of score classes, see `QualityRoute`. thresholds: the same as
+    scores. fractions: the share of the requests of each model. quality: mean over all answers.
     """
 
     cuts: Cuts
@@ -56,9 +55,8 @@ def split_at(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> Split:
 
 
 def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...]:
-    """All splits whose thresholds lie between score classes. mix: the declared sample if None.
-
-    InvalidValue: there are too many splits.
+    """All splits whose thresholds lie between score classes. mix: score distribution; None: that of
+    the declared sample. Raises InvalidValue if there are more than _MOST_SPLITS splits.
     """
     classes = len(route.edges) + 1
     found: list[Split] = []
@@ -71,11 +69,11 @@ def splits(route: QualityRoute, mix: ScoreMix | None = None) -> tuple[Split, ...
 
 
 def price_splits(
-    found: Sequence[Split], price: Callable[[Split], tuple[Fleet, float, bool]]
+    candidates: Sequence[Split], price: Callable[[Split], tuple[Fleet, float, bool]]
 ) -> Iterator[PricedSplit[Fleet]]:
-    """Every split in `found` with its fleet, in the given order. price: returns (fleet, USD/h,
+    """Each of `candidates` with its fleet, in the given order. price: returns (fleet, USD/h,
     underserved)."""
-    for split in found:
+    for split in candidates:
         fleet, usd_per_h, short = price(split)
         yield PricedSplit(split, fleet, usd_per_h, short)
 
@@ -94,8 +92,8 @@ def pareto_front(options: Sequence[PricedSplit[Fleet]]) -> tuple[PricedSplit[Fle
 def cheapest_split(
     route: QualityRoute, options: Sequence[PricedSplit[Fleet]]
 ) -> PricedSplit[Fleet]:
-    """The cheapest option that has at least the declared quality. InvalidValue: no option has it;
-    the error names the best possible quality."""
+    """The cheapest option that has at least the declared quality. Raises InvalidValue if no option
+    has it; the error names the best possible quality."""
     best = [o for o in pareto_front(options) if o.split.quality >= route.at_least - 1e-9]
     if best:
         return best[0]
@@ -105,11 +103,9 @@ def cheapest_split(
 
 
 def best_split(route: QualityRoute, options: Sequence[PricedSplit[Fleet]]) -> PricedSplit[Fleet]:
-    """The cheapest option that has at least the declared quality, or the next best option if there
-    is none.
-
-    Options that serve their load come before the others. Among options that miss the quality, the
-    best quality comes first.
+    """The best option for `route`: the cheapest one with the declared quality. Options that serve
+    their whole load come before all others. If no option has the declared quality, the option with
+    the highest quality is returned.
     """
     pool = [o for o in options if not o.underserved] or list(options)
     good = [o for o in pool if o.split.quality >= route.at_least - 1e-9]

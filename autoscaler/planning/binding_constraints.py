@@ -38,7 +38,7 @@ def binding_reasons(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     found: dict[tuple[str, str], Reason] = {}
 
     def hold(reasons: Iterable[Reason]) -> None:
-        for reason in reasons:  # keep the first reason of a kind for each pool or model
+        for reason in reasons:  # one reason per kind and pool or model is enough: keep the first
             found.setdefault((binding_kind(reason.code), reason.subject), reason)
 
     for pool in pools.values():
@@ -62,8 +62,8 @@ def binding_kind(code: ReasonCode) -> str:
 
 
 def _of_model(problem: PlanningProblem, plan: Plan, service: Service) -> Iterator[Reason]:
-    """The ceiling of the model if the plan reaches it, and its spot limit if the plan cannot remove
-    any paid instance off spot."""
+    """The model's ceiling if the plan reaches it, and its spot limit if moving one more paid
+    instance to spot would violate the limit."""
     counted = [target for target in plan.targets_of(service.model) if target.count]
     owned = {pool.id for pool in problem.cluster.pools if pool.market is Market.OWNED}
     if 0 < service.max_instances <= sum(target.count for target in counted):

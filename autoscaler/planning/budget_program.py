@@ -4,8 +4,8 @@ The program of Demystifying Cost-Efficiency (sec. 4) over Shoal's candidate comb
 and limits. One solve decides the nodes (composition), the combos on them (configuration) and the
 fraction of each workload type that each combo serves (assignment). Several models share the budget
 (App. E). The problem stays feasible if fixed instances exceed a limit. If a floor cannot be met,
-the program asks for as much of it as possible. This module translates a planning problem to the
-arrays of `optimizer.activity_lp`, and the solution back.
+the plan meets as much of it as possible. This module translates a planning problem to the arrays of
+`optimizer.activity_lp`, and the solution back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from topics.reason_codes import ReasonCode
 _MIN_GAIN = 1e-3
 _NEGLIGIBLE_REQ_PER_S = 1e-6
 _FLOOR_WORK_SHARE = 1e-3
-"""Fraction of the work without floors that must remain possible when floors are met."""
+"""The floors must leave at least this fraction of the work that is possible without floors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def request_shares(arrays: BudgetArrays, mix: Mix) -> tuple[RequestShare, ...]:
 
 
 def combos_as_used(problem: PlanningProblem, arrays: BudgetArrays, mix: Mix) -> dict[str, Combo]:
-    """The combos with the rates that they have in the plan, where each copy does its part of the
+    """The combos with the rates that they have under the plan: each copy serves its part of the
     planned work.
 
     A combo that the plan does not use gets the rate that it would have for the whole mix.

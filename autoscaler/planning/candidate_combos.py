@@ -47,10 +47,10 @@ def candidate_combos(
     keep: int = KEEP_PER_GROUP,
     arrivals: Arrivals = POISSON_ARRIVALS,
 ) -> tuple[Combo, ...]:
-    """Combos worth considering for `service` at `lengths`, best cost efficiency first.
+    """Candidate combos of `service` at `lengths`, best cost efficiency first.
 
-    arrivals: of the whole model; the chosen combos share them. keep: number of combos that each
-    ranking keeps per region and set of markets.
+    arrivals: arrival process of the whole model, which the chosen combos share. keep: number of
+    combos that each ranking keeps per region and set of markets.
 
     Aggregated combos use every slice that holds the weights and one request of maximal length. A
     pair of prefill and decode instances lies within one region. Each instance uses a slice or, if
@@ -110,8 +110,9 @@ def evaluate_combo(
 ) -> Combo:
     """The combo with id `combo_id`, evaluated at `lengths`, whether or not it is a candidate now.
 
-    Running instances may no longer be candidates. If the combo no longer meets the SLO, its
-    best-effort rate counts (meets_slo False). InvalidValue: no declared hardware matches the id.
+    Running instances may no longer be candidates. If the combo no longer meets the SLO, its rate is
+    the best-effort rate and meets_slo is False. Raises InvalidValue if no declared hardware matches
+    the id.
     """
     if service.graph is not None:
         found = evaluate_cell(combo_id, service.graph, cluster.pools)
@@ -238,8 +239,8 @@ def _feasible_pairs(
     prefills: tuple[InstanceOption, ...],
     decodes: tuple[InstanceOption, ...],
 ) -> tuple[tuple[int, int, float], ...]:
-    """Indices of a prefill and a decode instance that can work together, and the bandwidth between
-    them in 1e9 bytes/s."""
+    """Pairs of a prefill and a decode instance with a fast enough network: both indices, and the
+    bandwidth between the two in 1e9 bytes/s."""
     by_region: dict[str, list[tuple[int, InstanceOption]]] = {}
     for d, decode in enumerate(decodes):
         by_region.setdefault(decode.region, []).append((d, decode))
@@ -269,7 +270,7 @@ def _ranked_combos(
 
 
 def _best_ratio(prefill: InstanceOption, decode: InstanceOption) -> tuple[int, int]:
-    """The ratio of prefill to decode instances with the cheapest request: their throughputs match
+    """The (prefill, decode) counts with the lowest cost per request, i.e. whose throughputs match
     best."""
     prefill_usd, decode_usd = prefill.usd_per_h, decode.usd_per_h
     prefill_rate, decode_rate = prefill.req_per_s, decode.req_per_s
@@ -308,7 +309,7 @@ def _offer(
 
 
 def _joint_req_per_s(parts: Iterable[tuple[int, InstanceOption]]) -> float:
-    """Requests/s of these counts of instances together; it is the rate of the slower phase."""
+    """Requests/s of a combo of these (count, instance) parts: the rate of the slower phase."""
     rates: dict[Phase, float] = {}
     for count, part in parts:
         rates[part.phase] = rates.get(part.phase, 0.0) + count * part.req_per_s
@@ -316,7 +317,7 @@ def _joint_req_per_s(parts: Iterable[tuple[int, InstanceOption]]) -> float:
 
 
 def _billed_usd_per_h(parts: Iterable[tuple[int, InstanceOption]]) -> float:
-    """USD/h for the GPUs of these counts of instances; owned GPUs are free."""
+    """USD/h for the GPUs of these (count, instance) parts; owned GPUs are free."""
     usd_per_h = 0.0
     for count, part in parts:
         usd_per_h += count * sum(

@@ -1,7 +1,6 @@
-"""Provenance of the capacities of a plan: the user's measurements, or predictions.
-
-It finds the measurements that are used, the error interval of capacities, and the predicted rate of
-combos without the reduction for uncertainty ("caution").
+"""Provenance of a plan's capacities: do they rest on the user's measurements or on predictions? The
+functions return the measurements used, the error intervals of capacities, and the rates of combos
+without the reduction for uncertainty ("caution").
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests/s of all instances of one model: as predicted, its 90% interval (low, high), and as
-    planned."""
+    """Requests/s of all instances of one model: predicted, with its 90% interval (low, high), and
+    planned, i.e. reduced for uncertainty."""
 
     predicted: float
     low: float
@@ -104,7 +103,7 @@ def without_caution(
     if all(factor == 1.0 for factor in factors.values()):
         return combo
     members = tuple(replace(m, req_per_s=m.req_per_s * factors[m.phase]) for m in combo.members)
-    # Rates by phase and stage; the members of a stage serve the rate together.
+    # All members of a stage serve its rate together, so rates are kept by phase and stage.
     rates: dict[tuple[Phase, int], float] = {}
     for member in members:
         key = member.phase, member.stage

@@ -11,8 +11,8 @@ from autoscaler.optimizer.array_types import Floats
 
 
 def ceilings(pools: Sequence[Pool]) -> tuple[Floats, Floats]:
-    """The arrays `together` (t, k) and `together_max` (t,) of a `MixProblem` for `pools` (k of
-    them)."""
+    """The arrays `together` (t, k) and `together_max` (t,) of a `MixProblem`: t ceilings over the k
+    `pools`."""
     groups = list(pools_by_shared_limit(pools).values())
     members = [[float(pool in group) for pool in pools] for group in groups]
     masks = np.array(members, dtype=np.float64).reshape(len(groups), len(pools))

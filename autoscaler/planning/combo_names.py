@@ -1,4 +1,4 @@
-"""Ids of combos: their grammar, which people can read and programs can parse."""
+"""Formats and parses combo ids."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def is_spot(combo: Combo) -> bool:
 
 
 def add_gpus(taken: Mapping[str, int], counted: Iterable[tuple[Combo, int]]) -> dict[str, int]:
-    """GPUs per pool: `taken` plus those of the counted combos."""
+    """GPUs per pool: `taken` plus the GPUs of the counted combos."""
     used = dict(taken)
     for combo, count in counted:
         for pool_id, gpus in combo.gpus_by_pool().items():

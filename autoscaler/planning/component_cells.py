@@ -25,7 +25,8 @@ from autoscaler.planning.component_graph import ComponentProblem, component_prob
 from autoscaler.planning.instance_options import gpu_usd_per_h
 
 SIZES = (1, 2, 4, 8, 16)
-_MAX_NAME_CHARS = 180  # a record allows 200; the rest is for the serial number of the group
+# ids in records have at most 200 characters; 20 remain for the group's serial number
+_MAX_NAME_CHARS = 180
 _MAX_INSTANCES = 64
 _GAP, _SECONDS = 1e-3, 2.0
 _ROUNDING = 1e-9
@@ -42,8 +43,8 @@ class Cell:
 
 
 def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
-    """Filter of Algorithm 1: keeps the cells that serve more than the same number of GPUs divided
-    into cells of the next smaller size.
+    """Filter of Algorithm 1: keeps a cell only if it serves more than cells of the next smaller
+    size on as many GPUs.
 
     req_per_s: best rate by number of GPUs (1, 2, 4, ...). Sizes that cannot hold the model (0
     req/s) are dropped.
@@ -59,12 +60,11 @@ def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
 
 
 def candidate_cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo, ...]:
-    """Cells worth considering for `graph` on `pools`, most requests per USD first.
-
-    For each region, and separately for spot nodes and other nodes: for each number of GPUs, the
-    best cell on a single pool, and the best cell that costs as much on all pools together. Cells
-    that serve less than smaller cells at the same cost are dropped. InvalidValue: some component
-    fits on no pool.
+    """Candidate cells for `graph` on `pools`, most requests per USD first. Spot nodes and other
+    nodes of a region are searched separately. For each number of GPUs there is the best cell on a
+    single pool, and the best cell of equal cost that may combine pools. A cell is dropped if
+    smaller cells serve more at the same cost. Raises InvalidValue if some component fits on no
+    pool.
     """
     key = repr((graph, pools))
     found = _cache.get(key)
@@ -76,7 +76,8 @@ def candidate_cells(graph: ComponentGraph, pools: Sequence[Pool]) -> tuple[Combo
 
 
 def evaluate_cell(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -> Combo:
-    """The cell with id `combo_id` at the mix of `graph`. InvalidValue: no such cell is possible."""
+    """The cell with id `combo_id` at the request mix of `graph`. Raises InvalidValue if no such
+    cell is possible."""
     model, instances = parse_instances(combo_id)
     members = [member for own in instances for member in own]
     if model != graph.model or not all(member.deployment for member in members):
@@ -194,7 +195,7 @@ def _counts(problem: ComponentProblem, mix: Mix) -> dict[tuple[str, str], int]:
 def _cell(
     graph: ComponentGraph, pools: tuple[Pool, ...], counts: dict[tuple[str, str], int]
 ) -> Combo | None:
-    """The cell of these instances: the largest part of the mix that they serve, and its paths."""
+    """The cell of these instances: its rate is the largest multiple of the mix that they serve."""
     problem = _problem(graph, tuple(pool for pool in pools if any(p == pool.id for _, p in counts)))
     if problem is None:
         return None
@@ -275,7 +276,7 @@ def _unit_rates(graph: ComponentGraph) -> tuple[float, ...]:
 
 
 def _seconds(graph: ComponentGraph, path: CellPath, pools: dict[str, Pool]) -> float:
-    """Seconds that an idle cell takes for a request on `path`."""
+    """Seconds that a request on `path` takes in an otherwise idle cell."""
     return sum(
         graph.seconds(pools[hop.pool].gpu.name)[hop.deployment, frozenset(hop.runs)]
         for hop in path.hops

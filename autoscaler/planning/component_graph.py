@@ -78,8 +78,8 @@ def component_problem(
     pools: tuple[Pool, ...],
     budget_usd_per_h: float = math.inf,
 ) -> ComponentProblem:
-    """The problem of the models `graphs` on `pools`. InvalidValue: names a request type that no
-    path serves."""
+    """The problem of the models `graphs` on `pools`. Raises InvalidValue, naming the request type,
+    if no path serves one."""
     made = _Activities(pools)
     for graph in graphs:
         made.add(graph)
@@ -138,7 +138,7 @@ class _Activities:
         self.models: list[str] = []
 
     def add(self, graph: ComponentGraph) -> None:
-        """Add all instances and paths of one model."""
+        """Add all possible instances and paths of one model."""
         first = len(self.placed)
         here = [
             PlacedDeployment(graph.model, option, pool)
@@ -184,10 +184,8 @@ class _Activities:
 def cheapest_for_rate(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The cheapest plan that serves the declared rates.
-
-    InvalidValue: the pools cannot serve them, or the time limit ended the search before it found a
-    plan.
+    """The cheapest plan that serves the declared rates. Raises InvalidValue if the pools cannot
+    serve them, or if the time limit ended the search before it found a plan.
     """
     found = least_cost(problem.mix, 1.0, seconds, gap)
     if isinstance(found, Unfound):
@@ -200,9 +198,8 @@ def cheapest_for_rate(
 def most_for_budget(
     problem: ComponentProblem, seconds: float = 60.0, gap: float = 1e-4
 ) -> ComponentPlan:
-    """The plan with the largest multiple of the declared rates within the budget.
-
-    InvalidValue: there is no plan, or the time limit ended the search before it found a plan.
+    """The plan with the largest multiple of the declared rates within the budget. Raises
+    InvalidValue if there is no plan, or if the time limit ended the search before it found one.
     """
     found = most_work(problem.mix, seconds, gap)
     if isinstance(found, Unfound):
@@ -214,7 +211,7 @@ def most_for_budget(
 
 
 def _places(path: Path, here: list[PlacedDeployment], first: int) -> Iterator[tuple[int, ...]]:
-    """The possible instances for the hops of `path`, all in one region."""
+    """Every choice of one instance (index) per hop of `path`, all in one region."""
     options = [
         [first + i for i, one in enumerate(here) if one.deployment == hop.deployment]
         for hop in path

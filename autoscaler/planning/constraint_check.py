@@ -1,6 +1,6 @@
 """Checks which constraints of services, other than their demand, a plan violates.
 
-The check uses the plan's counts, so it has the same meaning for every strategy.
+The check reads only the plan's counts, so it treats all strategies alike.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ def floor_constraint(service: Service) -> Reason:
 
 
 def useful_floor_constraint(service: Service) -> Reason:
-    """The floor of `service` for useful instances: those that can serve one request after
-    another."""
+    """The floor of `service`, counting only useful instances (`planning.floor_eligibility`)."""
     floor = (service.min_instances,)
     return Reason(ReasonCode.PROMISED_USEFUL_FLOOR, service.model, quantities=floor)
 
@@ -107,7 +106,8 @@ def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> I
 
 
 def _left_without(pool: Pool, counted: Counted) -> float:
-    """Requests/s that remain after the loss of the node of `pool` that serves most."""
+    """Requests/s of the counted combos that remain if the node of `pool` with the largest rate is
+    lost."""
     on_it = [(combo, count) for combo, count in counted if pool.id in combo.gpus_by_pool()]
     worst = max((lost_with_one_node(combo, pool) for combo, _ in on_it), default=0.0)
     return req_per_s_of(counted) - min(worst, req_per_s_of(on_it))

@@ -16,7 +16,8 @@ def usd_per_h_by_model(
     GPUs used.
 
     The models on a half-empty node pay for the whole node, so the shares of all models add up to
-    the bill. taken_gpus: per pool, GPUs that others use on these nodes; they bear their share.
+    the bill. taken_gpus: per pool, GPUs on these nodes that other models use; their part of the
+    price is attributed to none of these models.
     """
     used = dict(taken_gpus)
     mine: dict[str, dict[str, int]] = {}

@@ -1,7 +1,5 @@
-"""Cost efficiency: tokens per USD that a combo achieves.
-
-Eq. 14-15 of Cauchy (sec. 3.2) at the calibrated rates of `autoscaler.performance`. They are used to
-rank candidates.
+"""Cost efficiency (CE): tokens per USD of a combo, for ranking candidates. Formulas: eq. 14-15 of
+Cauchy (sec. 3.2), at the calibrated rates of `autoscaler.performance`.
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ def phase_tokens_per_usd(
 ) -> float:
     """CE of eq. 14 at a served rate: input tokens per prefill USD + output tokens per decode USD.
 
-    Both phases sustain the rate together, so a mismatched ratio lowers the result.
+    Both phases run at the rate of the slower one, so a mismatched ratio of instances lowers the
+    result.
     """
     tokens_per_h = req_per_s * _SECONDS_PER_HOUR
     return (

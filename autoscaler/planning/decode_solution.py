@@ -1,6 +1,5 @@
-"""Decodes the counts of a solver into a checked plan: capacity, nodes, cost and shortfall.
-
-The plans of all strategies pass these checks, which are made in floating point.
+"""Turns a solver's counts into a plan: capacity, nodes, cost and shortfall. The plans of all
+strategies are built and checked here, in floating point.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def decode_plan(
 ) -> Plan:
     """The plan of `counts` (combo id -> count, in addition to fixed combos), checked.
 
-    Fixed combos keep their counts. lower_bound_usd_per_h: of cost + penalties. InvalidValue: the
-    plan needs more nodes than there are, or the bound exceeds the objective.
+    Fixed combos keep their counts. lower_bound_usd_per_h: lower bound of cost + penalties. Raises
+    InvalidValue if the plan needs more nodes than there are, or if the bound exceeds the objective.
     """
     combos = all_combos(problem)
     wanted = problem.fixed_fleet()
@@ -75,7 +74,8 @@ def decode_plan(
 def failed_plan(
     problem: PlanningProblem, strategy: str, reason: Reason, limits: tuple[str, ...]
 ) -> Plan:
-    """A plan without changes, because the search found no plan. reason: the cause."""
+    """A plan with status FAILED that keeps the running fleet, because the search found no plan.
+    reason: the cause."""
     everything_stays = replace(problem, additions_only=True)
     made = decode_plan(everything_stays, strategy, {}, PlanStatus.FAILED)
     return replace(made, limits_hit=limits, notes=(reason,))
@@ -88,7 +88,7 @@ def all_combos(problem: PlanningProblem) -> dict[str, Combo]:
 
 
 def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[str, float]:
-    """Demand above utilization x capacity, in requests/s, for each planned model that has a
+    """Requests/s of demand that exceed utilization x capacity, for each planned model with a
     shortfall."""
     short = {}
     for model in problem.planned_models():
@@ -99,8 +99,7 @@ def shortfalls(problem: PlanningProblem, capacity: Mapping[str, float]) -> dict[
 
 
 def _nodes(problem: PlanningProblem, wanted: list[tuple[Combo, int]]) -> tuple[PlannedNodes, ...]:
-    """Nodes needed per pool. InvalidValue: the plan needs more nodes than a pool can have.
-
+    """Nodes needed per pool. Raises InvalidValue if the plan needs more nodes than a pool can have.
     The plan releases unused rented nodes, unless only additions are allowed. Owned nodes stay and
     are free. After node losses, fixed combos may need more nodes than exist; this is not an error
     of the plan.

@@ -1,4 +1,5 @@
-"""Eligibility for a floor: an instance counts only if it can serve one request after another.
+"""Eligibility for a floor (minimum of instances): an instance counts only if it can serve one
+request after another within the SLO.
 
 An instance that meets the SLO percentile only when it is almost idle is the cheapest way to satisfy
 a floor, but it does not help the first requests. By Little's law, the number of concurrent requests
@@ -17,16 +18,16 @@ from autoscaler.planning.planning_problem import PlanningProblem
 from topics.reason_codes import ReasonCode
 
 _RUNNING_SHARE = 0.5
-"""Share of the minimum that is enough for a running instance, so that a small change in lengths
-does not replace it."""
+"""A running instance counts from this share of the minimum capacity, so that a small change in
+lengths does not replace it."""
 
 
 def min_useful_req_per_s(problem: PlanningProblem, model: str) -> float:
     """The smallest capacity with which a new instance of `model` counts towards its floor; 0 = any
     instance counts.
 
-    It is 0 if no candidate reaches the minimum within the SLO, if the rates are declared (models of
-    components), or if the rates are by type (budget mode).
+    It is 0 in three cases: no candidate reaches the minimum within the SLO, the rates are declared
+    (models of components), or the rates are given by type (budget mode).
     """
     least = _one_at_a_time(problem, model)
     return least if max(_rates(problem, model), default=0.0) >= least else 0.0
@@ -39,8 +40,8 @@ def counts_towards_floor(combo: Combo, least: float, runs: bool) -> bool:
 
 
 def count_useful(problem: PlanningProblem, model: str, counted: Iterable[tuple[Combo, int]]) -> int:
-    """How many of the instances in `counted` count towards the floor of `model`. A running instance
-    needs less capacity for that than a new one."""
+    """How many of the instances in `counted` count towards the floor of `model`. The minimum
+    capacity is lower for running instances than for new ones."""
     least = min_useful_req_per_s(problem, model)
     return sum(
         n for c, n in counted if counts_towards_floor(c, least, bool(problem.fleet.get(c.id)))
@@ -71,6 +72,7 @@ def _rates(problem: PlanningProblem, model: str) -> list[float]:
 
 
 def _one_at_a_time(problem: PlanningProblem, model: str) -> float:
-    """Requests/s if requests of mean length follow each other, each as slow as the SLO allows."""
+    """Requests/s of an instance that serves one request of mean length at a time, each as slow as
+    the SLO allows."""
     slo, lengths = problem.cluster.service(model).slo, problem.demands[model].lengths
     return 1000.0 / (slo.ttft_ms + lengths.output_tokens * slo.tpot_ms)

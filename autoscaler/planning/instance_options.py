@@ -29,8 +29,8 @@ from autoscaler.planning.pipelines import (
     irreducible_pipelines,
 )
 
-# Owned GPUs add no cost, but ranking needs an order: fewer and smaller GPUs come first.
-# A thousandth of a USD per 100 TFLOPS and hour never outweighs a real price.
+# Owned GPUs cost nothing, but ranking must prefer fewer and smaller ones. A thousandth of a USD per
+# 100 TFLOPS and hour never outweighs a real price.
 _OWNED_USD_PER_TFLOPS_H = 1e-5
 _MAX_PAIRED = 12
 """Instances of one phase per region and set of markets that are paired with others."""
@@ -38,10 +38,9 @@ _MAX_PAIRED = 12
 
 @dataclass(frozen=True, slots=True)
 class InstanceOption:
-    """One instance on its nodes: (pool, slice, stage, layers) of each node; stage 0 on a single
-    node.
-
-    link_gb_s: bandwidth in 1e9 bytes/s between prefill and decode on which its rate is based.
+    """One possible instance: (pool, slice, stage, layers) of each of its nodes; stage is 0 on a
+    single node. link_gb_s: the bandwidth between prefill and decode, in 1e9 bytes/s, that its rate
+    assumes.
     """
 
     phase: Phase
@@ -83,8 +82,7 @@ def _single_node_option(pool: Pool, made: Instance, link_gb_s: float) -> Instanc
 def _pipeline_option(
     service: Service, pipeline: Pipeline, pools: Mapping[str, Pool]
 ) -> InstanceOption:
-    """`pipeline` as an option, in which each slice type is in the pool that `pools` gives for its
-    name."""
+    """`pipeline` as an option. pools: by the name of a slice type, the pool that provides it."""
     nodes = tuple(
         (pools[node.name], node, stage, layers)
         for stage, (slices, layers) in enumerate(pipeline.stages, start=1)
@@ -114,9 +112,8 @@ def option_of_members(
     arrivals: Arrivals,
     over_gb_s: float,
 ) -> tuple[int, InstanceOption]:
-    """How many instances `members` form, and one of these instances.
-
-    over_gb_s: bandwidth in 1e9 bytes/s for KV between the instances of the combo.
+    """(number of instances that `members` form, one of these equal instances). over_gb_s: bandwidth
+    for KV between the combo's instances, in 1e9 bytes/s.
     """
     first, (pool, slice_) = members[0]
     if not first.stage:
@@ -187,7 +184,8 @@ def _options_to_pair(parts: list[InstanceOption]) -> list[InstanceOption]:
     """The few options with the cheapest request and the two smallest options, per region and set of
     markets.
 
-    Without this choice, a hundred instances per phase would give ten thousand pairs in each region.
+    Pairing all options instead would give ten thousand pairs in a region with a hundred instances
+    per phase.
     """
     groups: dict[tuple[str, frozenset[Market]], list[InstanceOption]] = {}
     for part in parts:
@@ -245,7 +243,8 @@ class _Cheapest:
         self._offered = 0
 
     def offer(self, pipeline: Pipeline, region: str, there: Mapping[str, list[Pool]]) -> None:
-        """Consider `pipeline` on all pools of `region` that have its slices."""
+        """Add the options of `pipeline` on the pools of `region` that have its slices, if they are
+        cheap enough."""
         gpus = Counter[str]()
         for nodes, _ in pipeline.stages:
             for node in nodes:
@@ -271,8 +270,8 @@ class _Cheapest:
     def _all_cheaper(
         self, pipeline: Pipeline, region: str, gpus: Counter[str], pools: list[list[Pool]]
     ) -> bool:
-        """Whether the region has only one market, and already has enough pipelines that are cheaper
-        than `pipeline`."""
+        """Whether enough cheaper pipelines are known in the region; False if the region has several
+        markets."""
         markets = frozenset(pool.market for each in pools for pool in each)
         best = self._best.get((region, markets), [])
         if len(markets) > 1 or len(best) < _MAX_PAIRED:

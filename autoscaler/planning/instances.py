@@ -1,6 +1,5 @@
-"""Single-node instances of a service: the rates of the performance model, as used for planning.
-
-The rate is the rate within the SLO; it is 0 if a request of maximal length does not fit.
+"""Single-node instances of a service, with the rates that the performance model predicts within the
+SLO. The rate is 0 if a request of maximal length does not fit.
 """
 
 from __future__ import annotations
@@ -23,14 +22,16 @@ from autoscaler.performance.throughput import InstanceRate, instance_throughput,
 from autoscaler.templates.engine_filter import VLLM
 
 _CV_STEP = 1.125
-# A single gateway would smooth arrivals more, but several gateways have separate round robins.
+# Arrivals at an instance would be smoother with one gateway, but several gateways run separate
+# round robins.
 _LEAST_CV = 0.4
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One instance: its sustained rate (req_per_s 0 = impossible) and its start time."""
+    """One instance: the rate that it sustains (0 if the instance is impossible) and its start
+    time."""
 
     phase: Phase
     slice: NodeSlice
@@ -87,7 +88,7 @@ def evaluate_instance(
 
 
 def served_spec(service: Service) -> ModelSpec:
-    """The architecture of `service` with its `max_len`, the context length with which its servers
+    """The architecture of `service`, limited to the context length `max_len` with which its engines
     start."""
     return _served(service.architecture, service.max_len_tokens)
 
@@ -116,8 +117,8 @@ def pipeline_rate(
 
 
 def cautious_share(service: Service, node: NodeSlice, profile: Profile) -> float:
-    """The share of the predicted rate of `service` on `node` with which plans calculate, because
-    the prediction is uncertain."""
+    """The share of the predicted rate of `service` on `node` that plans use; it is below 1 if the
+    prediction is uncertain."""
     if not service.cautious:
         return 1.0
     spec = service.architecture
@@ -133,8 +134,8 @@ def _rate_at_shared_load(arguments: _RateArguments, arrivals: Arrivals) -> Insta
     """The rate of an instance that serves its share of `arrivals`.
 
     The share depends on the rate, and the rate on the share. Two iterations from the maximal rate
-    approximate the fixed point; of the two results, the one for burstier arrivals is used. In a
-    large fleet all instances have nearly the same share, and one evaluation is enough.
+    approximate the fixed point; the result for burstier arrivals is used. One evaluation is enough
+    in a large fleet, because the share hardly depends on the rate there.
     """
     spec, node, phase, _, lengths, profile, _, _, link_gb_s = arguments
     most = max_req_per_s(spec, node, phase, lengths, profile, link_gb_s)

@@ -21,8 +21,8 @@ def link_gb_s(one: Pool, other: Pool) -> float:
 
 
 def assumed_links(pools: Iterable[Pool]) -> tuple[str, ...]:
-    """Those of `pools` (the pools of one pair) that use a network between nodes but do not declare
-    it, as region/name."""
+    """Pools of a prefill-decode pair that use a network between nodes but do not declare it, as
+    region/name."""
     members = tuple(pools)
     if len(members) < 2 and all(_one_node(pool, pool) for pool in members):
         return ()

@@ -1,6 +1,6 @@
 """Finds models that fit into no slice of their pools, from declared facts alone.
 
-Demand, fleet and rates do not matter: such a model fits nowhere, however low its demand is.
+Demand, fleet and rates do not matter: such a model can never start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topics.reason_codes import ReasonCode
 _LEAST_TOKENS = 16
 FP8 = "fp8"
 _USUAL_GPUS = ("L40S", "H100", "H200", "B200")
-"""GPUs that an error suggests for a model that fits nowhere, the smallest first."""
+"""GPU types that the error suggests for a model that fits nowhere, smallest memory first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,11 @@ class Misfit:
     """A model, and the slice that comes nearest to holding it.
 
     where, slice: the pool and its slice; None if the model may use no pool, or if no engine can
-    split it over any slice. refused: a slice that is large enough, and the reason why no engine can
-    split the model over it; "" if there is no such slice. In 1e9 bytes: weights_gb, kv_gb: memory
-    that the model needs for its weights, and for KV cache and state of one request of max_len
-    tokens; usable_gb: memory of the slice for both. longest_tokens: the largest max_len that would
-    fit there, 0 if the weights alone do not fit. would_do: other changes with which the model would
-    fit.
+    split it over any slice. refused: a slice with enough memory over whose GPUs no engine can split
+    the model, with the reason; "" if there is none. weights_gb, kv_gb: memory in 1e9 bytes for the
+    weights, and for KV cache and state of one request of max_len tokens. usable_gb: memory in 1e9
+    bytes that the slice has for both. longest_tokens: the largest max_len that would fit there, 0
+    if the weights alone do not fit. would_do: other changes with which the model would fit.
     """
 
     model: str
@@ -64,7 +63,7 @@ def misfits(cluster: Cluster) -> tuple[Misfit, ...]:
     """The models of `cluster` that fit no slice that they may use, in the order of declaration.
 
     Models whose engine may join nodes are not checked, because the planner decides where they fit.
-    Models of components are not checked either, because they declare rates only where they fit.
+    Models of components are not checked either: their declared rates imply that they fit.
     """
     single = (s for s in cluster.services if s.pipelines == "none" and s.graph is None)
     found = (misfit(cluster, service) for service in single)

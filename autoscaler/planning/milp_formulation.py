@@ -7,8 +7,8 @@ Columns of a combo, by the cost of its transition; p is the USD/h of the GPUs th
     switch  from a running combo on the same slices K_switch p
     load    on nodes that exist already             K_load p
     start   on nodes to be rented                   K_start p, see `Service.start_penalty`
-Each rented pool has two columns of whole nodes at their price: kept nodes and new nodes. So a
-further combo on a half-empty node costs nothing more, and an empty node is released.
+Each rented pool has two columns of whole nodes at their price: kept nodes and new nodes. So another
+combo on a half-empty node adds no cost, and the plan releases empty nodes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from autoscaler.planning.planning_problem import PlanningProblem, RolloutMode
 from autoscaler.planning.problem_builder import ArrayBuilder
 from autoscaler.planning.survival import add_survival_rows, max_loss_levels
 
-# A cost per owned GPU: of two plans with equal bills, the one with fewer owned GPUs is cheaper. It
-# is too small to outweigh a cent.
+# Small cost per owned GPU, below a cent in total: of two plans with equal bills, the plan with
+# fewer owned GPUs wins.
 _OWNED_USE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Formulation:
-    """The array form, with the meaning of its columns and rows.
+    """The problem as arrays, with the meaning of the columns and rows.
 
     demand_names / resource_names: (row kind, model or pool) per row. demand_classes: number of
     priority classes of demand; they come before the classes of other constraints. fixed_usd_per_h:
     price of the nodes that models outside the scope need; every plan pays for them.
-    survival_tightened: the survival rows ask for more than the constraint requires, so the search
+    survival_tightened: the survival rows require more capacity than the constraint, so the search
     may miss a cheaper plan (`planning.survival`).
     """
 
@@ -63,12 +63,12 @@ class Formulation:
 
 
 def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
-    """The array form of `problem`. exact: all survival rows, however many there are.
+    """The array form of `problem`. exact: include all survival rows, however many there are.
 
     If not all rows can be met, demand comes first, by the services' priorities. Then the other
     constraints follow in order: floors, spot limits, useful floors, survival. An infeasible
-    constraint takes nothing from the next one. Models without any combo have no rows, because their
-    rows would reduce the smallest fraction of their class to zero.
+    constraint does not weaken the next one. Models without any combo get no rows: such rows cannot
+    be served, and each class maximises the smallest fraction served.
     """
     builder: ArrayBuilder[ColumnKey] = ArrayBuilder()
     rows = Rows({}, {}, {}, {}, {}, {}, {}, {}, {})
@@ -113,14 +113,14 @@ def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
 
 
 def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem) -> float:
-    """Add GPU rows and node columns of every pool; return the cost of nodes that stay in any case.
+    """Add GPU rows and node columns of every pool; return the USD/h of nodes that every plan keeps.
 
     Slices and nodes have powers of two of GPUs and pack without gaps, so rows that count GPUs are
     exact. For each pool, one row limits all combos to the GPUs of all nodes. For rented pools, a
     second row limits the combos that do not wait for a new node to the GPUs of the existing nodes.
     In mode SURGE, a third row limits additions to the GPUs that are free now and to new nodes. The
-    new nodes must then be within the budget and the ceiling together with all nodes that are paid
-    for now, including empty nodes.
+    new nodes and all nodes paid for now, including empty ones, must then be within the budget and
+    the ceiling together.
     """
     standing_gpus = problem.fixed_gpus()
     fixed_nodes = {
@@ -141,7 +141,7 @@ def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningPr
     for pool in problem.cluster.pools:
         there = problem.nodes_now(pool)
         nodes = there if pool.market is Market.OWNED else fixed_nodes[pool.id]
-        # Fixed combos may need more GPUs than the pool still has.
+        # After node losses, fixed combos may need more GPUs than the pool has.
         capacity = max(0.0, float(nodes * pool.per_node - standing_gpus.get(pool.id, 0)))
         rows.gpus[pool.id] = builder.resource("GPUs", pool.id, capacity)
         if pool.market is Market.OWNED:
@@ -165,9 +165,8 @@ def _add_pools(builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningPr
 def _add_surge_rows(
     builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem
 ) -> dict[str, dict[int, float]]:
-    """Add rows that limit the free GPUs, the nodes and the money while all running instances stay.
-
-    Return how much of these rows one new node of each pool uses.
+    """Add rows for the limits of mode SURGE: free GPUs, nodes and budget while all running
+    instances stay. Return, by pool, how much of each row one new node uses.
     """
     budget = problem.cluster.policy.budget_usd_per_h
     taken = problem.gpus_now()
@@ -256,7 +255,8 @@ def _add_combos(
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """The resource use of one combo. owned: the small cost that orders plans with equal bills."""
+    """The resource use of one combo. owned: nominal USD/h of its owned GPUs, which orders plans
+    with equal bills."""
 
     gpus: Mapping[str, int]
     usd_per_h: float

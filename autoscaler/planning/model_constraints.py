@@ -1,7 +1,5 @@
-"""Rows of one model: its demand, its limits and its other constraints, in the order of their
-priority.
-
-This module also defines the keys that describe columns.
+"""Adds the rows of one model: demand, limits and other constraints, in the order of priority. Also
+defines the keys that describe columns.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ USEFUL_FLOOR = "floor of useful instances"
 
 
 class ColumnKind(StrEnum):
-    """The kind of thing that a column counts: a transition of a combo, or nodes."""
+    """The thing that a column counts: a transition of a combo, or nodes."""
 
     KEEP = "keep"
     SWITCH = "switch"
@@ -50,9 +48,9 @@ class Rows:
     """Row indices, used while the arrays are built.
 
     gpus: GPUs of existing and new nodes. gpus_up: GPUs of existing nodes. surge: GPUs that are free
-    now, if additions are limited to them. retained: capacity that must not leave. off_spot:
-    capacity that must not use spot, as (row of requests/s, row of instances); -1: no such row.
-    useful_floor: row of the floor, and the capacity from which an instance counts
+    now, if additions are limited to them. retained: row of the capacity that must not leave.
+    off_spot: (row of requests/s, row of instances) for capacity that must not use spot; -1: no such
+    row. useful_floor: row of the floor, and the capacity from which an instance counts
     (`planning.floor_eligibility`).
     """
 
@@ -95,10 +93,8 @@ def add_retention_rows(
     services: list[Service],
     classes: PriorityClasses,
 ) -> None:
-    """Add rows that keep the capacity that must not leave in one step.
-
-    Capacity above the need may leave; so may, in each step, as much as the disruption budget
-    allows.
+    """Add rows that limit the capacity that leaves in one step. Two parts may leave: capacity above
+    the need, and as much as the disruption budget allows.
     """
     level = classes.next()
     for service in services:
@@ -209,7 +205,7 @@ def spot_limit_applies(problem: PlanningProblem, service: Service) -> bool:
 def off_spot_req_per_s(problem: PlanningProblem, service: Service, provided: float) -> float:
     """Raw capacity that must not use spot if the plan has the capacity `provided` in total.
 
-    It is a share of the need, or of `provided` if `provided` is less than the need.
+    It is a share of the smaller of two values: the need and `provided`.
     """
     needed = problem.needed_req_per_s(service.model)
     return (1.0 - service.spot_share) * min(needed, provided)
@@ -221,8 +217,8 @@ def missing_off_spot(problem: PlanningProblem, service: Service) -> tuple[float,
 
     The capacity off spot must be at least (1 - spot share) x needed capacity, and the number of
     combos off spot at least the same share of the floor, rounded down. A plan that does not meet
-    the need asks for less, see `add_floor_and_spot_rows`. Running combos count: if one combo off
-    spot is running, the second may use spot.
+    the need requires less, see `add_floor_and_spot_rows`. Running combos count: with a floor of 2
+    and one running combo off spot, the second combo may use spot.
     """
     model = service.model
     floor = math.floor((1.0 - service.spot_share) * service.min_instances + 1e-9)

@@ -25,9 +25,8 @@ def kv_transfer_keeps_up(
 ) -> bool:
     """Whether `prefill` can send its KV cache to `decode` as fast as it produces it (eq. 18).
 
-    prompts_per_s: of `prefill`, at full speed. The instances that fill a node share its network, so
-    a prefill node must have the bandwidth for all of them, and a decode node must receive the KV
-    for all of its instances.
+    prompts_per_s: of `prefill`, at full speed. The instances on a node share its network. So a
+    prefill node must send, and a decode node receive, the KV of as many instances as fit on it.
     """
     pool, node, _, _ = prefill.nodes[0]
     sink, sink_node, _, _ = decode.nodes[0]

@@ -2,8 +2,8 @@
 pipelines.
 
 Pipelines come from the template library (`autoscaler.templates`), for engines that declare
-pipelines. Aggregated instances over equal nodes are added, because each library has templates for
-one phase only. Libraries are built for the planned lengths.
+pipelines. A library has templates for one phase only, so this module adds aggregated instances over
+equal nodes. Libraries are built for the planned lengths.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Stages = tuple[tuple[tuple[NodeSlice, ...], int], ...]
 class Pipeline:
     """One instance of `phase` over several nodes, and its rate within the SLO.
 
-    ttft_ms, tpot_ms: predicted latencies. For library pipelines, which are sized to meet the SLO,
-    they are the limits of the SLO.
+    ttft_ms, tpot_ms: predicted latencies. Pipelines from the library are sized to meet the SLO just
+    so; for them the values are the limits of the SLO.
     """
 
     phase: Phase
@@ -56,9 +56,9 @@ def irreducible_pipelines(
     profile: Profile,
     stretch: float = 1.0,
 ) -> tuple[Pipeline, ...]:
-    """Pipelines over `slices` (the first 48) that serve more than any split of their nodes.
-
-    stretch: factor on the SLO. Pipelines that cannot hold a request of maximal length are dropped.
+    """Irreducible pipelines: they serve more than any split of their nodes into smaller pipelines.
+    slices: only the first 48 are used. stretch: factor on the SLO. Pipelines that cannot hold a
+    request of maximal length are dropped.
     """
     request = _request(service, phase, slices[:MAX_CONFIGS], lengths, profile, stretch)
     longest = min(service.max_len_tokens, service.architecture.max_position)
@@ -80,7 +80,8 @@ def evaluate_pipeline(
 ) -> Pipeline:
     """The pipeline with the given stages; req_per_s is 0 if it cannot run or cannot meet the SLO.
 
-    InvalidValue: the stages do not form the model, or the engine does not support their number.
+    Raises InvalidValue if the stages do not form the model, or if the engine does not support their
+    number.
     """
     held, layers = [layers for _, layers in stages], service.architecture.layers
     if min(held) < 1 or sum(held) != layers:
@@ -170,8 +171,8 @@ def _limits(request: LibraryRequest) -> tuple[float, float]:
 
 
 def _share(service: Service, stages: Stages, profile: Profile) -> float:
-    """The share of the predicted rate that plans use: that of the node with the least certain
-    prediction."""
+    """The share of the predicted rate that plans use: the lowest share among the pipeline's
+    nodes."""
     return min(cautious_share(service, node, profile) for nodes, _ in stages for node in nodes)
 
 

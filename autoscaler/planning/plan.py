@@ -14,7 +14,7 @@ from autoscaler.planning.planning_problem import PlanningProblem
 
 
 class PlanStatus(StrEnum):
-    """The quality of a plan, and how that quality is known."""
+    """Whether a plan is feasible, and what is proven about its cost."""
 
     OPTIMAL = "optimal"  # no plan costs less
     WITHIN_GAP = "within_gap"  # proven to be within the requested gap
@@ -62,9 +62,9 @@ class BudgetWork:
     """The work of a plan within its budget.
 
     multiple: planned rate / requested rate (1.5 = one and a half times the demand), or batches per
-    second. bound: no plan reaches a larger multiple; None if unknown. shares: division of each type
-    among combos; the fractions of one type sum to 1. unserved: types that no combo serves within
-    the SLO, as (model, type).
+    second. bound: no plan reaches a larger multiple; None if unknown. shares: how the combos divide
+    each type; the fractions of one type sum to 1. unserved: types that no combo serves within the
+    SLO, as (model, type).
     """
 
     multiple: float
@@ -82,18 +82,19 @@ class BudgetWork:
 class Plan:
     """Counts of all models, their cost and the proof.
 
-    cost_usd_per_h: of the nodes billed under the plan. now_usd_per_h: of the nodes billed now.
-    objective_usd_per_h: cost plus the penalties for starts, loads and switches.
+    cost_usd_per_h: price of the nodes billed under the plan. now_usd_per_h: price of the nodes
+    billed now. objective_usd_per_h: cost plus the penalties for starts, loads and switches.
     lower_bound_usd_per_h: lower bound of the objective of every plan that serves as much in the
-    same rollout mode. If demand is unserved now, that mode is usually SURGE, and a plan with
-    removals first may cost less; it is searched once all demand is served. gap: 1 - bound /
-    objective, -1 without proof. capacity_req_per_s: raw, per planned model. shortfall_req_per_s:
-    demand above utilization x capacity, per model with a shortfall. served_fraction_bound: in best
-    effort, no plan serves a larger smallest fraction (1 = all, or unknown). limits_hit: limits that
-    ended the search; if there are any, a repeated search may give another plan. switches: switches
-    of running combos to other roles, included in the counts. binding: constraints that limit the
-    plan. violations: constraints other than demand that the plan violates, each with its cause; of
-    a model, or "*" for the budget. work: in budget mode; gap is then the gap of the work.
+    same rollout mode. While demand is unserved, that mode is usually SURGE; a plan that starts with
+    removals may cost less, and is searched for once all demand is served. gap: 1 - bound /
+    objective, -1 without proof. capacity_req_per_s: capacity per planned model, before utilization
+    is applied. shortfall_req_per_s: demand above utilization x capacity, per model with a
+    shortfall. served_fraction_bound: in best effort, no plan serves a larger smallest fraction (1 =
+    all, or unknown). limits_hit: limits that ended the search; if there are any, a repeated search
+    may give another plan. switches: switches of running combos to other roles, included in the
+    counts. binding: constraints that limit the plan. violations: constraints other than demand that
+    the plan violates, each with its cause; the subject is a model, or "*" for the budget. work: set
+    in budget mode; `gap` is then the gap of the work.
     """
 
     strategy: str
@@ -131,6 +132,6 @@ class Strategy(Protocol):
     def name(self) -> str: ...
 
     def solve(self, problem: PlanningProblem) -> Plan:
-        """A plan that was checked in floating point, or a plan with status FAILED and a note of the
-        cause."""
+        """A plan for `problem`, checked in floating point. If there is none, its status is FAILED
+        and a note names the cause."""
         ...

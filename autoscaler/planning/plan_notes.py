@@ -36,7 +36,7 @@ def with_notes(problem: PlanningProblem, plan: Plan) -> Plan:
     """`plan` with binding constraints, violations and notes; its status is best effort if demand is
     unserved.
 
-    For strategies without a proof; the strategy `shoal` adds more notes.
+    For strategies that prove nothing about cost; the strategy `shoal` adds more notes.
     """
     plan = replace(plan, violations=violated_constraints(problem, plan))
     notes = (
@@ -94,7 +94,7 @@ def slo_miss_notes(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
 
 
 def rough_bound_notes(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[Reason]:
-    """A note that the gap of a plan is only rough because survival rows were tightened. strict: see
+    """A note that the gap of a plan is only rough, if survival rows were tightened. strict:
     `Formulation.survival_tightened`."""
     if strict and plan.status is PlanStatus.LIMIT and plan.gap > problem.options.gap:
         yield Reason(ReasonCode.ROUGH_BOUND)
@@ -106,10 +106,10 @@ def impossible_constraints(
     strict: bool,
     limited: bool,
 ) -> tuple[Reason, ...]:
-    """A note for each constraint that the plan does not satisfy in addition to the demand. It names
-    the cause: proven to be impossible, or only not planned.
+    """A note for each constraint other than demand that the plan does not satisfy. It says whether
+    the constraint is proven to be impossible, or only not planned.
 
-    kept: satisfied fraction, by (row kind, model). strict: see `Formulation.survival_tightened`.
+    kept: satisfied fraction, by (row kind, model). strict: `Formulation.survival_tightened`.
     limited: a limit ended the search.
     """
     found: dict[tuple[str, ReasonCode], Reason] = {}

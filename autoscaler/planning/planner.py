@@ -44,9 +44,10 @@ from autoscaler.planning.route_choice import choose_split, with_split
 from topics.reason_codes import ReasonCode
 
 OPTIONS = PlanOptions(gap=0.005, hysteresis=0.025, allow_slo_miss=True)
-"""Searches stop at a gap of half a per cent of the cost, less than the cost of a change. A demand
-that fluctuates by 2% changes nothing, because 1.025 x 0.98 exceeds 1."""
-_LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50  # share of the time; limit if there is no clock
+"""Searches stop at a gap of 0.5% of the cost, because a smaller saving does not pay for a change.
+The hysteresis of 2.5% absorbs fluctuations of demand by 2%, because 1.025 x 0.98 > 1."""
+# share of the request's time; node limit if there is no clock
+_LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50
 _MAX_COLUMNS = 500
 _PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
 
@@ -75,7 +76,7 @@ def answer_request(
             splits.append(chosen)
         if made is None or request.scale_in_locked:
             whole = _solve(request, resolved, profile, strategy, options)
-            # The choice of thresholds may have used up the time.
+            # The choice of thresholds may have used all of the time.
             made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made
     except InvalidValue as error:
         return no_plan_answer(request, Reason(ReasonCode.REQUEST_REFUSED, quoted=str(error)))
@@ -98,9 +99,8 @@ def explained_plan(
     model: str,
     options: PlanOptions = OPTIONS,
 ) -> tuple[PlanningProblem, Plan] | None:
-    """The problem of `request` and its plan, for questions about `model`; None if there is no plan.
-
-    The plan is that of `answer_request`, but without hysteresis.
+    """The problem of `request` and its plan without hysteresis, to explain the plan for `model`;
+    None if there is no plan.
     """
     try:
         resolved = _resolve(request, cluster, profile)
@@ -130,11 +130,10 @@ def _lasting_plan(
     problem: PlanningProblem, resolved: _ResolvedRequest, strategy: Strategy
 ) -> Plan | None:
     """The best fleet for the models of an urgent request, in mode SURGE; None if only additions
-    should be planned.
-
-    The cheapest additions are often expensive, and a full plan would soon replace them, so the best
-    fleet is searched first. There is no time for this if running combos are lost, if there are many
-    candidates, or if a model must survive a loss. Only a proven result within a short time is used.
+    should be planned. The cheapest additions are often expensive and soon replaced by a full plan,
+    so the best fleet is searched for first. This search is skipped if running combos are lost, if
+    there are many candidates, or if a model must survive a loss. Its result is used only if it is
+    proven within a short time.
     """
     columns = sum(map(len, problem.candidates.values())) + len(problem.fleet)
     nothing = not any(problem.candidates.values()) or not any(problem.fleet.values())
@@ -144,7 +143,8 @@ def _lasting_plan(
     if any(s.model in short and s.survive != "none" for s in problem.cluster.services):
         return None
     if short.intersection(problem.scale_in_locked):
-        return None  # the old fleet stays because scale-in is locked, so both would be paid for
+        # scale-in is locked, so the old fleet would stay and both fleets would be paid for
+        return None
     stays = tuple(model for model in problem.demands if model not in short)
     options = replace(problem.options.within(_LASTING_TIME_SHARE), mip_nodes=_LASTING_MIP_NODES)
     whole = replace(
@@ -187,9 +187,9 @@ def _plan_route(
 ) -> tuple[ChosenSplit, tuple[_ResolvedRequest, RollablePlan]]:
     """The thresholds of `route` and the plan for them, chosen together.
 
-    Every split gets an equal part of the time; otherwise later splits would only seem more
-    expensive. The prices of splits ignore the scale-in lock: under the lock the present capacity is
-    paid for in any case, so better answers would seem free.
+    Every split gets an equal part of the time; with less time, later splits would seem more
+    expensive than they are. The prices of splits ignore the scale-in lock: under it, the present
+    capacity is paid for in any case, and better answers would seem free.
     """
     request = replace(request, scale_in_locked=())
 
@@ -206,8 +206,9 @@ def _plan_route(
 class _ResolvedRequest:
     """A request, expressed in terms of the current declarations.
 
-    fleet: combos of the scope that are planned. untouched: combos that can no longer be evaluated
-    and must not be removed. taken_gpus: GPUs per pool used by `untouched` and by all other models.
+    fleet: counts of the combos in scope that are planned. untouched: combos that stay because the
+    declarations no longer allow their evaluation. taken_gpus: GPUs per pool used by `untouched` and
+    by models out of scope.
     """
 
     cluster: Cluster
@@ -219,9 +220,8 @@ class _ResolvedRequest:
 
 
 def _resolve(request: PlanRequest, declared: Cluster, profile: Profile) -> _ResolvedRequest:
-    """Divide the fleet of `request` into planned combos and GPUs that others take.
-
-    Only combos of the scope are evaluated; of all other combos, only the GPUs count.
+    """Divide the fleet of `request`: combos in scope are evaluated and planned; all other combos
+    only take GPUs.
     """
     out = dict(request.unusable_nodes)
     pools = tuple(
@@ -276,8 +276,8 @@ def _build_problem(
         return _assemble_problem(request, resolved, profile, options, None)
     short: tuple[str, ...] = tuple(resolved.demands)
     if not resolved.cluster.policy.spends_budget:
-        # The evaluation of candidates takes most of the time of an urgent plan. A model needs no
-        # candidates if its running instances are enough.
+        # Evaluating candidates takes most of the time of an urgent plan, so models whose running
+        # instances are enough get none.
         bare = _without_lost_nodes(_assemble_problem(request, resolved, profile, options, ()))
         short = tuple(model for model in short if not _fleet_suffices(bare, model))
         if not short:
@@ -289,7 +289,7 @@ def _fleet_suffices(problem: PlanningProblem, model: str) -> bool:
     """Whether the running instances of `model` meet its demand, SLO and other constraints."""
     running, service = problem.running_combos(model), problem.cluster.service(model)
     serves = req_per_s_of(running)
-    # `spot_limit_applies` has this rule too, but needs the candidates.
+    # `spot_limit_applies` has the same rule, but needs candidates, which do not exist yet.
     only_spot = all(p.market is Market.SPOT for p in usable_pools(problem.cluster, service))
     return (
         service.graph is None
@@ -321,7 +321,8 @@ def _assemble_problem(
         prices_usd_per_h={p: usd for p, usd in request.prices_usd_per_h if p in known},
         options=options,
         additions_only=urgent,
-        # Additions cannot use the GPUs of leaving instances; a full plan can use them later.
+        # Leaving instances still take GPUs that additions would need now; a full plan can use them
+        # later.
         taken_gpus=leaving + Counter(resolved.taken_gpus) if urgent else resolved.taken_gpus,
         leaving_gpus={} if urgent else leaving,
         offered=offered,

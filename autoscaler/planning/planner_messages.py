@@ -23,12 +23,12 @@ class Urgency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RouteTraffic:
-    """The current traffic of a service that divides its requests among several models.
+    """The current traffic of a service that routes to several models.
 
-    mix: distribution of the requests over score classes. cuts: current or intended thresholds; the
-    demands of the service's models include its requests, divided by these thresholds. (): there are
-    no thresholds yet, and the demands do not include these requests. recently_moved: the thresholds
-    moved recently, so they move again only if necessary.
+    mix: distribution of the requests over score classes. cuts: current or intended thresholds, by
+    which the service's requests are already divided among the demands of its models. (): no
+    thresholds yet; the demands do not include these requests. recently_moved: the thresholds moved
+    recently, so they move again only if necessary.
     """
 
     name: str
@@ -40,8 +40,9 @@ class RouteTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSplit:
-    """The planned thresholds of the service `name`. quality, usd_per_h: as planned. bound_by: the
-    constraint that determines the thresholds."""
+    """The planned thresholds of the service `name`. quality, usd_per_h: planned mean quality of
+    the answers, and planned cost. bound_by: the constraint that prevents cheaper or better
+    thresholds."""
 
     name: str
     cuts: Cuts
@@ -56,19 +57,19 @@ class PlanRequest:
     """A request for a plan.
 
     demands: per model, the requests/s to serve (the planner applies utilization). fleet: combo id
-    -> wanted count, including starting instances. rented_nodes: usable nodes that are paid for or
-    being launched, per rented pool; a pool that is missing has the nodes that the fleet needs.
+    -> target count, including starting instances. rented_nodes: usable nodes that are paid for or
+    being launched, per rented pool; a missing pool has as many nodes as the fleet needs.
     unusable_nodes: declared nodes of a pool that must not be used (lost, or backing off after
-    failed launches). obtainable: further nodes available, per rented pool; a pool that is missing
-    offers up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of instances
-    that are being removed; they stay taken until the removal ends. prices_usd_per_h: price per node
-    and hour, for pools whose price differs from the declared one. scope: models that may change
-    (empty: all models with a demand). floors: current minimum of instances, for models with a
-    scheduled floor. routes: services whose thresholds are planned too, if all their models are in
+    failed launches). obtainable: further nodes available, per rented pool; a missing pool offers
+    nodes up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of instances
+    that are being removed; the GPUs are in use until the removal ends. prices_usd_per_h: price per
+    node and hour, for pools whose price differs from the declared one. scope: models that may
+    change (empty: all models with a demand). floors: current minimum of instances, for models with
+    a scheduled floor. routes: services whose thresholds are planned too, if all their models are in
     the scope of a full request. surge_only: new instances must start while all running instances
     stay, because no instance can leave first. switchable: combos of `fleet` that may switch roles
-    now, with their counts (None: all may). scale_in_locked: models that may exchange capacity but
-    not reduce it, because the evidence does not allow scale-in yet. Models and pools that are no
+    now, with their counts (None: all may). scale_in_locked: models whose capacity may be replaced
+    but not reduced, because the evidence does not allow scale-in yet. Models and pools that are no
     longer declared are ignored.
     """
 
@@ -127,18 +128,18 @@ class PlanAnswer:
     """The answer to request `number`.
 
     counts: combo id -> count, complete for every model in `scope` (a missing combo has count 0).
-    replaced: in an urgent answer, which keeps all running instances, the instances that are no
-    longer needed once the additions serve. switches: of running combos, included in `counts`.
-    cost_usd_per_h: of the nodes billed after all removals. now_usd_per_h: of the nodes billed now.
-    objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its lower bound. gap: 1 -
-    bound / objective, -1 without proof. shortfall_req_per_s: unserved demand, per model with a
-    shortfall. binding: constraints that limit the plan. notes: unmet goals and their causes.
+    replaced: instances that are no longer needed once the additions serve (only in urgent answers,
+    which keep all running instances). switches: of running combos, included in `counts`.
+    cost_usd_per_h: price of the nodes billed after all removals. now_usd_per_h: price of the nodes
+    billed now. objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its lower bound.
+    gap: 1 - bound / objective, -1 without proof. shortfall_req_per_s: unserved demand, per model
+    with a shortfall. binding: constraints that limit the plan. notes: unmet goals and their causes.
     violations: constraints (survival, spot limits, floors, the budget) that the plan violates.
     shares: combos of each workload type, as (model, type, combo, fraction), in budget mode. combos:
     the current and planned combos of the models in scope, evaluated at the lengths of their
-    demands. splits: thresholds chosen with the plan. demands: the planned demands under these
-    thresholds, if they differ from the requested ones. needs_preemption: additions may find no room
-    while all running instances stay, and it is worthwhile to remove some instances first.
+    demands. splits: thresholds chosen with the plan. demands: the demands under these thresholds,
+    if they differ from the requested ones. needs_preemption: some instances should be removed
+    first, because the additions may find no room while all running instances stay.
     """
 
     number: int

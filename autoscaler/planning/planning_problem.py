@@ -24,7 +24,7 @@ from autoscaler.planning.role_variants import best_roles
 from autoscaler.planning.slo_feasibility import UnattainableSlo, unattainable_slo
 from autoscaler.planning.workload_types import TypedDemand, typed_candidates, typed_demands
 
-# Candidates that each ranking keeps. Large problems keep fewer, so that one MIP is enough.
+# Candidates that each ranking keeps. Large problems keep fewer, so that a single MIP can be solved.
 _KEEP_FOR_PLANS = 16
 _KEEP_PER_TYPE = 8
 _NEGLIGIBLE_REQ_PER_S = 1e-6
@@ -36,11 +36,11 @@ _HALF = 0.5
 class PlanOptions(Limits):
     """Limits of one plan.
 
-    hysteresis: share by which the capacity of a fleet may exceed the need before it is reduced, so
-    that small fluctuations of demand do not start and stop instances. allow_slo_miss: if no combo
-    meets the SLO at the measured lengths and the declared percentile, use the nearest combos. If
-    fewer than half of the requests can meet the SLO at the declared lengths, nothing is bought in
-    any case. spare: share of the time that the search leaves to the caller if not all demand can be
+    hysteresis: capacity is reduced only if it exceeds the need by more than this share, so that
+    small fluctuations of demand do not start and stop instances. allow_slo_miss: if no combo meets
+    the SLO at the measured lengths and the declared percentile, use the nearest combos. Exception:
+    a model gets no capacity if fewer than half of its requests can meet the SLO at the declared
+    lengths. spare: share of the time that the search leaves to the caller if not all demand can be
     served.
     """
 
@@ -60,8 +60,8 @@ class RolloutMode(Enum):
     """When the additions of a plan start, relative to its removals.
 
     SURGE: while all running instances stay. STEP: after one step of removals, which is as large as
-    each model's disruption budget allows. RECREATE: after all removals; the nodes and the budget
-    need to suffice only then.
+    each model's disruption budget allows. RECREATE: after all removals; nodes and budget must
+    suffice only for the final fleet.
     """
 
     SURGE = auto()
@@ -73,19 +73,19 @@ class RolloutMode(Enum):
 class PlanningProblem:
     """One planning problem; `make_problem` makes it from a declared cluster.
 
-    cluster: with current prices. demands: per model (a model without a demand is not planned and
-    keeps its instances). candidates: per model, combos at the lengths of its demand. fleet: combo
-    id -> count of running and starting instances; running: these combos at current lengths.
-    taken_gpus: GPUs per pool used by instances outside `fleet`. leaving_gpus: GPUs per pool of
-    instances that are being removed, which additions cannot use yet. rented_nodes: nodes paid for
-    now, per rented pool. obtainable: further nodes available, per rented pool (a missing pool: up
-    to its declared maximum). scope: models that may change (empty = all). additions_only: all
-    running instances and their nodes stay, including those in the scope. rollout_mode: see
-    `RolloutMode`. scale_in_locked: models that keep at least their current capacity, even if they
-    need less. switchable: running combos that may switch roles, with counts; None: all.
-    unattainable_slos: models whose SLO no slice of their pools meets, with the nearest latencies.
-    types: the demands by workload type, in budget mode. The fleet may need more nodes than the
-    pools have now (after node losses or a lower maximum); the excess cannot be kept.
+    cluster: with current prices. demands: by model (a model without a demand is not planned and
+    keeps its instances). candidates: by model, combos evaluated at the lengths of its demand.
+    fleet: combo id -> count of running and starting instances; running: these combos, evaluated at
+    current lengths. taken_gpus: GPUs per pool that instances outside `fleet` use. leaving_gpus:
+    GPUs per pool of instances that are being removed, which additions cannot use yet. rented_nodes:
+    nodes paid for now, per rented pool. obtainable: further nodes available, per rented pool (a
+    missing pool: up to its declared maximum). scope: models that may change (empty = all).
+    additions_only: all running instances and their nodes stay, including those in the scope.
+    rollout_mode: see `RolloutMode`. scale_in_locked: models that keep at least their current
+    capacity, even if they need less. switchable: running combos that may switch roles, with counts;
+    None: all. unattainable_slos: models whose SLO no slice of their pools meets, with the nearest
+    latencies. types: the demands by workload type, in budget mode. After node losses or a lower
+    maximum, the fleet may need more nodes than the pools have; plans drop the excess.
     """
 
     cluster: Cluster
@@ -149,9 +149,8 @@ class PlanningProblem:
         return self.demands[model].req_per_s / self.cluster.service(model).utilization
 
     def with_hysteresis(self, amount: float, reached: float) -> float:
-        """The amount to plan for if `amount` is needed and the fleet provides `reached`.
-
-        See `PlanOptions.hysteresis`.
+        """The amount to plan for if `amount` is needed and the fleet provides `reached`: at most
+        `reached` while the excess is within `PlanOptions.hysteresis`.
         """
         return max(amount, min(reached, amount * (1.0 + self.options.hysteresis)))
 
@@ -315,8 +314,7 @@ def _role_variants(
     demand: Demand,
     profile: Profile,
 ) -> list[Combo]:
-    """Combos that those in `running` could become by a role switch, except those in
-    `candidates`."""
+    """Combos that a role switch can make of combos in `running`, except combos in `candidates`."""
     if not cluster.policy.switches_roles or service.scale_targets:
         return []
     arrivals = arrivals_of(demand, service)
@@ -334,8 +332,7 @@ def _half_attain_slo(cluster: Cluster, service: Service, profile: Profile) -> bo
     """Whether at least half of the requests of `service`, at its declared lengths, can meet its
     SLO.
 
-    If only some of the longest requests cannot meet the SLO, serving the others is better than
-    serving none.
+    If only the longest requests miss the SLO, serving the model is better than refusing it.
     """
     enough = replace(service, percentile=min(service.percentile, _HALF))
     return bool(candidate_combos(cluster, enough, service.lengths, profile))
@@ -344,8 +341,8 @@ def _half_attain_slo(cluster: Cluster, service: Service, profile: Profile) -> bo
 def _discounted_if_late(combo: Combo, candidates: Iterable[Combo], late: bool) -> Combo:
     """`combo` with negligible capacity if it misses the SLO and other combos can meet it.
 
-    The plan then replaces it, and until then it gets almost no requests. late: `combo` keeps its
-    capacity if no candidate can meet the SLO.
+    The plan then replaces it, and until then it gets almost no requests. late: the model has no
+    candidate that meets the SLO, so `combo` keeps its capacity.
     """
     if combo.meets_slo or (late and not any(other.meets_slo for other in candidates)):
         return combo
@@ -376,7 +373,7 @@ def with_prices(cluster: Cluster, prices_usd_per_h: Mapping[str, float]) -> Clus
 
 
 def fewest_nodes(cluster: Cluster, combos: Iterable[tuple[Combo, int]]) -> dict[str, int]:
-    """Nodes per pool that are needed for `combos`; slices of powers of two of GPUs fill nodes
+    """Nodes per pool that `combos` need. Slices have powers of two of GPUs, so they fill nodes
     without gaps."""
     gpus = add_gpus({}, combos)
     return {p.id: -(-gpus[p.id] // p.per_node) for p in cluster.pools if p.id in gpus}

@@ -11,7 +11,8 @@ from autoscaler.optimizer.problem import AllocationProblem, Follows
 
 K = TypeVar("K")
 
-# If whole columns meet a demand exactly, rounding in the solver must not add a further column.
+# Relative tolerance: if whole columns meet a demand exactly, rounding must not make the solver add
+# another column.
 _EXACT_IS_ENOUGH = 1.0 - 2e-8
 
 
@@ -40,8 +41,8 @@ class ArrayBuilder(Generic[K]):
         return len(self._demand) - 1
 
     def follow(self, row: int, of: int, share: float, least: float) -> None:
-        """Let `row` ask for at most `least` plus `share` times the service of row `of`."""
-        if self._priority[of] < self._priority[row]:  # not if both share the last class
+        """Limit the demand of `row` to `least` plus `share` times the amount served of row `of`."""
+        if self._priority[of] < self._priority[row]:  # skip if both rows share the last class
             self._follows.append(Follows(row, of, share, least))
 
     def resource(self, what: str, subject: str, capacity: float) -> int:

@@ -18,7 +18,7 @@ class CandidateCombo:
     """A candidate with the figures by which it is ranked.
 
     options: instance options with their counts. group: its region and set of markets. gpus: by
-    pool. usd_per_h: price in which owned GPUs cost 0.
+    pool. usd_per_h: price of the rented GPUs; owned GPUs cost 0.
     """
 
     id: str

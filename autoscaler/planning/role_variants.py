@@ -1,8 +1,8 @@
 """Role variants: other roles of a running prefill-decode combo on the same slices.
 
-Candidates have the prefill-decode ratio with the cheapest request. This ratio depends on the
-lengths of requests and may need other slices. Without role variants, a combo in a full pool would
-have no switch target.
+Candidates have the prefill-decode ratio with the lowest cost per request, which depends on the
+lengths and may need other slices. Role variants keep the slices, so that a combo in a full pool has
+a switch target.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.combo_usage import slices_of
 
 MIN_GAIN = 1.05
-"""Factor on requests/s from which a role switch is worthwhile: smaller gains fluctuate with the
-measured lengths."""
+"""A role switch must multiply the requests/s by at least this factor, because smaller gains
+fluctuate with the measured lengths."""
 
 _Members = list[tuple[Phase, int, str, int]]
 

@@ -21,7 +21,7 @@ from topics.reason_codes import ReasonCode
 
 _TOLERANCE = 1e-6
 _SURGE_TIME_SHARE = 0.5
-"""Share of the time that a search in mode SURGE or STEP leaves to the next search."""
+"""A search in mode SURGE or STEP leaves this share of the time to the next search."""
 _BUDGET_TIME_SHARE = 0.8
 """Share of the time for the plan with the most work; the search for additions needs less time."""
 
@@ -43,19 +43,20 @@ def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> Rollable
     """The best plan that a rollout can reach: the best plan of all if its rollout is worthwhile,
     otherwise the best plan in mode SURGE.
 
-    A plan whose additions fit in mode SURGE is always worthwhile. A plan that only costs less may
-    wait for room if the running instances serve as much and the nodes rented meanwhile are within
-    the budget; no needed instance leaves for it. A plan that serves more may remove serving
-    instances if its gain until the next full plan exceeds the loss during the rollout, summed over
-    the steps of the disruption budgets. The best plan in mode STEP is preferred to the best plan in
-    mode RECREATE. No model gives up instances for its own additions in a full pool.
+    A plan whose additions fit in mode SURGE is always worthwhile. A plan that costs less but serves
+    no more may wait for room, because no needed instance leaves for it. The running instances must
+    serve as much, and the nodes rented meanwhile must be within the budget. A plan that serves more
+    may remove serving instances if its gain until the next full plan exceeds the loss during the
+    rollout (summed over all steps that the disruption budgets require). The best plan in mode STEP
+    is preferred to the best plan in mode RECREATE. No model gives up instances for its own
+    additions in a full pool.
 
     Usually one search is enough. If demand is unserved, mode SURGE is searched first, and its plan
     is final if it serves everything. If all demand is served, the cheapest fleet is the plan.
 
     A scale-in lock is kept if the running instances serve all demand within their limits and the
-    lock causes no violated constraint. Otherwise the lock is dropped: locked capacity takes nothing
-    from other models, and nothing is bought to compensate for it.
+    lock causes no violated constraint. Otherwise the lock is dropped, so that it takes no capacity
+    from other models and causes no purchase.
     """
     if problem.scale_in_locked:
         if _fleet_serves_all(problem):
@@ -69,8 +70,7 @@ def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> Rollable
 
 
 def _rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
-    """The plan of `best_rollable_plan` for the scale-in locks of `problem`, which are kept in any
-    case."""
+    """The plan of `best_rollable_plan`, but without dropping the scale-in locks of `problem`."""
     running = any(problem.fleet.values()) or any(problem.leaving_gpus.values())
     if problem.types and running and not problem.additions_only:
         return _budget_plan(problem, strategy)
@@ -90,7 +90,8 @@ def _rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan
 
 
 def _solve_in_mode(problem: PlanningProblem, strategy: Strategy, room: RolloutMode) -> Plan:
-    """The best plan in the rollout mode `room`; the search leaves time for later modes."""
+    """The best plan in rollout mode `room`; the search leaves time for the searches in other
+    modes."""
     spare = 0.0 if room is RolloutMode.RECREATE else _SURGE_TIME_SHARE
     options = replace(problem.options, spare=spare)
     return strategy.solve(replace(problem, rollout_mode=room, options=options))
@@ -131,10 +132,9 @@ def _budget_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:
 
 
 def _models_without_rollout(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
-    """Models whose first addition has no room or no money even after all permitted removals.
-
-    The model's instances leave in steps of the disruption budget, the instances of other models all
-    at once. Free GPUs are counted without regard to the node on which they are.
+    """Models whose first addition lacks room or budget even after all permitted removals. These are
+    one step of the model's disruption budget, and all planned removals of other models. Free GPUs
+    are counted without regard to the node on which they are.
     """
     added = _added(plan)
     stays = {t.combo.id: min(t.now, t.count) for t in plan.targets}
@@ -200,7 +200,8 @@ def _available_and_affordable(
 def _larger_plan(problem: PlanningProblem, strategy: Strategy, surge: Plan) -> RollablePlan:
     """The best plan without the room limits of mode SURGE if that is worthwhile, otherwise `surge`,
     the best plan in mode SURGE."""
-    # The hysteresis of one model must not take capacity that another model needs.
+    # Without hysteresis, because its excess for one model must not take capacity that another model
+    # needs.
     problem = replace(problem, options=replace(problem.options, hysteresis=0.0))
     plans: list[Plan] = []
     for room in (RolloutMode.STEP, RolloutMode.RECREATE):
@@ -291,7 +292,7 @@ def _fits(
 ) -> bool:
     """Whether `counts` of the plan's combos fit in addition to `taken` GPUs per pool.
 
-    Their nodes and all nodes that are paid for now must be within the budget together.
+    The nodes for them and all nodes paid for now must be within the budget together.
     """
     gpus = add_gpus(taken, ((t.combo, counts.get(t.combo.id, 0)) for t in plan.targets))
     return _available_and_affordable(problem, gpus, surge=True)
@@ -301,9 +302,9 @@ def _gain_exceeds_loss(problem: PlanningProblem, plan: Plan, surge: Plan) -> boo
     """Whether `plan` serves more than `surge` until the next full plan, after subtracting the loss
     during its rollout.
 
-    A higher priority outweighs all lower ones. Example: a start takes 60 s and a full plan comes
-    every 300 s. If instances that serve a third of the need are stopped to make room for a larger
-    one, the gain must exceed 6.7% of the demand.
+    A gain or loss of a higher priority outweighs all lower ones. Example: a start takes 60 s, a
+    full plan comes every 300 s, and instances that serve a third of the need stop to make room. The
+    loss is 1/3 x 60/300 = 6.7% of the demand, and the gain must exceed it.
     """
     starts_s = (t.combo.start_s for t in plan.targets if t.count > t.now)
     share = max(starts_s, default=0.0) / problem.cluster.policy.replan_every_s
@@ -337,8 +338,7 @@ def _share_lost(problem: PlanningProblem, plan: Plan, model: str, of_time: float
 
 
 def _gain(problem: PlanningProblem, one: Plan, other: Plan) -> dict[str, float]:
-    """Additional service of the plan `one` over the plan `other`, as a share of each planned
-    model's demand.
+    """By planned model, the share of its demand that `one` serves beyond `other`.
 
     A missed floor counts like unserved demand.
     """

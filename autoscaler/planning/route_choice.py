@@ -1,7 +1,7 @@
 """Chooses the thresholds of a service with several models, together with the fleet for them.
 
-All splits of sufficient quality are planned. The thresholds in force stay unless another split
-saves enough to justify a change.
+All splits of sufficient quality are planned. The current thresholds stay unless another split saves
+enough to justify a change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from topics.reason_codes import ReasonCode
 Fleet = TypeVar("Fleet")
 
 _MAX_SPLITS = 48
-_MIN_SAVING = 0.02  # a smaller saving does not pay for the starts and stops of instances
+# share of the cost; a smaller saving does not pay for starting and stopping instances
+_MIN_SAVING = 0.02
 _STANDARD_ERRORS = 2.0  # number of standard errors by which a sample may miss the minimum quality
 
 
@@ -51,13 +52,14 @@ def choose_split(
 
 
 def candidate_splits(route: QualityRoute, ask: RouteTraffic) -> list[Split]:
-    """The splits of sufficient quality (or the best split if there are none) and the split in
-    force; at most a few dozen."""
+    """The splits of sufficient quality (or the split with the best quality if there are none), and
+    the current split; at most a few dozen."""
     found = sorted(splits(route, ask.mix), key=lambda s: (s.quality, s.cuts))
     good = [s for s in found if s.quality >= route.at_least - 1e-9] or found[-1:]
     if len(good) > _MAX_SPLITS:
         good = [good[round(i * (len(good) - 1) / (_MAX_SPLITS - 1))] for i in range(_MAX_SPLITS)]
-    # The lowest split and the split just below the minimum quality show the price of the quality.
+    # The cheapest split and the split just below the minimum show in the plan what the quality
+    # costs.
     worse = [s for s in found if s.quality < route.at_least - 1e-9]
     below = worse[:1] + worse[-1:]
     wanted = {s.cuts: s for s in (*below, *good)}
@@ -80,8 +82,8 @@ def with_split(
 
 
 def sampling_error(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
-    """The largest error of the mean quality that sampling explains (_STANDARD_ERRORS standard
-    errors), for the number of requests in `mix`."""
+    """Sampling error of the mean quality, as _STANDARD_ERRORS standard errors for the number of
+    requests in `mix`."""
     if not mix.requests:
         return 0.0
     ends = (0, *cuts, len(route.shares))
@@ -97,7 +99,7 @@ def sampling_error(route: QualityRoute, cuts: Cuts, mix: ScoreMix) -> float:
 def binding_reason(
     route: QualityRoute, best: PricedSplit[Fleet], options: Sequence[PricedSplit[Fleet]]
 ) -> Reason:
-    """The constraint that determines the choice."""
+    """The constraint that prevents a cheaper or better split than `best`."""
     if best.underserved:
         return Reason(ReasonCode.QUALITY_POOLS, route.name)
     if best.split.quality < route.at_least - 1e-9:

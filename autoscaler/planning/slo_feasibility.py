@@ -1,6 +1,5 @@
-"""Finds SLOs that no hardware of a cluster meets: the violated limit, and the nearest latencies.
-
-Every slice is checked with a single request on it, so demand and prices do not matter.
+"""Finds SLOs that no hardware of a cluster meets, and the lowest possible latencies. Every slice is
+checked with a single request, so demand and prices do not matter.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from topics.reason_codes import ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class UnattainableSlo:
-    """The lowest latencies that are possible for a model, and its SLO, which is lower.
+    """A model's SLO, and the lowest possible latencies, at least one of which exceeds it.
 
     ttft_ms, tpot_ms: the minimum of each latency over all slices, at the declared percentile.
     ttft_on, tpot_on: names of the slices with these minima.

@@ -19,24 +19,23 @@ from autoscaler.planning.problem_builder import ArrayBuilder
 K = TypeVar("K")
 
 LOSS_LEVEL = "loss of a node"
-"""Rows that forbid combos with more than some requests/s on one node, if their switch is on."""
+"""Name of rows that limit the requests/s on one node while their switch is on."""
 
 ONE_NODE, ALL_SPOT = "survive one-node", "survive all-spot"
 
 _MIN_LEVELS = 4
 _MAX_SWITCHES = 480
-"""Maximal steps between the least and the largest loss per node, over all models and pools.
-
-Beyond it the steps are shared evenly, at least _MIN_LEVELS for each model and pool. A dropped step
-requires more spare capacity than necessary. More steps slow down the search of large problems."""
+"""Maximal number of loss steps (switches) over all models and pools, because more would slow down
+the search. If there are more, each model and pool gets an equal part, but at least _MIN_LEVELS. A
+dropped step makes the rows require more spare capacity than the constraint does."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LostNode:
     """One node of `pool` that may be lost.
 
-    wanted: requests/s that must remain. least: requests/s that the fixed combos lose with such a
-    node. on_it: columns on the pool, each with the requests/s that it loses with such a node.
+    wanted: requests/s that must remain. least: requests/s that the fixed combos lose if the node is
+    lost. on_it: columns on the pool, each with the requests/s that it loses.
     """
 
     pool: Pool
@@ -70,8 +69,8 @@ def add_survival_rows(
     all-spot: the combos without a spot node serve the demand. one-node, for every pool p: let b_p
     be the largest rate of this model on one node of p. Either all combos together serve the demand
     + b_p, or all combos outside of p serve the demand. Each of the two rows has a column that
-    switches it off; at most one of these columns may be on. b_p depends on the chosen combos, see
-    `_add_levels`.
+    switches the row off; at most one of these columns may be 1. b_p depends on the chosen combos,
+    see `_add_levels`.
     """
     left_out = False
     model, demand = service.model, problem.demands[service.model].req_per_s
@@ -105,7 +104,7 @@ def add_survival_rows(
         builder.column(auxiliary, 0.0, 1.0, {whole: everything}, {either: 1.0})
         builder.column(auxiliary, 0.0, 1.0, {outside: rest}, {either: 1.0})
         nodes = problem.nodes_now(node.pool) + problem.rentable_nodes(node.pool)
-        # Not 0, because the switch must use some of the row.
+        # The switch must use a positive amount of the row, so this is not 0.
         most_count = max(1.0, float(nodes * node.pool.per_node))
         left_out |= _add_levels(builder, auxiliary, whole, node, most_count, levels)
     return left_out
@@ -114,7 +113,7 @@ def add_survival_rows(
 def _nodes(
     problem: PlanningProblem, service: Service, columns: list[tuple[int, Combo]]
 ) -> Iterator[_LostNode]:
-    """For every pool that `service` may use, the node whose loss the plan must survive.
+    """For every pool that `service` may use, a node whose loss the plan must survive.
 
     Pools are skipped if the fixed combos survive the loss.
     """
@@ -146,8 +145,8 @@ def _nodes(
 def max_loss_levels(
     problem: PlanningProblem, columns: Mapping[str, list[tuple[int, Combo]]]
 ) -> int:
-    """Maximal number of steps of the loss per model and pool. columns: those of the combos of each
-    model."""
+    """Maximal number of loss steps per model and pool. columns: by model, its combos with their
+    column indices."""
     services = [problem.cluster.service(model) for model in columns]
     steps = [
         len(node.steps)
@@ -173,12 +172,10 @@ def _add_levels(
     most_count: float,
     at_most: int,
 ) -> bool:
-    """Add switches that lower the required capacity if the combos with the largest loss per node
-    are not used.
-
-    The row `whole` asks for the largest loss. There is one switch per step from the largest loss
-    down to the least; a switch may be on if no column with a loss above its step is used. Return
-    True if there are more steps than `at_most`.
+    """Add switches that lower the required capacity if no combo with a large loss per node is used.
+    The row `whole` requires the demand plus the largest loss. Each switch lowers it by one step; it
+    may be on only if no column with a loss above its step is used. Return True if there are more
+    steps than `at_most`.
     """
     every = node.steps
     levels = every[:: max(1, -(-len(every) // at_most))]
@@ -197,13 +194,13 @@ def _add_levels(
 def _surviving_req_per_s(
     combos: Iterable[tuple[Combo, int]], falls: Callable[[Combo], bool] = lambda _: False
 ) -> float:
-    """Requests/s of `combos` without the lost ones. falls: returns whether a combo is lost."""
+    """Requests/s of the `combos` that are not lost. falls: returns whether a combo is lost."""
     return req_per_s_of(pair for pair in combos if not falls(pair[0]))
 
 
 def lost_with_one_node(combo: Combo, pool: Pool) -> float:
-    """The most requests/s that the loss of one node of `pool` can cost, if the node is full of
-    members of combos like `combo`.
+    """The most requests/s that the loss of one node of `pool` can cost: the node is full of members
+    of `combo`, each from a different copy.
 
     The loss of any member stops the whole combo.
     """

@@ -1,6 +1,5 @@
-"""Time limits derived from the declarations, and contradictions among declared time limits. Pure.
-
-All checks of one limit against another are in this module; docs/time-limits.md lists every limit.
+"""Derives time limits from the declarations, and finds contradictions among declared time limits.
+All checks of one limit against another are here; docs/time-limits.md lists every limit.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Contradiction:
     """A time limit that is too short for other declarations.
 
     key: the key in shoal.yaml, or an option. model, pool: "" if the limit concerns none. harmless:
-    Shoal works with it, or cannot check whether it was corrected.
+    only a warning, because Shoal works with it or cannot check whether it was corrected.
     """
 
     code: ReasonCode
@@ -47,8 +46,8 @@ def longest_answer_s(service: Service, measured: Lengths | None = None) -> float
     """Seconds that the longest answer of the model may take within its SLO.
 
     It is the TTFT limit, plus the TPOT limit for each token of the longest answers (99.5% of all
-    answers are shorter). The number of tokens is the larger one of the declared workload and the
-    measured lengths, but at most `max_len`.
+    answers are shorter). The number of tokens is the larger of two estimates (declared workload,
+    measured lengths), but at most `max_len`.
     """
     lengths = [service.lengths, *(kind.lengths for kind in service.types)]
     if measured is not None:
@@ -148,8 +147,8 @@ def _slow_pool(pool: Pool, policy: Policy) -> Contradiction:
 
 
 def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None:
-    """The key whose duration exceeds the demand window, and the error; None if there is no such
-    key."""
+    """(key, error) for a declared duration that exceeds the demand window; None if there is
+    none."""
     for key, declared_s in (
         ("zero_after", service.zero_after_s),
         ("scale_in_after", service.scale_in_after_s),
@@ -163,13 +162,13 @@ def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None
 def drain_warnings(
     services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
 ) -> dict[str, Reason]:
-    """Warnings for models whose drains may cut off answers, at the measured lengths, in the form of
-    `Guards.held`."""
+    """Warnings, keyed as in `Guards.held`, for models whose drain time-out is too short for their
+    longest answers."""
     found: dict[str, Reason] = {}
     for model, service in services.items():
         wrong = drain_contradiction(service, policy, measured.get(model))
         if wrong is not None:
-            # Rounded to the minute, because each change of this figure repeats the notice.
+            # Rounded to the minute, because the notice is repeated whenever this figure changes.
             needs_s = 60.0 * math.ceil(wrong.needs_s / 60.0)
             found[f"{model}/{wrong.code}"] = replace(wrong, needs_s=needs_s).reason
     return found

@@ -25,7 +25,8 @@ class TypedDemand:
     """One workload type of one model. req_per_s: the demand of the type (or the requests of a
     batch).
 
-    combos: by id, those that serve the type within the SLO, with their rate for this type alone.
+    combos: by id, the combos that serve the type within the SLO, each with its rate if it serves
+    only this type.
     """
 
     model: str
@@ -47,8 +48,8 @@ def types_of(service: Service) -> tuple[WorkloadType, ...]:
 def typed_candidates(
     cluster: Cluster, service: Service, profile: Profile, keep: int
 ) -> tuple[Combo, ...]:
-    """Combos worth considering for any type. keep: number of combos to keep per region, set of
-    markets and type."""
+    """Candidate combos of any type. keep: number of combos to keep per region, set of markets and
+    type."""
     found: dict[str, Combo] = {}
     for kind in types_of(service):
         for combo in candidate_combos(cluster, service, kind.lengths, profile, keep, Arrivals()):
@@ -60,8 +61,8 @@ def typed_candidates(
 def typed_demands(
     cluster: Cluster, service: Service, demand: Demand, combos: Iterable[str], profile: Profile
 ) -> tuple[TypedDemand, ...]:
-    """The demand of each type, with those combos (of the ids `combos`) that serve the type within
-    the SLO. Types without demand are omitted."""
+    """The demand of each type, with the combos that serve the type within the SLO. combos: ids to
+    evaluate. Types without demand are omitted."""
     shares = dict(demand.mix)
     names = tuple(dict.fromkeys(combos))
     found = []

@@ -1,11 +1,11 @@
 """Budget strategy: the most work for the budget, starting from the running fleet.
 
-It decides the best plan, whether the running fleet is good enough, and which constraints bind. The
-problem gives the demand by workload type (`planning.workload_types`). A type that no combo serves
-within the SLO is dropped and reported. If not all floors can be met, the models with the highest
-priority and demand keep their floors. If the budget does not suffice for one instance of every
-model, a model gets nothing if more important models leave no room for it. If the time limit ends
-the search before a plan is found, the running fleet stays.
+It finds the best plan and its binding constraints, and keeps the running fleet if that is good
+enough. The problem gives the demand by workload type (`planning.workload_types`). A type that no
+combo serves within the SLO is dropped and reported. If not all floors can be met, the models with
+the highest priority and demand keep their floors. If the budget does not suffice for one instance
+of every model, the least important models get nothing. If the time limit ends the search before a
+plan is found, the running fleet stays.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEARCH, _BINDING = 0.4, 0.5
 _ANY_GAP = 1.0
 """Gap of a search that only checks feasibility."""
 _URGENT_S = 4.0
-"""Seconds for a plan of additions, which is urgent; the next full plan improves it."""
+"""Time limit of an urgent plan of additions in seconds; the next full plan improves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,9 @@ def _seconds(options: PlanOptions, share: float) -> float:
 
 
 def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays, Mix | Unfound]:
-    """The best plan that meets all floors, or as much of them as possible.
-
-    If the time limit ends the search, the result is the running fleet if it meets the floors,
-    otherwise a plan that removes no instance below a floor.
+    """The best plan that meets the floors as far as possible. If the time limit ends the search,
+    the fallback is the running fleet if it meets the floors, else a plan that keeps each model's
+    running instances up to its floor.
     """
     arrays = budget_arrays(problem)
     best = _search(arrays, options)
@@ -156,8 +155,8 @@ def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:
 
 
 def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
-    """The running fleet with its best assignment of work if that is nearly as much work as in
-    `best`."""
+    """The running fleet with its best assignment of work if its work is within the hysteresis of
+    `best`; otherwise `best`."""
     if not problem.options.hysteresis:
         return best
     as_it_is, enough = _running_mix(arrays), best.multiple * (1.0 - problem.options.hysteresis)

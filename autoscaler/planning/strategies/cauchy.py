@@ -1,7 +1,5 @@
-"""Cauchy's strategies: the deployment ILP of eq. 16, and the two strategies with which Cauchy
-compares it.
-
-Their objectives and their ILP, in PuLP: goodput per model, GPUs per pool, spot limits, floors,
+"""Cauchy's strategies: the deployment ILP of eq. 16, and the two objectives with which Cauchy
+compares it. The ILP, in PuLP, covers goodput per model, GPUs per pool, spot limits, floors,
 ceilings and the budget. Unlike `shoal`, they ignore whole nodes and transition costs, but their
 plans are billed by the same rules. Source: Cauchy sec. 3.3.2 and 4.3.
 """
@@ -32,7 +30,7 @@ from autoscaler.planning.planning_problem import PlanningProblem
 from topics.reason_codes import ReasonCode
 
 Objective = Callable[[float, float], float]
-"""Weight of one combo, from its USD/h and its tokens per USD."""
+"""Weight of one combo in the objective, from (USD/h, tokens per USD)."""
 
 
 def eq16(usd_per_h: float, tokens_per_usd: float) -> float:
@@ -154,7 +152,8 @@ def _most_goodput(
             served = 0.0
             for combo, n in zip(combos, solved[0] if solved else (), strict=False):
                 served += n * combo.req_per_s if combo.model == name else 0.0
-            # Slightly less than is served, so that rounding cannot make the rate impossible.
+            # Require slightly less than was served, so that rounding cannot make the next solve
+            # infeasible.
             reached[name] = min(needed[name], served) * (1.0 - 1e-9)
     return reached
 

@@ -33,7 +33,7 @@ def strategy_for(policy: Policy) -> Strategy:
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy with this name. InvalidValue: there is none."""
+    """The strategy with this name. Raises InvalidValue if there is none."""
     found = STRATEGIES.get(name)
     if found is None:
         raise InvalidValue("strategy", name, " or ".join(STRATEGIES))

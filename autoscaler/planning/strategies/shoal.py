@@ -1,6 +1,5 @@
-"""Shoal's strategy: solves the whole problem, as arrays, with a proof.
-
-It runs the solver and decodes the columns of its solution.
+"""Shoal's strategy: solves the whole problem as one MIP, with a proof of its cost. It runs the
+solver and decodes the columns of its solution.
 """
 
 from __future__ import annotations
@@ -51,9 +50,10 @@ _STATUS = {
     Status.BEST_EFFORT: PlanStatus.BEST_EFFORT,
 }
 _URGENT_COLUMNS = 500
-"""Maximal number of columns of an urgent plan, so that its search takes less than a second."""
+"""Column limit of an urgent plan, so that its search takes less than a second."""
 _FOR_BOUND_S = 0.25
-"""Minimal time for the bound if survival rows are tightened; at most half of the remaining time."""
+"""Seconds reserved for the bound if survival rows are tightened, but at most half of the remaining
+time."""
 _FOR_BOUND = 0.05
 _NODE_KINDS = (ColumnKind.KEPT_NODES, ColumnKind.NEW_NODES)
 
@@ -99,11 +99,11 @@ class ShoalStrategy:
         return self.solver(arrays.problem, limits, _running_counts(arrays, problem))
 
     def _quickly(self, arrays: Formulation, limits: SolveOptions) -> AllocationResult | None:
-        """A plan of additions over the best columns, including all node columns.
+        """A plan of additions that uses only the best columns and all node columns.
 
         Its gap is relative to the whole cost, including fixed nodes, but at most 5% of the cost of
-        the additions; the next full plan corrects the difference. None if these columns do not
-        serve all demand.
+        the additions; the next full plan corrects the excess. None if these columns do not serve
+        all demand.
         """
         whole = arrays.problem
         rows = np.ones(len(whole.demand_req_per_s))
@@ -129,7 +129,7 @@ class ShoalStrategy:
 
 
 def _running_counts(arrays: Formulation, problem: PlanningProblem) -> Ints:
-    """Counts (n,) of the running fleet, with which the search starts."""
+    """Counts (n,) of the running fleet: the start of the search."""
     counts = np.zeros(arrays.problem.columns, dtype=np.int64)
     for index, key in enumerate(arrays.keys):
         if key.kind is ColumnKind.KEEP:
@@ -173,7 +173,7 @@ def _prefer_running_fleet(
 
 
 def _before_bound(options: PlanOptions) -> PlanOptions:
-    """The options for a search that leaves time for the bound."""
+    """`options` with a shorter time limit, which leaves time to compute the bound."""
     left_s = max(1e-3, options.left_s())
     return options.within(1.0 - max(_FOR_BOUND, min(0.5, _FOR_BOUND_S / left_s)))
 
@@ -181,8 +181,8 @@ def _before_bound(options: PlanOptions) -> PlanOptions:
 def _with_relaxed_bound(
     arrays: Formulation, problem: PlanningProblem, solved: AllocationResult
 ) -> AllocationResult:
-    """`solved` with another bound: the relaxation of the problem with exact survival rows, or 0 if
-    that takes too long."""
+    """`solved` with the bound of the relaxation with exact survival rows, or with bound 0 if that
+    takes too long."""
     exact = formulate(problem, exact=True).problem
     seconds = max(_FOR_BOUND_S, problem.options.left_s())
     got = relaxed(exact, solved.served_target, seconds)
@@ -255,7 +255,7 @@ def _to_plan(
             violations=broken,
         )
     except InvalidValue as error:
-        # The check in floating point refused the solver's answer.
+        # The solver's answer failed the check in floating point.
         why = Reason(ReasonCode.SOLVER_REFUTED, quoted=str(error))
         return failed_plan(problem, name, why, solved.limits_hit)
     rough = rough_bound_notes(problem, made, arrays.survival_tightened)
@@ -283,8 +283,9 @@ def _fraction_bound(
 
     In other rollout modes, a plan with removals first may serve more. The bound of a class depends
     on the service of earlier classes, so only the bound of the first class applies to all plans.
-    The rows contain the demand that fixed combos leave unserved. Of several rows with the same
-    bound, at least one is served no better than the bound.
+    The rows contain only demand that fixed combos leave unserved, so the fraction of a row is
+    converted to a fraction of the model's whole demand. Of several rows with the same bound, at
+    least one is served no better than the bound.
     """
     if problem.rollout_mode is not RolloutMode.RECREATE:
         return 1.0
