@@ -1,10 +1,8 @@
 """Chooses the number of copies of each configuration, and the share of the work that each copy
-does.
-
-This one program serves budget mode and component graphs. Work has types. An activity does requests
-of one type, on one configuration or along a path over several configurations. Each request occupies
-a copy of each of these configurations for some seconds. z is the requests/s of an activity; s is
-how often the whole work is done per second:
+does. Budget mode and component graphs use the same program. Work has types. An activity does
+requests of one type, on one configuration or along a path over several configurations. Each request
+occupies a copy of each of these configurations for some seconds. z is the requests/s of an
+activity; s is how often the whole work is done per second:
 
     sum of z over a type's activities = work[type] s
     sum over activities of busy[c, a] z[a] <= y[c]          copies y on whole nodes, for a budget
@@ -40,17 +38,19 @@ _IMPOSSIBLE = (
 class MixProblem:
     """Configurations (n), activities (a), types of work (w), kinds of nodes (k).
 
-    busy (n, a): seconds for which one request of an activity occupies a copy. type_of (a,): the
-    type of an activity. work (w,): requests (or requests/s) of each type. usage (k, n): GPUs of a
+    busy (n, a): seconds that one request of an activity occupies a copy. type_of (a,): the type of
+    an activity. work (w,): requests of each type (a batch), or requests/s. usage (k, n): GPUs of a
     kind that one copy takes. node_gpus, node_usd_per_h, node_max (k,): size, price and maximal
     number of the nodes. budget_usd_per_h: inf = none. groups (g, n): copies_min and copies_max (g,)
     bound the copies of the configurations in each group. capped (q, a), capped_types (q, w),
-    capped_share (q,): largest share of the work of these types that these activities may do.
-    together (t, k), together_max (t,): sets of kinds of nodes with their largest total number.
+    capped_share (q,): q limits; each sets the largest share of the work of some types that some
+    activities may do. together (t, k), together_max (t,): t sets of node kinds, each with its
+    largest total number of nodes.
 
-    Existing fleet (empty: none): taken (k,): GPUs used by others. node_min (k,): nodes that are
-    paid for in any case. running (n,): running copies; each further copy costs start_usd_per_h (n,)
-    in the comparison of plans that do the same work. copies_low (n,): copies that every plan keeps.
+    Existing fleet (empty: none): taken (k,): GPUs that are not available to the copies. node_min
+    (k,): nodes that every plan pays for. running (n,): running copies; each further copy costs
+    start_usd_per_h (n,) if plans that do the same work are compared. copies_low (n,): copies that
+    every plan keeps.
     """
 
     busy: Floats
@@ -93,9 +93,8 @@ class MixProblem:
 
 
 def alone(rates: Floats) -> tuple[Floats, Ints, Ints]:
-    """Return (busy, type_of, configuration) of activities on one configuration each.
-
-    rates (n, w): requests/s of a type by a copy that does nothing else; 0 = never.
+    """Arrays (busy, type_of, configuration) of activities that use a single configuration each.
+    rates (n, w): requests/s of a copy that serves only this type; 0: it cannot serve the type.
     """
     config, type_of = np.nonzero(rates > 0.0)
     busy = np.zeros((len(rates), len(config)))
@@ -110,7 +109,7 @@ class Mix:
 
     multiple: how often the whole work is done per unit of time; the makespan is 1 / multiple.
     bound: no plan reaches a larger multiple; None if no bound is known. usd_per_h: price of the
-    nodes. solved: the search ended by proof.
+    nodes. solved: the search ended with a proof, not at a limit.
     """
 
     copies: Ints
@@ -132,8 +131,8 @@ class Unfound(Enum):
 def most_work(
     problem: MixProblem, seconds: float = 60.0, gap: float = 1e-6, slack: float = 1e-7
 ) -> Mix | Unfound:
-    """The plan with the largest multiple. Among the plans whose multiple is within `slack` of the
-    largest one, it costs least, including starts.
+    """The plan with the largest multiple. Of all plans whose multiple is within `slack` (relative)
+    of the largest one, it is the cheapest, including starts.
 
     The search for the cheapest of these plans may take half of `seconds` in addition. IMPOSSIBLE:
     some type cannot be served at all.
@@ -177,7 +176,7 @@ def least_cost(
 
 
 def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
-    """The largest multiple found within the limits; 0 without a plan."""
+    """The largest multiple found within the limits; 0 if no plan was found."""
     if len(problem.unserved):
         return 0.0
     got = _Form(problem).solve(seconds, gap)
@@ -185,18 +184,16 @@ def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
 
 
 def most_copies(problem: MixProblem, group: int, multiple: float, seconds: float) -> float:
-    """The largest number of copies of `group` with which a plan reaches at least `multiple` under
-    all other bounds, as far as the limits of the search allow."""
+    """The largest number of copies of `group` in any plan that reaches `multiple` within all other
+    bounds; too low if the time limit ends the search."""
     form = _Form(problem)
     got = form.solve(seconds, 1e-3, multiple=multiple, most_of=problem.groups[group])
     return 0.0 if isinstance(got, Unfound) else float(problem.groups[group] @ got.copies)
 
 
 def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) -> Mix | None:
-    """The best assignment of work to the given `copies`. If `fractions` (a,) are given, the result
-    is the work that they achieve.
-
-    None if some type is not served at all.
+    """The best assignment of work to the given `copies`. fractions (a,): if given, this assignment
+    is evaluated instead. None if some type is not served at all.
     """
     if fractions is None:
         return _Form(problem).settle(copies, None, solved=True)
@@ -204,7 +201,7 @@ def work_of(problem: MixProblem, copies: Ints, fractions: Floats | None = None) 
 
 
 def _by_type(problem: MixProblem, weight: Floats) -> Floats:
-    """`weight` (a,) scaled so that the weights of each type's activities sum to 1."""
+    """`weight` (a,), scaled per type: the weights of each type's activities sum to 1."""
     total = np.bincount(problem.type_of, weights=weight, minlength=len(problem.work))
     share: Floats = weight / np.where(total > 0.0, total, 1.0)[problem.type_of]
     return share
@@ -213,7 +210,8 @@ def _by_type(problem: MixProblem, weight: Floats) -> Floats:
 def _reached(
     problem: MixProblem, copies: Ints, fractions: Floats, bound: float | None, solved: bool
 ) -> Mix | None:
-    """The work that `fractions` (a,) achieve on `copies`; None if some work is left undone."""
+    """The plan with these `copies` and `fractions` (a,), and the multiple that it reaches; None if
+    some type of work is not done."""
     done = np.bincount(problem.type_of, weights=fractions, minlength=len(problem.work))
     busy = problem.busy @ (fractions * problem.work[problem.type_of])
     if np.any(np.abs(done - 1.0) > 1e-6) or np.any((busy > 0.0) & (copies <= 0)):
@@ -285,7 +283,8 @@ class _Form:
             allowed = -p.capped_share[q] * work
             self._row([*z[of], self.s], [*np.ones(int(of.sum())), allowed], -_INF, 0.0)
 
-        for c in range(self.columns - self.s - 1):  # copies beyond the running ones are started
+        # copies in addition to the running ones must be started
+        for c in range(self.columns - self.s - 1):
             running = _or_zeros(p.running, n)[c]
             self._row([c, self.s + 1 + c], [1.0, -1.0], -_INF, running)
 
@@ -300,11 +299,9 @@ class _Form:
         copies: Ints | None = None,
         most_of: Floats | None = None,
     ) -> _Solved | Unfound:
-        """Maximise the multiple s.
-
-        multiple: if given, minimise the cost of a plan that reaches it. most_of (n,): if given,
-        maximise the number of these copies at this multiple or a larger one. copies: if given, the
-        numbers of copies are fixed.
+        """Maximise the multiple s. multiple: if given, minimise the cost of a plan that reaches it
+        instead. most_of (n,): if given, maximise the number of these copies instead, while
+        `multiple` is reached. copies: fixed numbers of copies, if given.
         """
         p = self.problem
         lower, upper = np.zeros(self.columns), np.full(self.columns, _INF)
@@ -337,8 +334,8 @@ class _Form:
         )
 
     def settle(self, copies: Ints, bound: float | None, solved: bool) -> Mix | None:
-        """The best assignment of work to `copies`, by an LP, because the fractions of the MIP
-        contain its tolerances."""
+        """The best assignment of work to `copies`. An LP computes it, because the fractions from
+        the MIP are only exact to its tolerances."""
         got = self.solve(_SETTLE_S, 0.0, copies=copies)
         if isinstance(got, Unfound) or got.multiple <= 1e-12:
             return None
@@ -360,7 +357,7 @@ class _Form:
     def _run(
         self, cost: Floats, lower: Floats, upper: Floats, seconds: float, gap: float
     ) -> tuple[Floats, float, bool] | Unfound:
-        """Returns (values, bound, whether the search ended by proof)."""
+        """(values, bound, whether the search ended with a proof)."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(cost), len(self.rows)
         lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper

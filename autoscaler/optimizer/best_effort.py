@@ -1,15 +1,15 @@
 """Best effort: the fractions of the demand that can be served if the demand cannot be met in full.
+The search serves the priority classes one after the other. For each class, the smallest served
+fraction of its rows is maximised. If a class is not served in full, each of its rows then gets as
+much as possible without taking from any other row. If a row is underserved, the rows that follow it
+(`problem.Follows`) demand less.
 
-The priority classes come one after the other. For each class, the smallest served fraction of its
-rows is maximised. If a class is not served in full, each of its rows then gets as much as possible
-without taking from any other row. A row that follows an underserved row asks for less.
-
-The search first tries to serve all classes in full together. If that fails, it halves the number of
-classes that it tries together, because few classes fail. Bisection finds the largest fraction,
-because a check of a given fraction is far easier than a maximisation: with a fixed fraction, the
-solver may round the numbers of columns that the fraction requires. The search begins with the
-rounded and filled-up relaxation, so a plan exists at any time limit. Once the time is up, each
-further class gets only the amount by which the plan can be filled up.
+The search first tries to serve all classes in full at once. If that fails, it tries half as many
+classes at once, because usually few classes cannot be served in full. Bisection finds the largest
+fraction, because a check of a given fraction is far easier than a maximisation: a fixed fraction
+makes the required column counts known, and the solver can round them up. The search starts from the
+rounded and filled-up relaxation, so there is a plan even if the time is short. When the time is up,
+the remaining classes get only columns that still fit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from autoscaler.optimizer.round_and_fill import filled, rounded
 from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 
 _PRECISION = 1e-3
-"""A fraction is final if its relative distance to its bound is at most this; a fraction below this
-counts as 0."""
+"""Relative tolerance: a fraction this close to its bound is final, and a fraction below it counts
+as 0."""
 _ALONE = 1e-2
 """Precision of the fraction of a single row, relative to that fraction."""
 _STEP = 0.5
 """Share of the remaining time for the next step: a class, then each of its rows."""
 _FIRST_TEST = 0.1
-"""Share of the time and work of a step for the first test of a fraction."""
+"""Share of a step's time and work for the first test of a fraction."""
 _ALL = 1.0 - 1e-9
 
 
@@ -54,8 +54,8 @@ class Served:
 def most_served(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None = None
 ) -> Served:
-    """The fractions that can be served, as far as the limits allow the search to find them; at
-    least those of the counts `start` (n,) if that plan fits."""
+    """The largest fractions found within the limits. start (n,): counts of a plan; if it fits, no
+    fraction is lower than under this plan."""
     search = _Search(problem, options)
     if start is not None and not faults(problem, start, search.target):
         search.counts = start
@@ -68,9 +68,9 @@ def most_served(
 
 
 class _Search:
-    """A search over the classes. steps: the next rows to serve, each with a flag: they are a whole
-    class. `declared` is the original problem, to which `target` refers; the demand of `problem` is
-    what its rows currently ask for."""
+    """A search over the classes. steps: the sets of rows still to serve, in order, each with a flag
+    that is True for a whole class. `declared`: the original problem, to which `target` refers.
+    `problem`: the same with the current demand of each row."""
 
     def __init__(self, problem: AllocationProblem, options: SolveOptions) -> None:
         rows = len(problem.demand_req_per_s)
@@ -82,7 +82,7 @@ class _Search:
         self.limits: list[str] = []
 
     def run(self) -> None:
-        # The number of next steps that are assumed to fail together; 0: unknown.
+        # At least one of the first `failing` steps is known to fail; 0: unknown.
         failing = len(self.steps)
         while self.steps:
             many = max(1, failing // 2) if failing else len(self.steps)
@@ -115,13 +115,13 @@ class _Search:
                 failing = 0
 
     def _hold(self, rows: Ints, served: Floats) -> None:
-        """Reserve these fractions for `rows` in later steps. They are slightly reduced, so that
-        rounding cannot make them impossible."""
+        """Reserve the `served` fractions of `rows` in later steps, slightly reduced so that
+        rounding cannot make them infeasible."""
         self.target[rows] = np.where(served >= _ALL, 1.0, served * (1.0 - 1e-8))
 
     def _asking(self, rows: Ints) -> Ints:
-        """Set `problem` to the amounts that all rows currently ask for (rows of later steps count
-        as fully served), and return those of `rows` that ask for anything."""
+        """Set the demand in `problem` to the current demand of all rows, with rows of later steps
+        counted as fully served. Return the rows in `rows` whose demand is above 0."""
         if self.declared.follows:
             got = self.target.copy()
             got[np.concatenate([rows for rows, _ in self.steps])] = 1.0
@@ -138,7 +138,8 @@ class _Search:
         """Change `counts` to increase the smallest served fraction of `rows`; returns the bound of
         that fraction.
 
-        together: `rows` are those of several steps, so only full service matters.
+        together: `rows` belong to several steps, so the search ends if they cannot all be served in
+        full.
         """
         precision = _PRECISION if len(rows) > 1 else _ALONE
         options = self.options if together else self.options.within(_STEP)
@@ -199,8 +200,8 @@ class _Fraction:
     """The search of `largest_fraction`.
 
     `now`: smallest served fraction of the `active` rows under `counts`; `all`: sum of the fractions
-    of all rows. `most`: upper bound of `now` over the columns `chosen`; `bound`: upper bound over
-    all columns.
+    of all rows. `most`: upper bound of `now` if only the columns `chosen` are used; `bound`: upper
+    bound for all columns.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class _Fraction:
         return self.now < _ALL and self.most - self.now > precision * max(self.now, _PRECISION)
 
     def fill(self) -> None:
-        """Add all columns that fit to `counts`; this gives a first plan at any time limit."""
+        """Add columns to `counts` while they fit: a first plan that needs no search."""
         full = np.where(self.active, 1.0, self.target)
         self._offer(filled(self.problem, self.counts, np.flatnonzero(self.active), full))
 
@@ -242,8 +243,8 @@ class _Fraction:
     def climb(self, precision: float) -> None:
         """Increase the fraction by bisection, as far as time and work allow.
 
-        A check that is ended by a limit proves nothing. The next check then asks for a smaller
-        fraction and may take longer. Finally the bisection restarts at the upper bound.
+        If a limit ends a check, the check proves nothing; the next one tries a smaller fraction and
+        may take longer. At the end the bisection restarts at the upper bound.
         """
         share, failed = _FIRST_TEST, self.most
         while self.is_far(precision) and not self.options.is_over():
@@ -279,7 +280,7 @@ class _Fraction:
 
     def _offer(self, counts: Ints, asked: float = 0.0) -> None:
         least, all_ = self._evaluate(counts)
-        least = max(least, asked)  # the solver's tolerance
+        least = max(least, asked)  # the result may be lower by the solver's tolerance
         if (least, all_) > (self.now, self.all) and not faults(self.problem, counts, self.target):
             self.counts, self.now, self.all = counts, least, all_
 

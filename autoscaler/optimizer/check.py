@@ -1,7 +1,5 @@
-"""Final check of a plan: its numbers are recomputed in floating point.
-
-The counts are checked against capacities, bounds and demand, independently of the search, before a
-result is made of them.
+"""Final check of a plan, independent of the search: recomputes its numbers in floating point and
+compares them with capacities, bounds and demand.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status
 
 SHORT = 1e-7
-"""Largest relative shortfall of a row that still counts as served; it is the solver's tolerance."""
+"""Largest relative shortfall of a row that counts as served (the solver's tolerance)."""
 
 
 def faults(problem: AllocationProblem, counts: Ints, target: Floats) -> str:
-    """The faults of `counts` (n,), if each row should get the fraction `target` (m,) of its demand;
-    empty without a fault."""
+    """A text that names what is wrong with `counts` (n,), "" if nothing. Each row must get the
+    fraction `target` (m,) of its demand."""
     if (counts < 0).any() or (counts > problem.upper + 1e-9).any():
         return f"count of column {int(np.argmax(counts > problem.upper))} out of bounds"
     room = 1e-7 * np.maximum(1.0, problem.capacity)

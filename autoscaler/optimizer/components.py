@@ -25,7 +25,7 @@ class Part:
 
 
 def only(problem: AllocationProblem, ids: Ints) -> AllocationProblem:
-    """The problem with only the columns `ids`, and all rows."""
+    """`problem` with all rows, but only the columns `ids`."""
     serve_at, serve_indptr = entries_of(problem.serve_indptr, ids)
     use_at, use_indptr = entries_of(problem.use_indptr, ids)
     return replace(
@@ -107,8 +107,8 @@ def _distinct(values: Ints, limit: int) -> Ints:
 
 
 def _joined(one: Ints, other: Ints, rows: int) -> Ints:
-    """The component of each of `rows` rows, numbered by the smallest row in it. `one` and `other`
-    list the linked rows, pair by pair."""
+    """The component of each row (0 to `rows` - 1), identified by its smallest row. one, other: the
+    two rows of each link."""
     of_row = np.arange(rows)
     while True:
         least = of_row.copy()

@@ -25,7 +25,7 @@ COVER_COLUMNS = 1000
 _PRECISION = 1e-3
 """Relative precision of the bound on a fraction."""
 _NOTHING = 1e-6
-"""A fraction below this counts as 0."""
+"""Fractions below this count as 0."""
 _FOR_BOUND = 0.3
 """Share of the time for the bound on a fraction."""
 
@@ -53,8 +53,8 @@ def cheapest_by_covers(
 
 
 def any_plan_by_covers(problem: AllocationProblem, target: Floats, limits: Limits) -> ExactResult:
-    """A plan that serves the fraction `target` (m,) of each row, at any cost; None if that is
-    proven impossible or a limit ended the search."""
+    """A plan that serves the fraction `target` (m,) of each row, at any cost. Its counts are None
+    if that is proven impossible or a limit ended the search."""
     form = cover_form(problem, target)
     got = solve_decomposed(form.decomposed, SearchLimits.of(replace(limits, gap=1.0)), None)
     if got.plan is not None:

@@ -52,7 +52,8 @@ def cheapest(
     )
     hit = (got.limit,) if got.limit else ()
     if got.limit and lower is None and (relaxation := relaxed(problem, target, limits.left_s())):
-        lower = relaxation.value  # the relaxation's bound, because the search did not end by proof
+        # the search ended without a proof, so only the relaxation's bound holds
+        lower = relaxation.value
     if got.counts is None:
         return None, lower or 0.0, hit
     counts = chosen.spread(got.counts)
@@ -67,8 +68,8 @@ def any_plan(
     problem: AllocationProblem, target: Floats, limits: Limits, share: float
 ) -> ExactResult:
     """A plan that serves the fraction `target` (m,) of each row, at any cost, found with this
-    `share` of the time and of the search nodes; none if that is proven impossible or a limit ended
-    the search."""
+    `share` of the time and of the search nodes. Its counts are None if that is proven impossible or
+    a limit ended the search."""
     if is_decomposed(problem):
         return any_plan_by_covers(problem, target, limits.within(share))
     nodes = max(1, int(limits.mip_nodes * share))
@@ -78,9 +79,9 @@ def any_plan(
 def most_fraction(
     problem: AllocationProblem, active: Bools, fixed: Floats, limits: Limits
 ) -> tuple[Relaxed | None, float]:
-    """The relaxation of the largest fraction t <= 1 of the `active` (m,) rows that can be served
-    together with the fraction `fixed` (m,) of the other rows, and a bound on t. The value of the
-    relaxation is -t; the relaxation is None if it takes too long."""
+    """(LP relaxation, bound on t), where t <= 1 is the largest fraction of the `active` (m,) rows
+    that a plan can serve in addition to the fraction `fixed` (m,) of the other rows. The value of
+    the relaxation is -t; the relaxation is None if it takes too long."""
     bound = 1.0
     if is_decomposed(problem):
         bound = fraction_bound_by_covers(problem, active, fixed, limits)

@@ -18,7 +18,7 @@ from autoscaler.optimizer.array_types import Bools, Floats, Ints
 from autoscaler.optimizer.problem import AllocationProblem
 
 _HOPE = 0.5
-"""A search ends after this share of its time if it has found no plan."""
+"""A search without any plan ends after this share of its time."""
 _PROVEN = (
     highspy.HighsModelStatus.kOptimal,
     highspy.HighsModelStatus.kInfeasible,
@@ -67,8 +67,8 @@ def minimise_cost(
 def any_plan_by_milp(
     problem: AllocationProblem, target: Floats, nodes: int, seconds: float
 ) -> ExactResult:
-    """A plan that serves the fraction `target` (m,) of each row, at any cost; none if that is
-    proven impossible or a limit ended the search.
+    """A plan that serves the fraction `target` (m,) of each row, at any cost. Its counts are None
+    if that is proven impossible or a limit ended the search.
 
     The cost is still the objective, because a search without an objective takes several times as
     long.
@@ -158,11 +158,9 @@ def _columns(problem: AllocationProblem, extra: int) -> highspy.HighsLp:
 
 
 def _upper(problem: AllocationProblem) -> Floats:
-    """Upper bounds of the columns. No plan of least cost uses a column more often than is needed if
-    this column alone serves all demand.
-
-    Only columns that serve demand and provide no resource get such a bound, because many columns
-    may need the capacity of one node.
+    """Upper bounds of the columns. A plan of least cost uses a column at most as often as it would
+    need to serve all demand by this column alone. Columns that provide a resource get no such
+    bound, because their number depends on other columns.
     """
     upper = problem.upper.astype(np.float64).copy()
     alone = np.full(problem.columns, 0.0)
@@ -188,8 +186,8 @@ def _run(
 ) -> ExactResult:
     """Solve the MIP.
 
-    hope_s: the search ends after this time if it has found no plan, because the rest of the time is
-    for the best effort. plans: the search ends after this number of improvements (0 = any).
+    hope_s: a search without any plan ends after this time, which leaves the rest to the best
+    effort. plans: the search ends after this number of improvements (0: no limit).
     """
     solver = mip_solver(nodes, seconds, gap)
     if plans:
@@ -230,7 +228,7 @@ def mip_solver(nodes: int, seconds: float, gap: float) -> highspy.Highs:
         ("mip_rel_gap", float(gap)),
         ("mip_feasibility_tolerance", 1e-9),
         ("primal_feasibility_tolerance", 1e-9),
-        # It takes 5 ms even for small problems, whose presolve and root node need 0.6 ms.
+        # Off, because it would take far longer than the presolve and root node of small problems.
         ("mip_heuristic_run_feasibility_jump", False),
     ):
         solver.setOptionValue(name, value)

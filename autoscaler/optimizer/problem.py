@@ -1,9 +1,9 @@
 """The general allocation problem as arrays: columns to choose, the resources that they use, and the
 demand that they serve.
 
-The arrays are validated here: an error names every wrong price, rate, demand or capacity before any
-solver gets it. The planner expresses models, GPUs, regions and transitions as columns and rows (see
-`autoscaler.planning.milp_formulation`).
+The arrays are validated here, before any solver gets them: an error names the wrong price, rate,
+demand or capacity. The planner expresses models, GPUs, regions and transitions as columns and rows
+(see `autoscaler.planning.milp_formulation`).
 
     minimise   cost . x
     subject to serve(x)[i] >= demand[i]     for every demand row i
@@ -27,8 +27,8 @@ from autoscaler.optimizer.array_types import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """Demand row `row` asks for at most `least + share x served`; `served` is the service of row
-    `of`, which belongs to an earlier priority class. `least` may be negative."""
+    """Limits the demand of row `row` to `least + share x served`; `served` is the amount served of
+    row `of`, which belongs to an earlier priority class. `least` may be negative."""
 
     row: int
     of: int
@@ -41,11 +41,11 @@ class AllocationProblem:
     """Columns j < n, demand rows i < m, resource rows q < k, all in compressed column form.
 
     `serve_indptr` (n + 1,), `serve_row`, `serve_rate` (requests/s, positive): service by column.
-    `use_indptr` (n + 1,), `use_resource`, `use_amount` (any unit of the row; negative provides):
-    use by column. `cost_usd_per_h` (n,): finite and >= 0. `upper` (n,): >= 0; inf: limited by the
-    capacities only. `demand_req_per_s` (m,): > 0. `priority` (m,): class of each row; class 0 is
-    served first if not all demand can be met. `capacity` (k,): finite and >= 0. `follows`: rows
-    that ask for less if other rows get less.
+    `use_indptr` (n + 1,), `use_resource`, `use_amount` (in the unit of the row; a negative amount
+    provides the resource): use by column. `cost_usd_per_h` (n,): finite and >= 0. `upper` (n,): >=
+    0; inf: limited by the capacities only. `demand_req_per_s` (m,): > 0. `priority` (m,): class of
+    each row; class 0 is served first if not all demand can be met. `capacity` (k,): finite and >=
+    0. `follows`: rows whose demand falls if other rows are underserved.
     """
 
     cost_usd_per_h: Floats
@@ -87,8 +87,8 @@ class AllocationProblem:
         return len(self.cost_usd_per_h)
 
     def asked_req_per_s(self, target: Floats) -> Floats:
-        """Requests/s (m,) that the rows ask for if each row gets the fraction `target` (m,) of its
-        demand; 0 or more."""
+        """Current demand (m,) in requests/s, at least 0, if each row gets the fraction `target`
+        (m,) of its declared demand."""
         asked: Floats = self.demand_req_per_s.astype(np.float64)
         for one in self.follows:
             if target[one.of] < 1.0:
@@ -108,7 +108,7 @@ class AllocationProblem:
 
 
 def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) -> Floats:
-    """The sum over the columns, by row; columns with the count 0 are not visited."""
+    """Sum of amount x count over the columns, by row. Skips columns with the count 0."""
     ids = np.flatnonzero(counts)
     at, offsets = entries_of(indptr, ids)
     each = np.repeat(counts[ids], np.diff(offsets)) * amount[at]
@@ -116,8 +116,8 @@ def _totals(counts: Ints, indptr: Ints, row: Ints, amount: Floats, rows: int) ->
 
 
 def entries_of(indptr: Ints, ids: Ints) -> tuple[Ints, Ints]:
-    """Positions of the entries of the columns `ids`, and the offsets of these columns among
-    them."""
+    """(positions of the entries of the columns `ids`, offset of each of these columns in the
+    positions)."""
     length = np.diff(indptr)[ids]
     offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     at = np.repeat(indptr[ids] - offsets[:-1], length) + np.arange(offsets[-1])

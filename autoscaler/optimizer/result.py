@@ -50,9 +50,8 @@ class Limits:
     """Limits that end a search.
 
     `gap`: relative gap at which the search ends. `time_limit_s`: limit on `elapsed_s`, a monotonic
-    clock of the caller that starts at 0 (this package reads no clock); without a clock only the
-    work is limited, and the answer is reproducible. `mip_nodes`: work limit of one MIP. `on_step`:
-    receives every step.
+    clock of the caller that starts at 0. Without a clock only the work is limited, and the answer
+    is reproducible. `mip_nodes`: node limit of one MIP. `on_step`: receives every step.
     """
 
     gap: float = 1e-6
@@ -62,7 +61,7 @@ class Limits:
     on_step: Callable[[Step], None] | None = None
 
     def step(self, name: str, columns: int, built: int, bound: float, cost: float) -> None:
-        """Pass a step that has just ended to `on_step`."""
+        """Pass a finished step to `on_step`."""
         if self.on_step is not None:
             now_s = 0.0 if self.elapsed_s is None else self.elapsed_s()
             self.on_step(Step(name, columns, built, bound, cost, now_s))
@@ -93,10 +92,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions(Limits):
-    """Limits of a solve. The result names the time limit if it ended the search.
-
-    `spare`: share of the time that remains for the caller if one of the first `spare_classes`
-    priority classes cannot be served in full.
+    """Limits of a solve. The result names the time limit if it ended the search. `spare`: share of
+    the time to leave to the caller if one of the first `spare_classes` priority classes cannot be
+    served in full.
     """
 
     spare: float = 0.0
@@ -109,9 +107,9 @@ class AllocationResult:
 
     `counts` (n,): by column. `lower_bound_usd_per_h`: lower bound of the cost of every plan that
     serves the fraction `served_target` of each row (1 unless best effort). `served_fraction` (m,):
-    served fraction of the demand of each row, which may depend on the targets of other rows.
-    `served_fraction_bound` (m,): no plan serves a larger smallest fraction of the row's priority
-    class.
+    served fraction of each row's demand; the demand may depend on the targets of other rows
+    (`Follows`). `served_fraction_bound` (m,): no plan serves a larger smallest fraction of the
+    row's priority class.
     """
 
     status: Status

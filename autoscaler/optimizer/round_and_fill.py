@@ -1,7 +1,5 @@
-"""A plan without a search: fractional counts are rounded, then the plan is filled up.
-
-The counts of a relaxation are rounded so that they fit, then columns that still fit are added one
-by one. The plan has no bound.
+"""Makes a plan without a search: the fractional counts of a relaxation are rounded so that they
+fit, then columns that still fit are added. The plan has no bound.
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _SHARES = np.linspace(1.0, 0.0, 21)
 _AT_ONCE = 8
-"""A row gets at most one part in this number of its missing columns in one step: many small columns
-take few steps, and no row uses up the whole capacity."""
+"""In one step, a row gets at most 1 / _AT_ONCE of its missing columns. So many small columns take
+few steps, and no row uses up the whole capacity."""
 
 
 def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
     """Whole counts (n,) near the fractional counts `parts` (n,).
 
     Columns that use resources are rounded down, and columns that provide resources are rounded up.
-    `parts` is first multiplied by the largest of a few factors with which the result fits.
+    `parts` is first scaled by a factor: the largest of a few factors with which the result fits.
     """
     uses = np.repeat(np.arange(problem.columns), np.diff(problem.use_indptr))
     provides = np.zeros(problem.columns, dtype=np.bool_)
@@ -38,9 +36,9 @@ def rounded(problem: AllocationProblem, parts: Floats) -> Ints:
 def filled(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats) -> Ints:
     """`counts` (n,) with further columns, as long as they fit.
 
-    In each step, the row of `rows` that lacks the largest share of its demand gets columns: among
-    those that fit, the column that serves most of the missing part of `target` (m,) for its cost.
-    The loop ends when each row has its target or no column fits.
+    In each step, the row of `rows` that lacks the largest share of its demand gets a column. It is
+    the column that fits and serves most of the missing demand per cost. The loop ends when each row
+    has its fraction `target` (m,) of the demand, or no column fits.
     """
     counts = counts.copy()
     left = problem.capacity - problem.used(counts)

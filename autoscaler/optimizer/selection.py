@@ -1,6 +1,5 @@
-"""Selects the columns of a MIP if a problem has too many.
-
-The reduced costs of the LP relaxation determine the selection and show whether it is exact.
+"""Selects the columns of a MIP if a problem has too many. The reduced costs of the LP relaxation
+determine the selection, and tell whether an optimum over it is an optimum over all columns.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from autoscaler.optimizer.milp import Relaxed, relaxed
 from autoscaler.optimizer.problem import AllocationProblem
 
 MIP_COLUMNS = 50_000
-"""Largest number of columns of a MIP. A larger MIP spends too long at its root node. If columns are
-left out, only the bound of the relaxation holds, which is far weaker."""
+"""Largest number of columns of a MIP. A larger MIP spends too long at its root node. A plan over
+selected columns only has the bound of the relaxation, which is far weaker than that of a MIP over
+all columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Selection:
         return len(self.ids) == self.columns
 
     def holds_all_within(self, cost: float) -> bool:
-        """Whether every plan cheaper than `cost` uses these columns only."""
+        """Whether every plan that costs less than `cost` uses only the selected columns."""
         return self.whole or cost <= self.cutoff
 
     def spread(self, counts: Ints) -> Ints:
@@ -56,7 +56,7 @@ def select(
     """The selected columns, at most `most`, and the value of the LP relaxation, if it is solved
     within `seconds`; the value is a lower bound of the cost.
 
-    Columns with a count in `keep` come first, then those of the least reduced cost.
+    Columns with a positive count in `keep` come first, then the columns of least reduced cost.
     """
     got = relaxed(problem, target, seconds)
     return by_relaxation(problem, got, most, keep), None if got is None else got.value
@@ -65,9 +65,9 @@ def select(
 def by_relaxation(
     problem: AllocationProblem, got: Relaxed | None, most: int, keep: Ints | None
 ) -> Selection:
-    """Select columns by the reduced costs of the relaxation `got`, whatever its objective, or by
-    cost if it is None. Among columns of equal reduced cost, those that the relaxation uses come
-    first, then the cheapest."""
+    """Select columns by the reduced costs of the relaxation `got` (with any objective), or by cost
+    if it is None. Of columns with equal reduced cost, the ones with a positive count in the
+    relaxation come first, then the cheapest."""
     everything = np.arange(problem.columns)
     if problem.columns <= most:
         return Selection(problem, everything, problem.columns, np.inf)

@@ -20,20 +20,21 @@ from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions
 
 _LEAST_S = 0.05
-"""Minimal seconds for each part, as far as that time remains."""
+"""Each part gets at least these seconds, if so much time remains."""
 _FOR_FRACTIONS = 0.6
-"""Share of the time for the served fractions; the rest is for the cheapest plan with them."""
+"""Share of the time for finding the served fractions; the rest is for the cheapest plan that serves
+them."""
 
 _MANY = 50_000
 """Below this number of columns, no time is reserved to fill up and check the plan."""
 _END_S, _MOST_FOR_END = 6e-7, 0.3
-"""Time to fill up and check a plan: seconds for each column, and the largest share of all time."""
+"""Time to fill up and check a plan: seconds per column, and the largest share of the whole time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Incumbent:
     """Counts that serve the fraction `target` (m,) of each row, the bound of their cost, and the
-    bound of the fractions (m,). rough: there was no time for a search."""
+    bounds of the fractions (m,). rough: there was no time to search for better counts."""
 
     counts: Ints
     bound: float
@@ -58,12 +59,12 @@ def solve(
     bound, limits = 0.0, list[str]()
     options = _without_the_end(options, problem)
     found = tuple(part for part in parts(problem) if part.ids.size)
-    target = np.zeros(rows)  # 0 for rows without a column
+    target = np.zeros(rows)  # rows without a column keep 0
     for part in found:
         target[part.rows] = 1.0
     fraction_bound = target.copy()
     options = _after(options, problem, target)
-    if options.spare and len(found) > 1:  # parts that cannot be served in full come first
+    if options.spare and len(found) > 1:  # solve parts that cannot be served in full first
         found = tuple(sorted(found, key=lambda part: _may_be_served(part.problem, options)))
     to_do = sum(len(part.ids) for part in found)
     for part in found:
@@ -93,8 +94,8 @@ def _without_the_end(options: SolveOptions, problem: AllocationProblem) -> Solve
 def _part(
     problem: AllocationProblem, options: SolveOptions, share: float, start: Ints | None
 ) -> _Incumbent | tuple[str, ...]:
-    """Solve one part in its `share` of the time. If that is not enough for any search, it gets more
-    of the time."""
+    """Solve one part in its `share` of the time. If that share is too short for any search, the
+    part gets more time."""
     while True:
         got = _solved(problem, options.within(share, _LEAST_S), start)
         enough = not got.rough if isinstance(got, _Incumbent) else "wall_clock" not in got
@@ -115,12 +116,12 @@ def _solved(
     rough = options.is_over()
     served = most_served(problem, options.within(_FOR_FRACTIONS * (1.0 - options.spare)), start)
     if served.limits and not served.counts.any():
-        return served.limits  # nothing is known about the demand that can be served
+        return served.limits  # without a plan, the served fractions are unknown
     options = _after(options, problem, served.target)
     known = bound if (served.target >= 1.0).all() else 0.0
     counts, bound, more = cheapest(problem, served.target, options, served.counts)
     bound = max(bound, known)
-    if counts is None:  # the time is up; the best-effort plan serves these fractions
+    if counts is None:  # time is up: use the best-effort plan, which serves these fractions
         counts = served.counts
     hit = (*limits, *served.limits, *more)
     return _Incumbent(counts, bound, served.target, served.bound, hit, rough)

@@ -3,7 +3,7 @@ started.
 
 A template may run in every region, so each pair of a template and a region is a column. The columns
 are priced as arrays and not stored, so a hundred models with thousands of templates fit into
-memory. They are written out if not all demand can be served, or if a fleet is running.
+memory. They are written out only if not all demand can be served, or if a fleet is running.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MOST_COLUMNS = 2_000_000
 class TemplateProblem:
     """`price_usd_per_h` and `available_nodes` (R, C). `demand_req_per_s` (G,). For each group:
     `nodes` (templates, C), the node counts, and `throughput_req_per_s` (templates,).
-    `start_penalty` is K, the share of an interval that a start costs. Cost of an instance = its
-    nodes x price x (1 + K)."""
+    `start_penalty`: K of the paper, the cost of a start as a share of the price of one interval.
+    Cost of an instance = its nodes x price x (1 + K)."""
 
     price_usd_per_h: Floats
     available_nodes: Ints
@@ -76,7 +76,7 @@ class TemplatePlan:
 
 
 def can_be_served(problem: TemplateProblem) -> bool:
-    """Whether a search finds a plan that serves all demand."""
+    """Whether a plan that serves all demand was found."""
     return solve_decomposed(_implicit(problem), SearchLimits(gap=1.0)).plan is not None
 
 
@@ -86,7 +86,7 @@ def solve_templates(
     """The cheapest instances that serve every group, or best effort if that is impossible.
 
     running (r, 4): rows of a running plan. Running instances may be kept without the start penalty,
-    up to their count; the cost is then that of the change.
+    up to their count, so the cost reflects the change.
     """
     if running is not None:
         check_running(problem, running)
@@ -105,8 +105,9 @@ def _by_columns(
     running: Ints | None,
     searched: tuple[Decomposed, Outcome] | None = None,
 ) -> TemplatePlan:
-    """The plan over written-out columns. If there are too many columns, it uses those of the lowest
-    price in `searched`, the earlier search, which found no plan."""
+    """The plan over written-out columns. If there are too many columns, only the ones with the
+    lowest reduced cost in `searched` are used. searched: the earlier search, which found no
+    plan."""
     whole = problem.columns <= _MOST_COLUMNS or searched is None
     if whole or searched is None:
         made, keys = columns_of(problem, running)
@@ -135,7 +136,7 @@ def _by_columns(
 
 def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
     """The key (group, region, template) of the `most` pairs with the lowest reduced cost: the cost
-    at the prices of the search `got`, minus the value of the demand that the pair covers."""
+    at the prices of the search `got`, minus the value of the demand that the pair serves."""
     weight = form.weight(got.mu)
     regions = form.money.shape[1]
     keys, excess = [], []
@@ -164,8 +165,8 @@ def _with_bound_of_all(result: AllocationResult, bound: float) -> AllocationResu
 
 
 def check_running(problem: TemplateProblem, running: Ints) -> None:
-    """Refuse rows with an unknown group, region or template, with a wrong count, or with a repeated
-    pair."""
+    """Raise InvalidValue for a row with an unknown group, region or template or a wrong count, and
+    for a repeated pair."""
     seen = set()
     for row, (k, region, template, count) in enumerate(running.tolist()):
         if not 0 <= k < len(problem.nodes):
@@ -241,8 +242,8 @@ def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> A
 
 
 def _implicit(problem: TemplateProblem) -> Decomposed:
-    """The groups, whose items may be placed in every region, and the money by configuration and
-    region."""
+    """The problem as groups, whose items may be placed in every region, with the money by
+    configuration and region."""
     regions, _ = problem.price_usd_per_h.shape
     capacity = problem.available_nodes.astype(np.float64).ravel()
     groups = []

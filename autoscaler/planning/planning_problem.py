@@ -149,8 +149,8 @@ class PlanningProblem:
         return self.demands[model].req_per_s / self.cluster.service(model).utilization
 
     def with_hysteresis(self, amount: float, reached: float) -> float:
-        """The amount to plan for if `amount` is needed and the fleet provides `reached`: at most
-        `reached` while the excess is within `PlanOptions.hysteresis`.
+        """The amount to plan for: `amount` plus the excess that the fleet already provides
+        (`reached`), limited to the share `PlanOptions.hysteresis`.
         """
         return max(amount, min(reached, amount * (1.0 + self.options.hysteresis)))
 

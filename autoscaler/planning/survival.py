@@ -173,9 +173,9 @@ def _add_levels(
     at_most: int,
 ) -> bool:
     """Add switches that lower the required capacity if no combo with a large loss per node is used.
-    The row `whole` requires the demand plus the largest loss. Each switch lowers it by one step; it
-    may be on only if no column with a loss above its step is used. Return True if there are more
-    steps than `at_most`.
+    The row `whole` requires the demand plus the largest loss. Each switch lowers the loss to the
+    next smaller step; it may be on only if no column with a loss above that step is used. Return
+    True if there are more steps than `at_most`.
     """
     every = node.steps
     levels = every[:: max(1, -(-len(every) // at_most))]

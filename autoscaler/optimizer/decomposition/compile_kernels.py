@@ -1,5 +1,5 @@
-"""Compiles the kernels of the decomposition, or loads their machine code, before any time limit
-counts."""
+"""Compiles the kernels of the decomposition, or loads their machine code, before the first search
+with a time limit."""
 
 from __future__ import annotations
 

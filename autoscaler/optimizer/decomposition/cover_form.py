@@ -18,7 +18,8 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _ROOM = 1e-9
 _COMPARED = 300_000
-"""Above this number of columns, dominated ones are not removed: pricing all columns is faster."""
+"""Above this number of columns, dominated columns are not removed, because pricing all columns is
+faster."""
 
 
 def has_cover_form(problem: AllocationProblem) -> bool:
@@ -139,7 +140,8 @@ def _row_of(problem: AllocationProblem) -> Ints:
 
 
 def _bounded(problem: AllocationProblem, row: Ints) -> Ints:
-    """The columns whose bound may be tighter than the limit that capacities and demand give."""
+    """The columns whose declared bound may be tighter than the bound that follows from capacities
+    and demand."""
     finite: Bools = np.isfinite(problem.upper) & (row < len(problem.demand_req_per_s))
     ids = np.flatnonzero(finite)
     if not len(ids):

@@ -23,11 +23,11 @@ takes seconds, and fixes few of them."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A solution of the MIP: the counts of the parts, group by group, and of the free columns;
-    their cost; the MIP's bound.
+    """A solution of the MIP: counts of the parts by group, counts of the free columns, their cost,
+    and the MIP's bound.
 
     `excess` (k,): amounts above the capacities (zero unless a penalty allows them). `solved`: the
-    MIP ended by proof, not by a limit.
+    MIP ended with a proof, not at a limit.
     """
 
     counts: tuple[Ints, ...]

@@ -27,9 +27,9 @@ class Covers:
     place) pairs, encoded as `id * R + place`, with offsets per part.
 
     `share` (p,): share of the demand that one part serves (1: a whole cover). `upper` (p,): largest
-    number of times that a plan may take the part. `within`: price above the cheapest up to which
-    the pool is complete; negative if it is incomplete even at the cheapest price. `tests`: item
-    tests spent.
+    number of times that a plan may take the part. `within`: the pool holds every cover whose price
+    exceeds the cheapest by at most this; negative if it is incomplete even at the cheapest price.
+    `tests`: number of item tests of the search.
     """
 
     cost: Floats
@@ -48,7 +48,8 @@ class Covers:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Common input of all searches at the same prices: money (F, R), weights (money with
-    multipliers), capacities, and random marks, one per resource and one for base prices (k + 1,).
+    multipliers), capacities, and random hash marks (k + 1,), one per resource and one for base
+    prices.
     """
 
     money: Floats
@@ -117,11 +118,11 @@ def covers_within(
 def items_within(
     group: Group, scene: Scene, least: Floats, excess: float, most: int | None = None
 ) -> Covers:
-    """The single pairs of all covers within `excess` of the bound, each as a part by itself: all of
-    them, or the `most` pairs with the least reduced cost.
+    """The (item, place) pairs of all covers within `excess` of the bound, each as a separate part.
+    If there are more than `most`, the pairs with the least reduced cost remain.
 
-    If many covers differ only by the exchange of similar small templates, they have few distinct
-    pairs, and the LP relaxation over these pairs is tight enough.
+    Covers that differ only in similar small templates have few distinct pairs, and the LP
+    relaxation over these pairs is tight enough.
     """
     codes, prices = group.near(scene.weight, least, excess)
     if most is not None and len(codes) > most:
@@ -154,8 +155,8 @@ def pool(group: Group, scene: Scene, widest: float, most: int, tests: int) -> Co
     threshold is at most `widest` above the bound.
 
     If more than `most` covers have the cheapest price (all interchangeable), the pool has the first
-    of them. If the search finds few covers within `tests` item tests, because this group alone
-    nearly exhausts the capacities, the single pairs nearest to the bound are added.
+    of them. If this group alone nearly exhausts the capacities, the search finds few covers within
+    `tests` item tests. The single pairs nearest to the bound are then added.
     """
     least, _ = group.cheapest(scene.weight)
     low, high, excess = 0.0, max(widest, 1e-9), max(widest, 1e-9)

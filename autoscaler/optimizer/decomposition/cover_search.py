@@ -1,11 +1,9 @@
-"""Enumeration of the near-cheapest real covers of one demand group, by depth-first search.
-
-A real cover meets the demand with its throughputs in floating point, and its own usage fits the
-capacities. So the cheapest cover that a complete search finds is exact, although the knapsack
-rounds. The knapsack's table bounds the search. The enumeration is compiled.
-
-The method is route enumeration from vehicle routing: it lists all covers whose reduced cost is
-below the gap. A small MIP over these covers keeps the tight bound of the decomposition.
+"""Enumeration of the near-cheapest real covers of one demand group, by depth-first search. A real
+cover meets the demand with its throughputs in floating point, and its own usage fits the
+capacities. So the cheapest cover of a complete search is exact, although the knapsack, whose table
+bounds the search, rounds. The method is route enumeration from vehicle routing: list all covers
+whose reduced cost is below the gap, then choose among them by a small MIP, which keeps the tight
+bound of the decomposition. The enumeration is compiled.
 """
 
 from __future__ import annotations
@@ -39,9 +37,10 @@ def enumerate_covers(
 
     price, throughput, item_mark (m,): of the items, largest throughput first. indptr, resource,
     amount: use of the items in compressed rows. Marks are additive 64-bit hashes of an item's use,
-    so covers with equal use have equal sums. capacity: by resource. least: lower bounds of the
-    price of covering q units of the grid. Returns the offsets and item indices of the covers in the
-    order in which they are found, the number of item tests, and whether the search was complete.
+    so covers with equal use have equal sums. capacity: by resource. least: for q = 0, 1, ... units
+    of the grid, a lower bound on the price of covering them. Returns the offsets and item indices
+    of the covers in the order in which they are found, the number of item tests, and whether the
+    search was complete.
     """
     m = price.shape[0]
     grid = least.shape[0] - 1

@@ -17,7 +17,7 @@ def dominated(
     """For each column (n,), whether another column with the same `row` (n,) dominates it.
 
     indptr (n + 1,), resource, amount: the use of resources in compressed form. Only columns in
-    `may` (n,), which have no bound on their count, dominate others or are dominated.
+    `may` (n,) are compared; these are the columns without a bound on their count.
     """
     out = np.zeros(len(row), dtype=np.bool_)
     key = _marks(row, indptr, resource, amount)
@@ -26,7 +26,8 @@ def dominated(
         return out
     order = ids[np.lexsort((-rate[ids], cost[ids], key[ids]))]
     first = np.concatenate([[True], key[order][1:] != key[order][:-1]])
-    # Rates are replaced by ranks, so that the running maximum restarts with every key.
+    # Use ranks instead of rates, so that adding the key makes the running maximum restart for every
+    # key.
     _, rank = np.unique(rate[order], return_inverse=True)
     level = rank.ravel() + np.cumsum(first) * (len(order) + 1)
     best = np.maximum.accumulate(level)

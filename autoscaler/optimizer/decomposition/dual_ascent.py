@@ -1,8 +1,8 @@
 """Dual ascent: the best Lagrangian bound, by column generation with smoothed multipliers.
 
-The loop alternates between the knapsacks and the master LP. The bound at any multipliers is valid,
-so the bound of a loop that ends early is valid too. The LP relaxation of these problems is far
-below the optimum; mixes of whole covers (Dantzig and Wolfe) are close to it.
+The loop alternates between the knapsacks and the master LP. Every set of multipliers gives a valid
+bound, so the loop may end early. The LP relaxation of these problems is far below the optimum;
+mixes of whole covers (Dantzig and Wolfe) are close to it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _PHASE_ONE_ROUNDS = 400
 
 @dataclass(frozen=True, slots=True)
 class DualResult:
-    """The result of a dual ascent: multipliers (k,), their bound, the master's value, whether any
-    mix of covers fits, whether the cheapest covers fit together without a mix, the number of
-    rounds, and whether the time ran out before the bound reached the value of the mix."""
+    """The result of a dual ascent: multipliers (k,), their bound, the master's value, and the
+    number of rounds. Three flags tell whether a mix of covers fits, whether the cheapest covers fit
+    together without a mix, and whether the time ran out before the bound reached the value of the
+    mix."""
 
     mu: Floats
     bound: float
@@ -88,7 +89,7 @@ def ascend(
         if bound > best:
             best, best_mu = bound, mu
         if bound < 0.0 and spent == 1 and mu.any():
-            # The multipliers were for another demand; zeros give a better bound.
+            # Multipliers from another demand can be worse than zeros.
             mu = np.zeros(len(capacity))
             continue
         if master is None:

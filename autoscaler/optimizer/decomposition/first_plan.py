@@ -1,7 +1,5 @@
-"""The first plan over all groups: a MIP chooses it from the pools or, if there are many covers, a
-mix of covers is rounded.
-
-The plan may still exceed capacities, at a price per unit.
+"""The first plan over all groups: a MIP chooses covers from the pools or, if there are many covers,
+the LP mix is rounded. The plan may exceed capacities, at a price per unit of excess.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ FIRST_COLUMNS = 4500
 
 
 def penalty_of(pools: list[Covers], resources: int) -> Floats:
-    """Price per unit above each capacity: the cost of the most expensive cover, divided by the
-    largest use of the resource."""
+    """Price per unit of excess of each capacity: the cost of the most expensive cover, divided by
+    the largest use of the resource."""
     dearest = max(float(p.cost.max()) for p in pools) + 1.0
     largest = np.zeros(resources)
     for covers in pools:
@@ -38,8 +36,8 @@ def first_plan(
     penalty: Floats,
     limits: SearchLimits,
 ) -> tuple[Incumbent | None, Work]:
-    """The best choice of covers from the pools; if no choice fits, the one that exceeds the
-    capacities least."""
+    """The cheapest choice of covers from the pools that fits; if none fits, the choice with the
+    lowest price of excess."""
     work = Work()
     if sum(len(p) for p in pools) > FIRST_COLUMNS:
         made = [
@@ -64,10 +62,9 @@ def first_plan(
 
 
 def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """The LP mix of whole covers, rounded group by group; it needs repair.
-
-    A MIP over thousands of covers spends its time at the root node. The mix is fast, and it shows
-    from which few covers of a group to choose.
+    """The LP mix of whole covers, rounded group by group; it may exceed capacities. It replaces a
+    MIP over thousands of covers, which would spend its time at the root node: the mix leaves few
+    covers per group to choose from.
     """
     whole = [take(p, np.flatnonzero(p.share >= 1.0)) for p in pools]
     dearest = np.array([float(p.cost.max(initial=0.0)) for p in whole])
@@ -86,8 +83,8 @@ def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> In
 
 
 def greedy(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
-    """A plan that takes, group by group, the whole cover that adds least money and excess; it needs
-    repair.
+    """A greedy plan, which may exceed capacities: each group in turn takes the whole cover that
+    adds least money and excess.
 
     Groups with few covers come first, then the most expensive groups. None if a group has no whole
     cover.

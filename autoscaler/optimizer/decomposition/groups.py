@@ -1,10 +1,8 @@
 """The decomposed form of an allocation: one covering knapsack per demand row, with shared
-resources.
-
-This module holds the compressed item tables that the kernels read, restricts them (to pairs that
-fit or may still be used) and computes the prices of items. An item may be placed in several places;
-its (item, place) pairs are priced but never stored. Resources are numbered `place * features +
-feature`.
+resources. This module holds the compressed item tables that the kernels read, computes prices of
+items, and removes pairs that do not fit or that no good plan uses. An item may be placed in several
+places; its (item, place) pairs are priced but never stored. Resources are numbered `place *
+features + feature`.
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ class Group:
         the cheapest.
 
         The best cover that contains pair j costs c_j + least[UNITS - u_j], because items may
-        repeat. A pair for which this exceeds the cheapest price by more than `slack` is in no plan
-        within the slack (reduced-cost fixing).
+        repeat. If this exceeds the cheapest price by more than `slack`, no plan within the slack
+        uses the pair (reduced-cost fixing).
         """
         price = self.prices(weight)
         most = slack + least[UNITS] - least[UNITS - self.units]
@@ -80,7 +78,8 @@ class Decomposed:
 
 
 def units_of(throughput: Floats, demand: float) -> Ints:
-    """Throughput in units of the grid, rounded up: this relaxation keeps the bound valid."""
+    """Throughput in units of the grid (UNITS units are the whole `demand`), rounded up so that the
+    bound stays valid."""
     share = np.minimum(throughput, demand) / demand
     return np.ceil(share * UNITS - 1e-9).astype(np.int64)
 

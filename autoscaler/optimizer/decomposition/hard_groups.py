@@ -2,8 +2,8 @@
 
 The enumeration tries the cheapest pairs first. If these pairs exceed the capacities before the
 demand is covered, the enumeration finds no whole cover in reasonable time. A small MIP over the
-group's pairs does find one. Each run gets new random prices for the capacities, so its cover uses
-other resources.
+group's pairs does find one. Each MIP gets new random prices for the capacities, so the covers use
+different resources.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from autoscaler.optimizer.decomposition.knapsack import UNITS
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
 
 FEW = 2
-"""A group with fewer whole covers than this gets further covers from MIPs."""
+"""Groups with fewer whole covers than this get further covers from MIPs."""
 MADE = 6
-"""Number of MIPs, each for one cover of such a group."""
+"""Number of MIPs for such a group; each gives one cover."""
 ITEMS = 250
-"""Number of pairs in each MIP; they are the pairs nearest to the bound."""
+"""Number of pairs in each MIP, the nearest to the bound first."""
 NODES = 30
 """Maximal number of search nodes of each MIP."""
 

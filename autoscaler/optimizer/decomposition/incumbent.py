@@ -1,4 +1,5 @@
-"""The best plan so far: one real cover for each group. Some of the covers can be exchanged."""
+"""The best plan so far: one real cover for each group, with an operation that exchanges some
+covers."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Incumbent:
         return Covers(self.cost[k : k + 1], self.use[k : k + 1], offsets, pairs, one, one, -1.0, 0)
 
     def exchange(self, groups: Ints, pools: list[Covers], choice: Choice) -> Incumbent:
-        """The plan with the chosen covers for `groups` and the present covers for all others."""
+        """The plan with the covers of `choice` for `groups`, and the present covers for all other
+        groups."""
         cost, use, pairs = self.cost.copy(), self.use.copy(), list(self.pairs)
         for k, covers, counts in zip(groups, pools, choice.counts, strict=True):
             cost[k], use[k] = float(counts @ covers.cost), counts @ covers.use
@@ -51,7 +53,7 @@ class Incumbent:
 
 
 def pairs_of(covers: Covers, counts: Ints) -> Ints:
-    """The pairs of the parts that `counts` takes, with repetitions."""
+    """The pairs of the parts, each repeated as often as `counts` says."""
     taken = [
         np.tile(covers.pairs[int(covers.offsets[i]) : int(covers.offsets[i + 1])], int(counts[i]))
         for i in np.flatnonzero(counts)
@@ -60,7 +62,7 @@ def pairs_of(covers: Covers, counts: Ints) -> Ints:
 
 
 def from_choice(pools: list[Covers], choice: Choice) -> Incumbent:
-    """The plan that consists of the chosen covers of all groups."""
+    """The plan with the covers of `choice` for all groups."""
     chosen = list(zip(pools, choice.counts, strict=True))
     return Incumbent(
         cost=np.array([float(n @ p.cost) for p, n in chosen]),

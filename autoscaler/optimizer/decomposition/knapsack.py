@@ -1,9 +1,7 @@
-"""The covering knapsack of one group: price the pairs, then cover the demand at the least price.
-
-Compiled kernels of the Lagrangian subproblem: the prices of pairs under capacity multipliers, the
-cheapest pair for each number of throughput units, the dynamic program over units, and the trace of
-its solution. Throughput is rounded UP to units, so the program returns a lower bound on the price
-of any real cover.
+"""The covering knapsack of one group, i.e. the Lagrangian subproblem, as compiled kernels. They
+compute the prices of pairs under capacity multipliers, the cheapest pair for each number of
+throughput units, the dynamic program over units, and the trace of its solution. Throughput is
+rounded UP to units, so the program returns a lower bound on the price of any real cover.
 
 Layout of a group: n items in compressed rows (`indptr`, `feature`, `amount`), each of which may be
 placed in R places. `weight[f, r]` is the price of one unit of feature f in place r (its money plus
@@ -60,8 +58,8 @@ def cover(best: Floats, grid: int) -> tuple[Floats, Ints]:
     """For 0..grid units: the least price of covering them, and the item (by its units) that the
     cheapest cover takes first.
 
-    Items that a combination of smaller items beats are left out of the inner loop; of the thousands
-    of items in real libraries, a few dozen remain.
+    Items that cost more than a combination of smaller items are left out of the inner loop, because
+    only a few dozen of the thousands of items in real libraries remain.
     """
     least = np.zeros(grid + 1)
     first = np.zeros(grid + 1, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Master linear program of the decomposition: mixes of covers under the shared capacities.
 
-One HiGHS object gets further columns and is re-solved from its last basis; its row duals are the
-next multipliers.
+New columns are added to the same HiGHS object, which restarts from its last basis; its row duals
+are the next multipliers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class Master:
     """The mix of covers of least cost. Rows: capacities (k,), and one convexity row per group. It
     starts with artificial covers.
 
-    `artificial` (g,): price of serving a group without real covers, as long as its covers do not
-    fit together with the others.
+    `artificial` (g,): price of an artificial cover of each group, which stands in as long as real
+    covers do not fit together.
     """
 
     def __init__(self, capacity: Floats, artificial: Floats) -> None:

@@ -23,17 +23,17 @@ LARGEST = 9
 """Largest number of groups that are freed at once in a problem of up to `GROUPS` groups."""
 WIDER = (4, 8, 12, 18)
 """Numbers of groups that are freed at once in larger problems. There, small neighbourhoods improve
-little after the first repairs, and all groups are never freed at once."""
+little once the plan fits, and it is impossible to free all groups at once."""
 LOCAL_POOL = 200
 """Number of covers per group in a neighbourhood's MIP."""
 LOCAL_ITEMS = 60
-"""Number of single pairs that are added for a group with too many covers to list."""
+"""Number of single pairs to add for a group that has too many covers to list."""
 LOCAL_TESTS = 3_000_000
 """Item tests per group in a neighbourhood."""
 
 
 PATIENCE = 0.6
-"""Share of the remaining time in which a plan that fits must be found."""
+"""If no plan fits after this share of the remaining time, the search ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def improve(
     best, work = start, Work()
     count = len(problem.groups)
     sizes = _sizes(count)
-    # If no plan fits yet, some time is kept for the best effort that follows this search.
+    # If no plan fits yet, leave time for the best-effort search that follows.
     patience = limits.within(PATIENCE)
     step, failures, failed = 0, 0, set[tuple[int, ...]]()
     for _ in range(limits.rounds):
@@ -109,8 +109,8 @@ def _neighbourhood(
     their use of the resources that the first group uses.
 
     If the plan exceeds capacities, the first group is one that uses a resource in `over` (k,).
-    Common use is measured in money at the multipliers. Every group gets a tenth of the mean in
-    addition, so that groups without a common resource in this plan may share one in the next plan.
+    Common use is valued at the multipliers. Every group gets a tenth of the mean weight in
+    addition, because groups without a common resource in this plan may share one in the next.
     """
     count = len(plan.cost)
     if size >= count:
@@ -135,7 +135,7 @@ def _solve(
     pool_size: int,
     limits: SearchLimits,
 ) -> tuple[Incumbent | None, Work]:
-    """A better plan that differs only in the `chosen` groups, or None."""
+    """A better plan that differs only in the `chosen` groups; None if none was found."""
     others = np.setdiff1d(np.arange(len(plan.cost)), chosen)
     taken = plan.use[others].sum(axis=0)
     broken = plan.excess(problem).any()

@@ -1,4 +1,5 @@
-"""Raises the bound by a MIP over all parts that a plan within some slack of the bound may use."""
+"""Raises the bound: solves a MIP over all parts that a plan within some slack of the bound may
+use."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ by its single pairs."""
 PROOF_ITEMS = 200
 """Largest number of single pairs of such a group."""
 FEW_ITEMS = 3000
-"""If the bound is poor and all groups together have at most this number of single pairs, any group
-may be represented by its single pairs. Mixes of covers are a weak relaxation for groups that alone
-nearly exhaust the capacities."""
+"""If the bound is poor and all groups together have at most this many single pairs, any group may
+be represented by its single pairs, because mixes of covers are a weak relaxation for groups that
+alone nearly exhaust the capacities."""
 POOR = 0.015
 """Relative gap above which the bound is considered poor."""
 PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
@@ -32,7 +33,7 @@ PROOF_SHARES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.15, 0.08)
 PROOF_TESTS = 30_000_000
 """Item tests per group for listing all covers within the slack."""
 PROOF_NODES = 4
-"""Factor on the node limit `mip_nodes` for the proving MIP."""
+"""The proving MIP gets this multiple of the node limit `mip_nodes`."""
 _TIME = 0.5
 """Share of the remaining time for the proving MIP."""
 
@@ -46,10 +47,11 @@ def prove(
     limits: SearchLimits,
     most: int,
 ) -> tuple[Incumbent, float, Work]:
-    """Raise the bound by a MIP over all parts that a plan within some slack of the bound may use.
+    """Return a plan at least as good as `plan`, a raised `bound` and the work done. The MIP
+    contains all parts that a plan within some slack of the bound may use.
 
     If the slack reaches the cost of the present plan, the MIP proves the optimum. With a smaller
-    slack, the MIP contains every plan cheaper than `ascent + slack`, so the lesser of `ascent +
+    slack, the MIP contains every plan cheaper than `ascent + slack`, so the smaller of `ascent +
     slack` and the MIP's bound is a valid bound.
     """
     full = (plan.money() - ascent) * (1 + 1e-9) + 1e-9

@@ -26,7 +26,7 @@ from autoscaler.optimizer.decomposition.proof import prove
 from autoscaler.optimizer.decomposition.work_limits import SearchLimits, Work
 
 QUICK_ROUNDS = 5
-"""Pricing rounds if any plan suffices and a plan to start from is given."""
+"""Pricing rounds if any plan suffices and the caller gives a plan to start from."""
 ASCENT_ROUNDS = 400
 """Largest number of pricing rounds of the dual ascent over all groups."""
 POOL_COLUMNS = 2400
@@ -34,14 +34,15 @@ POOL_COLUMNS = 2400
 PROOF_COLUMNS = 4000
 """Largest number of columns of the proving MIP: all covers of all groups within a slack."""
 FINE, COARSE = 0.005, 0.1
-"""A search whose gap is between these continues to the gap FINE if that takes little work, because
-the next step often improves a plan that is far from the bound."""
+"""A search that ends with a gap between these two continues to the gap FINE if that takes little
+work, because one more step often improves a plan that is far from the bound."""
 POLISH_COLUMNS = 4000
 """Largest number of MIP columns for this continuation."""
 POLISH_TIME = 0.5
 """Share of the remaining time for the proof in this continuation."""
 RAISES = 4
-"""How often the penalty for an exceeded capacity is multiplied by ten as long as no plan fits."""
+"""Number of times that the penalty for exceeded capacities may be multiplied by ten while no plan
+fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,9 @@ def solve_decomposed(
 ) -> Outcome:
     """Solve `problem` to `limits.gap`, or as far as the limits allow.
 
-    mu (k,): multipliers to start from. given: a plan that serves the demand, to start from; it is
-    returned even if there is no time for a search. With a gap of 1 any plan that fits suffices, so
-    little work is spent on the bound.
+    mu (k,): multipliers to start from. given: a plan that serves the demand; the search starts from
+    it, and returns it if there is no time to search. With a gap of 1 any plan that fits suffices,
+    so little work is spent on the bound.
     """
     resources = len(problem.capacity)
     start = np.zeros(resources) if mu is None else np.maximum(0.0, mu)
@@ -143,8 +144,8 @@ class _Run:
 
     def _pools(self, wide: bool) -> list[Covers]:
         """For each group, the cheapest real covers and, if `wide`, covers that are nearly as cheap.
-
-        With the exact prices of the cheapest real covers, the Lagrangian bound improves.
+        Also raises the Lagrangian bound, because the exact prices of the cheapest covers are now
+        known.
         """
         problem, scene, limits = self.problem, self.scene, self.limits
         bound, pools = -float(self.dual.mu @ problem.capacity), []
@@ -215,7 +216,8 @@ class _Run:
             self.work, self.plan = self.work + spent, plan
             self.step("neighbourhoods", spent.mip_columns)
             if plan.excess(problem).any() and hit == ("search_exhausted",) and raises < RAISES:
-                # The penalty is too low, because covers that fit cost more than all known covers.
+                # No plan fits, so covers that fit cost more than all known covers: the penalty is
+                # too low.
                 penalty, raises, hit = 10.0 * penalty, raises + 1, ()
         if self.dual.cut and not done:
             hit = tuple(dict.fromkeys((*hit, "wall_clock")))

@@ -1,4 +1,4 @@
-"""Limits of a search by decomposition, and the work that it has done."""
+"""Work limits of a search by decomposition, and counters of its work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 from autoscaler.optimizer.result import Limits
 
 GROUPS = 24
-"""Number of groups up to which the work limits are not increased."""
+"""Up to this number of groups, the work limits keep their base values."""
 _KEPT_S = 0.2
 _KEPT = 0.02
 _TESTS_PER_S = 20_000_000
@@ -21,7 +21,7 @@ class SearchLimits(Limits):
     `rounds` (neighbourhoods), `mip_columns` (over all MIPs) and `search_tests` (of one enumeration)
     are work limits, which keep the answer reproducible. `rounds` and `mip_columns` apply to up to
     `GROUPS` groups and grow with the square of the number of groups above that, like the number of
-    pairs of groups. `mip_nodes`: of one MIP.
+    pairs of groups. `mip_nodes`: node limit of one MIP.
     """
 
     mip_nodes: int = 200
@@ -36,7 +36,8 @@ class SearchLimits(Limits):
         return cls(limits.gap, limits.time_limit_s, limits.elapsed_s, on_step=limits.on_step)
 
     def out_of_time(self) -> bool:
-        """Whether the remaining time is only enough to end the search and to check the answer."""
+        """Whether the search must stop, because the remaining time is needed to check the
+        answer."""
         left_s = self.left_s()
         return left_s < min(_KEPT_S, 0.1 * self.time_limit_s) or left_s < _KEPT * self.time_limit_s
 
@@ -49,7 +50,7 @@ class SearchLimits(Limits):
         return max(1000, int(max(0.0, left_s) * _TESTS_PER_S))
 
     def for_groups(self, groups: int) -> Self:
-        """These limits with the work limits for `groups` groups."""
+        """These limits, with work limits scaled to `groups` groups."""
         scale = max(1.0, groups / GROUPS)
         return replace(
             self, rounds=int(scale**2 * self.rounds), mip_columns=int(scale**2 * self.mip_columns)
