@@ -1,4 +1,6 @@
-"""How far a reader lags behind, also when topics have partitions that it was not assigned yet."""
+"""How far a reader lags behind its topics, including topics with partitions that it is not assigned
+yet.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Consumer:
         return None
 
 
-async def test_partitions_added_to_live_topics_while_they_are_read_end_nobody() -> None:
+async def test_partitions_added_to_topics_while_they_are_read_stop_no_reader() -> None:
     def ignore(*_: Any) -> None:
         pass
 
@@ -64,7 +66,7 @@ async def test_partitions_added_to_live_topics_while_they_are_read_end_nobody() 
 
 
 class Reader:
-    """A consumer for whose topics the broker reported the end `end` at `polled_s`."""
+    """A consumer. The broker reported the end offset `end` of its topics at `polled_s`."""
 
     def __init__(self, *names: str) -> None:
         self.parts = [TopicPartition(name, 0) for name in names]
@@ -94,8 +96,9 @@ class Run:
         self.behind = ConsumerLag("", lambda: self.now_s, lambda: self.now_s)
 
     async def seconds(self, count: int, written: int, read: int, answers: bool = True) -> None:
-        """For `count` seconds, `written` records are written to and `read` are read from every
-        topic."""
+        """Advance `count` seconds; each second `written` records go to every topic and `read` are
+        read.
+        """
         for _ in range(count):
             self.now_s += 1.0
             for name in self.reader.end:
@@ -107,7 +110,7 @@ class Run:
             await self.behind.update(cast(AIOKafkaConsumer, self.reader))
 
 
-async def test_a_reader_that_keeps_up_is_not_late_whatever_comes() -> None:
+async def test_a_reader_that_keeps_up_has_no_lag_at_any_rate() -> None:
     run = Run("status")
     await run.seconds(60, written=5000, read=5000)
     assert run.behind.late_s() == {}
@@ -115,9 +118,12 @@ async def test_a_reader_that_keeps_up_is_not_late_whatever_comes() -> None:
     assert run.behind.late_s() == {}
 
 
-async def test_lag_is_the_age_of_what_is_read_now() -> None:
-    """1,000 records/s are written for a minute and 750 are read: the lag is then a quarter of a
-    minute. No more records are written, and 20 s later the lag is zero."""
+async def test_lag_is_the_age_of_the_records_being_read() -> None:
+    """Lag is the age of the records being read, in seconds.
+
+    With 1,000 records/s written and 750 read for a minute, the lag is a quarter of a minute. 20 s
+    after the last write, it is zero.
+    """
     run = Run("status")
     await run.seconds(60, written=1000, read=750)
     assert 14.0 <= run.behind.late_s()["status"] <= 16.0
@@ -127,21 +133,21 @@ async def test_lag_is_the_age_of_what_is_read_now() -> None:
     assert run.behind.late_s() == {}
 
 
-async def test_a_broker_that_answers_nothing_makes_a_reader_late() -> None:
+async def test_a_reader_lags_while_its_broker_does_not_answer() -> None:
     run = Run("status")
     await run.seconds(5, written=10, read=10)
     await run.seconds(30, written=10, read=10, answers=False)
     assert run.behind.late_s()["status"] == pytest.approx(30.0, abs=1.0)
 
 
-async def test_hours_behind_take_bounded_memory_and_never_look_shorter() -> None:
+async def test_hours_of_lag_take_bounded_memory_and_are_not_underestimated() -> None:
     run = Run("status")
     await run.seconds(7200, written=2, read=1)
     assert 3500.0 <= run.behind.late_s()["status"] <= 3700.0
     assert sum(map(len, run.behind._ends.values())) <= 1000
 
 
-async def test_partitions_that_are_no_longer_read_are_not_late() -> None:
+async def test_partitions_that_are_no_longer_read_add_no_lag() -> None:
     run = Run("status", "telemetry")
     await run.seconds(30, written=10, read=1)
     run.reader.parts = [TopicPartition("telemetry", 0)]

@@ -1,5 +1,6 @@
-"""Brokers that are unreachable, are no brokers, or have no valid address: each gives one clear
-line."""
+"""Broker addresses that are unreachable, belong to no broker, or are malformed: each gives one
+clear error line.
+"""
 
 from __future__ import annotations
 
@@ -20,35 +21,37 @@ from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 
 
 @pytest.mark.parametrize("text", ["kafka://a:1", "a:1", "10.0.0.1:65535", "[::1]:9092", "a:1,b:2"])
-def test_an_address_is_read_with_or_without_its_scheme(text: str) -> None:
-    """The scheme is optional and has no effect."""
+def test_the_scheme_of_an_address_is_optional(text: str) -> None:
+    """`kafka://HOST:PORT` and `HOST:PORT` mean the same broker."""
     assert parse_address(text) == text.removeprefix("kafka://")
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "a:", ":9092", "a:0", "a:65536", "a:٩", "http://a:1", "a:1,", "a:-1", "a:1x"]
 )
-def test_what_is_no_address_is_refused_with_what_would_be_one(text: str) -> None:
+def test_a_malformed_address_is_refused_with_the_valid_form(text: str) -> None:
     """A mistyped address is refused before any process is started."""
     with pytest.raises(InvalidValue, match="kafka://HOST:PORT"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("text", ["kafka://me:hush@h:9092", "me:hush@h:9092", "kafka://me:hush@h"])
-def test_an_address_with_a_login_is_refused_and_does_not_show_it(text: str) -> None:
-    """Users and passwords come from variables; a login in the address would be taken for a host."""
+def test_an_address_with_a_login_is_refused_without_printing_the_login(text: str) -> None:
+    """Users and passwords come from variables. A parser would take a login in the address for a
+    host.
+    """
     with pytest.raises(InvalidValue, match=r"'h(:9092)?' is not allowed") as refused:
         parse_address(text)
     assert "hush" not in str(refused.value)
 
 
-async def test_a_host_that_is_no_name_is_an_unreachable_broker() -> None:
+async def test_an_invalid_host_name_is_an_unreachable_broker() -> None:
     with pytest.raises(BrokerUnreachable, match=r"Kafka at a\.\.b:9092 cannot be used: "):
         await greet("a..b:9092", 1.0)
 
 
 async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> None:
-    """No process listens on the port: the error comes at once."""
+    """The error comes at once, because no process listens on the port."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -58,7 +61,7 @@ async def test_a_closed_port_is_an_unreachable_broker_named_by_its_address() -> 
     assert address in str(caught.value)
 
 
-async def test_something_that_never_answers_is_given_up_after_the_timeout(
+async def test_a_server_that_never_answers_is_given_up_after_the_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server that accepts connections but never answers must not block the start."""
@@ -78,9 +81,10 @@ async def test_something_that_never_answers_is_given_up_after_the_timeout(
         server.close()
 
 
-async def test_an_embedded_broker_with_another_prefix_is_said_so() -> None:
-    """Metadata requests for unknown topics would create them with one partition, so none are
-    sent."""
+async def test_an_embedded_broker_with_another_prefix_is_reported() -> None:
+    """No metadata request is sent for unknown topics, because it would create them with one
+    partition.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "streams.broker", "--prefix", "one."], stdout=subprocess.PIPE
     )
@@ -95,8 +99,10 @@ async def test_an_embedded_broker_with_another_prefix_is_said_so() -> None:
         assert process.wait(3) == 0
 
 
-def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
-    """The other end of its pipe closes with the supervisor, even if the supervisor is killed."""
+def test_the_embedded_broker_ends_with_its_supervisor() -> None:
+    """The broker reads a pipe from its supervisor. The pipe closes even if the supervisor is
+    killed.
+    """
     read_end, write_end = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "streams.broker"],
@@ -112,7 +118,7 @@ def test_the_broker_ends_when_its_supervisor_is_gone() -> None:
     assert process.wait(3) == 0
 
 
-async def test_a_cluster_that_elects_a_controller_is_asked_again(
+async def test_a_request_is_retried_while_the_cluster_elects_a_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A temporary error does not prevent the start; a lasting one is reported at once."""

@@ -40,10 +40,12 @@ async def listener() -> AsyncIterator[tuple[str, asyncio.Queue[int]]]:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin", "serving plane"])
-async def test_a_client_speaks_tls_where_it_should(
+async def test_a_client_with_tls_settings_starts_with_a_tls_hello(
     kind: str, listener: tuple[str, asyncio.Queue[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first byte is that of a TLS hello: no data is sent in plaintext, no password either."""
+    """The first byte is that of a TLS hello, so neither data nor a password is
+    sent in plain text.
+    """
     bootstrap, first = listener
     monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SSL")
     if kind == "serving plane":
@@ -62,8 +64,8 @@ async def test_a_client_speaks_tls_where_it_should(
         await (made.close() if kind == "admin" else made.stop())
 
 
-def test_faust_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Faust gets SASL over TLS, with the password from its file."""
+def test_faust_gets_sasl_over_tls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The password comes from the file that the settings name."""
     (tmp_path / "password").write_text("secret\n")
     monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SASL_SSL")
     monkeypatch.setenv("SHOAL_KAFKA_USERNAME", "shoal")
@@ -77,10 +79,10 @@ def test_faust_gets_the_same_settings(monkeypatch: pytest.MonkeyPatch, tmp_path:
     ("variable", "value"),
     [("PROTOCOL", "TLS"), ("PROTOCOL", "SASL_SSL"), ("MECHANISM", "GSSAPI"), ("CERT_FILE", "a")],
 )
-def test_settings_that_cannot_work_are_refused_by_name(
+def test_invalid_settings_are_refused_by_name(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invalid settings are refused before any connection attempt."""
+    """The refusal comes before any connection attempt."""
     monkeypatch.setenv(f"SHOAL_KAFKA_{variable}", value)
     with pytest.raises(InvalidValue, match=f"SHOAL_KAFKA_{variable}"):
         consumer("127.0.0.1:1", "x")
@@ -88,16 +90,15 @@ def test_settings_that_cannot_work_are_refused_by_name(
 
 @pytest.fixture
 def renewing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Set TLS variables that name missing files, as while a certificate is being replaced."""
+    """Set TLS variables that name missing files, as during the replacement of a certificate."""
     monkeypatch.setenv("SHOAL_KAFKA_PROTOCOL", "SSL")
     monkeypatch.setenv("SHOAL_KAFKA_CERT_FILE", str(tmp_path / "tls.crt"))
     monkeypatch.setenv("SHOAL_KAFKA_KEY_FILE", str(tmp_path / "tls.key"))
 
 
 @pytest.mark.usefixtures("renewing")
-async def test_files_that_are_being_renewed_pass_for_a_broker_that_is_away() -> None:
-    """A running process waits, as for an unreachable broker; a starting process prints one line
-    that names the files."""
+async def test_missing_tls_files_count_as_an_unreachable_broker() -> None:
+    """A running process waits for the files. A starting process prints one line that names them."""
     with pytest.raises(FilesUnreadable, match=r"tls\.crt, .*tls\.key"):
         consumer("127.0.0.1:1", "x")
     with pytest.raises(OSError):
@@ -107,7 +108,7 @@ async def test_files_that_are_being_renewed_pass_for_a_broker_that_is_away() -> 
 
 
 @pytest.mark.usefixtures("renewing")
-async def test_a_controller_goes_on_reading_once_its_files_are_renewed(
+async def test_a_controller_reads_again_once_its_tls_files_are_renewed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     control = ControlTopics("127.0.0.1:1", "x.", {}, print, print, print)

@@ -1,5 +1,6 @@
-"""`shoal apply`: the records that it publishes for a file, and the files that it refuses before it
-publishes any."""
+"""`shoal apply`: the records that it publishes for a file, and the files that it refuses as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("which", ["own", "sample"])
-def test_what_is_published_means_what_the_file_says(path: Path, which: str) -> None:
-    """A published section, read back alone, gives the service that the whole file declares."""
+def test_published_sections_give_the_services_that_the_file_declares(
+    path: Path, which: str
+) -> None:
+    """The test reads each section back without the rest of the file."""
     file = path if which == "own" else SAMPLE
     config, texts = load_config(file), declared_texts(file)
     assert list(texts) == [service.model for service in config.cluster.services]
@@ -41,9 +44,8 @@ def test_what_is_published_means_what_the_file_says(path: Path, which: str) -> N
         assert parse_service(config, service.model, texts[service.model]) == service
 
 
-def test_changes_are_judged_by_meaning(path: Path) -> None:
-    """Another layout with equal values counts as unchanged. A record that cannot be read is
-    replaced."""
+def test_equal_values_in_another_layout_are_no_change(path: Path) -> None:
+    """A record that cannot be read is replaced."""
     config, wanted = load_config(path), declared_texts(path)
     same = '{"source": "openai/gpt-oss-20b", "slo": {"tpot": "0.08s", "ttft": "2000ms"}, ' + (
         '"workload": {"output": 60, "input": 200, "req_per_s": 1.5}}'
@@ -67,7 +69,7 @@ def test_changes_are_judged_by_meaning(path: Path) -> None:
         ("regions:", "kafka: nowhere\nregions:", "nowhere"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_as_a_whole(
+def test_a_file_with_one_error_is_refused_as_a_whole(
     path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, named: str
 ) -> None:
     path.write_text(CONFIG.replace(before, after))
@@ -77,7 +79,7 @@ def test_a_file_that_is_wrong_is_refused_as_a_whole(
     assert said.out == ""
 
 
-def test_a_broker_that_is_not_there_is_one_line(
+def test_an_unreachable_broker_gives_one_error_line(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as reserved:

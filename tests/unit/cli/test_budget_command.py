@@ -40,7 +40,7 @@ def plan(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dic
     return shown
 
 
-def test_max_is_the_ceiling_over_both_markets(
+def test_max_limits_the_nodes_of_both_markets_together(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = plan(config, capsys, "--budget", "100")
@@ -49,11 +49,10 @@ def test_max_is_the_ceiling_over_both_markets(
     assert sum(count for pool, count in nodes.items() if "/l4/" in pool) <= 8
 
 
-def test_a_larger_budget_buys_more_and_never_more_than_it_is(
+def test_a_larger_budget_serves_more_and_is_never_exceeded(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Requests/s rise with the budget; each type's fractions sum to 1; spot stays within its
-    share."""
+    """Each type's fractions sum to 1, and spot stays within its share."""
     rates = []
     for budget in (2.0, 5.0, 9.0):
         shown = plan(config, capsys, "--budget", str(budget))
@@ -72,17 +71,19 @@ def test_a_larger_budget_buys_more_and_never_more_than_it_is(
     assert rates[0] < rates[-1]
 
 
-def test_a_batch_has_a_makespan(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twice as many requests take twice the time on an unchanged budget."""
+def test_twice_the_requests_of_a_batch_take_twice_the_time(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The budget stays the same."""
     one = plan(config, capsys, "--budget", "5", "--objective", "makespan", "--requests", "500")
     two = plan(config, capsys, "--budget", "5", "--objective", "makespan", "--requests", "1000")
     assert two["makespan_s"] == pytest.approx(2.0 * one["makespan_s"], rel=1e-3)  # type: ignore[operator]
 
 
-def test_the_plan_on_a_terminal_says_where_each_type_goes(
+def test_the_text_of_a_plan_shows_the_instances_of_each_type(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output shows instances, types and the optimality gap within 100 columns."""
+    """The output has the optimality gap and fits 100 columns."""
     assert main(["plan", "--config", str(config), "--budget", "5"]) == 0
     out = capsys.readouterr().out
     assert "mini/long" in out
@@ -121,10 +122,10 @@ def test_a_bad_budget_is_refused_in_one_line(
         ("regions:", "policy: {budget: 5, objective: speed}\nregions:", "cost or throughput or"),
     ],
 )
-def test_bad_types_name_file_line_and_key(
+def test_errors_in_request_types_name_file_line_and_key(
     config: Path, capsys: pytest.CaptureFixture[str], find: str, replaced: str, said: str
 ) -> None:
-    """Each fault in the keys of request types gives one clear line."""
+    """Each error is one line."""
     config.write_text(CONFIG.replace(find, replaced))
     assert main(["plan", "--config", str(config), "--budget", "5"]) == 2
     err = capsys.readouterr().err
@@ -133,10 +134,10 @@ def test_bad_types_name_file_line_and_key(
     assert "shoal.yaml:" in err
 
 
-def test_types_of_a_trace_can_be_pasted_into_a_workload(
+def test_the_workload_reader_accepts_the_output_of_workload_types(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The workload reader accepts the output of the command."""
+    """A user pastes the types that `shoal workload types` finds in a trace into `workload`."""
     trace = tmp_path / "trace.csv"
     rows = [(100 * i, 2000 if i % 3 else 200, 20 if i % 2 else 400) for i in range(600)]
     trace.write_text(
@@ -153,8 +154,8 @@ def test_types_of_a_trace_can_be_pasted_into_a_workload(
     }  # fmt: skip
 
 
-def test_the_file_may_ask_for_budget_mode(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`shoal plan` shows the controller's plan; the option overrides the file."""
+def test_the_file_can_select_budget_mode(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`shoal plan` shows the plan that the controller would make. `--budget` overrides the file."""
     said = "policy: {budget: 5, objective: throughput}\nregions:"
     config.write_text(CONFIG.replace("regions:", said))
     declared = plan(config, capsys)

@@ -52,10 +52,10 @@ def test_models_and_gpus_list_facts_with_their_sources(capsys: pytest.CaptureFix
     assert "8xH100-SXM" in capsys.readouterr().out
 
 
-def test_a_config_of_ones_own_plans_like_the_same_model_by_name(
+def test_a_local_config_json_gives_the_plan_of_the_published_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The path is relative to the shoal.yaml, whatever the working directory is."""
+    """The path in `source` is relative to the shoal.yaml, whatever the working directory is."""
     (tmp_path / "config.json").write_text(json.dumps(OWN))
     own = planned(write(tmp_path, "./config.json"), capsys)
     named = planned(write(tmp_path, "meta-llama/Llama-3.1-8B"), capsys)
@@ -65,7 +65,7 @@ def test_a_config_of_ones_own_plans_like_the_same_model_by_name(
     assert "8.03" in capsys.readouterr().out
 
 
-def test_the_entry_that_stands_for_a_variant_is_said(
+def test_the_plan_names_the_catalogue_entry_used_for_a_variant(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path, "NousResearch/Hermes-3-Llama-3.1-8B")
@@ -77,7 +77,7 @@ def test_the_entry_that_stands_for_a_variant_is_said(
     )
 
 
-def test_a_published_variant_is_no_name_that_nobody_knows(
+def test_a_published_variant_is_a_known_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct")
@@ -87,7 +87,7 @@ def test_a_published_variant_is_no_name_that_nobody_knows(
     assert "not in the catalogue" not in said
 
 
-def test_a_name_that_is_like_none_is_shown_some_and_the_way_to_all(
+def test_an_unknown_name_gets_examples_and_the_command_that_lists_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for source, gpu, command in (("zzzz", "L4", "models"), ("gpt2", "zzzz", "gpus")):
@@ -97,7 +97,7 @@ def test_a_name_that_is_like_none_is_shown_some_and_the_way_to_all(
         assert len(said) < 400
 
 
-def test_a_pool_of_instance_types_has_their_gpus(
+def test_a_pool_of_an_instance_type_has_the_gpus_of_that_type(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = planned(write(tmp_path, "meta-llama/Llama-3.1-8B", "g6e.12xlarge"), capsys)
@@ -118,7 +118,7 @@ def test_a_pool_of_instance_types_has_their_gpus(
         ("someone/unknown-7b", None, "or a ./config.json"),
     ],
 )
-def test_a_source_that_cannot_be_used_is_one_line(
+def test_an_unusable_source_gives_one_error_line(
     source: str,
     text: str | None,
     said: str,
@@ -134,10 +134,10 @@ def test_a_source_that_cannot_be_used_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_pool_of_slices_is_planned_one_slice_a_node(
+def test_each_mig_slice_is_planned_as_one_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """16 GB of weights do not fit into 10 GB, and slices have no link over which to shard them."""
+    """16 GB of weights do not fit into 10 GB, and MIG slices have no link for sharding."""
     path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct", "H100/3g.40gb")
     plan = planned(path, capsys)
     assert plan["models"]["mine"]["combos"]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Common behaviour of all `shoal` commands: version, completion, refusals, no tracebacks."""
+"""Behaviour that all `shoal` commands share: version, completion, refusals, no tracebacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def nobody() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -34,7 +34,7 @@ def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_it_prints_code_for_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_code_is_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     assert "shoal" in capsys.readouterr().out
 
@@ -43,7 +43,7 @@ def test_it_prints_code_for_completion(shell: str, capsys: pytest.CaptureFixture
     ("line", "found"),
     [("shoal ", set(COMMANDS)), ("shoal plan --str", {"--strategy"}), ("shoal 'x", set())],
 )
-def test_a_shell_gets_what_may_come_next(line: str, found: set[str], tmp_path: Path) -> None:
+def test_a_shell_gets_the_possible_completions(line: str, found: set[str], tmp_path: Path) -> None:
     said = tmp_path / "said"
     asked = {
         "_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(said), "_ARGCOMPLETE_IFS": "\n",
@@ -58,7 +58,7 @@ def test_a_shell_gets_what_may_come_next(line: str, found: set[str], tmp_path: P
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_without_its_broker_refuses_at_once(
+def test_a_role_without_a_reachable_broker_exits_at_once(
     role: str, nobody: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([role, "--config", CONFIG, "--broker", nobody, *ROLES[role]]) == 2
@@ -78,7 +78,7 @@ def test_a_role_without_its_broker_refuses_at_once(
         ("up --seed -1", "shoal: --seed: '-1' is not allowed; allowed: a whole number"),
     ],
 )
-def test_an_option_is_refused_before_anything_is_started(
+def test_a_bad_option_is_refused_before_any_process_starts(
     command: str, said: str, nobody: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["--config", CONFIG, "--broker", nobody]
@@ -86,7 +86,7 @@ def test_an_option_is_refused_before_anything_is_started(
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_a_broker_of_the_file_that_is_none_is_refused_by_up(
+def test_up_refuses_a_malformed_broker_address_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "shoal.yaml"
@@ -104,7 +104,7 @@ def test_a_broker_of_the_file_that_is_none_is_refused_by_up(
         (["feed", "prices", "--from", "x", "--every", "0s"], "--every: '0s' is not allowed"),
     ],
 )
-def test_a_refusal_of_what_an_operator_says_names_the_option(
+def test_a_refused_operator_command_names_its_option(
     command: list[str], said: str, nobody: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--broker", nobody]) == 2
@@ -112,7 +112,9 @@ def test_a_refusal_of_what_an_operator_says_names_the_option(
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "three", "1.5"])
-def test_a_proposal_has_a_number_from_1(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proposal_numbers_below_1_are_refused(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["approve", number])
     assert ended.value.code == 2
@@ -122,7 +124,7 @@ def test_a_proposal_has_a_number_from_1(number: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("role", "file"), [("gateway", "routes.jsonl"), ("executor", "eu-west-l4-spot-0-1234abcd.json")]
 )
-def test_what_a_role_remembers_lets_it_start_without_a_broker(
+def test_a_role_with_stored_state_starts_without_a_broker(
     role: str,
     file: str,
     nobody: str,
@@ -146,11 +148,10 @@ def test_what_a_role_remembers_lets_it_start_without_a_broker(
     assert "going on with" in said
 
 
-def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
+def test_the_gateway_gets_every_option_and_the_models_that_are_not_in_mode_act(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gateway gets every option in --help, and the names of the models that are not in mode
-    act."""
+    """The options are those of `--help`."""
     (tmp_path / "routes.jsonl").write_text("{}")
     config = tmp_path / "shoal.yaml"
     text = Path(CONFIG).read_text()
@@ -167,7 +168,7 @@ def test_the_gateway_gets_every_option_and_knows_what_is_only_recommended(
     assert "--declared=mini=openai/gpt-oss-20b" in became[0]
 
 
-def test_ctrl_c_while_a_part_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_during_an_import_leaves_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "slow_part.py").write_text("print('importing', flush=True)\ninput()\n")
     with subprocess.Popen(
         [sys.executable, "-m", "streams.cli.start_part", "slow_part"],

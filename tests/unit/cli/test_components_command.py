@@ -12,10 +12,10 @@ from streams.cli.main import main
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "examples" / "components.yaml"
 
 
-def test_the_example_is_planned_and_its_shares_are_those_of_its_requests(
+def test_the_plan_of_the_example_serves_the_declared_rates_and_shares(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The plan serves the declared rates; a smaller budget serves less."""
+    """A smaller budget serves less."""
     assert main(["plan", "--config", str(EXAMPLE), "--json"]) == 0
     least = json.loads(capsys.readouterr().out)
     assert least["multiple"] >= 1.0 - 1e-6
@@ -49,7 +49,7 @@ def test_the_example_is_planned_and_its_shares_are_those_of_its_requests(
         ("spot: 50%", "spot: 50", "models.omni.spot"),
     ],
 )
-def test_bad_keys_are_refused_in_one_line(
+def test_a_bad_key_is_refused_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     find: str,
@@ -75,7 +75,7 @@ def test_bad_keys_are_refused_in_one_line(
         (["up", "--engine", "vllm", "--config", str(EXAMPLE)], "no vLLM server runs a stage"),
     ],
 )
-def test_what_cannot_run_components_says_so_in_one_line(
+def test_commands_that_cannot_run_components_refuse_in_one_line(
     argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.csv"

@@ -16,7 +16,7 @@ from topics.topic_table import CONTROLS, Topic
 NOW_MS = 1_700_000_000_000
 
 
-def test_a_number_that_an_earlier_leader_used_too_is_listed_as_open() -> None:
+def test_an_open_proposal_is_listed_if_an_earlier_leader_used_its_number() -> None:
     class Topics:
         now_ms = NOW_MS
 
@@ -33,13 +33,13 @@ def test_a_number_that_an_earlier_leader_used_too_is_listed_as_open() -> None:
         _verdict(args, cast(Broker, Topics()))
 
 
-def test_every_model_and_one_model_exclude_each_other() -> None:
+def test_pause_accepts_a_model_or_all_but_not_both() -> None:
     args = argparse.Namespace(model="code", all=True, command="pause")
     with pytest.raises(UserError, match="shoal pause: name a model or --all, not both"):
         _control(args, cast(Broker, None))
 
 
-def test_a_broker_that_does_not_answer_in_time_is_said_so() -> None:
+def test_a_broker_that_does_not_answer_in_time_gives_one_error_line() -> None:
     async def late() -> None:
         raise TimeoutError
 

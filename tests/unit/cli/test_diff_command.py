@@ -1,4 +1,4 @@
-"""`shoal diff` from a fleet file: the changes that a person reviews."""
+"""`shoal diff` compares a fleet file with its plan and lists the changes for a person to review."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> tuple[str, Path]:
     return str(config), fleet
 
 
-def test_what_goes_and_what_comes_add_up_to_the_plan(
+def test_additions_and_removals_add_up_to_the_plan(
     files: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, fleet = files
@@ -57,7 +57,7 @@ def test_what_goes_and_what_comes_add_up_to_the_plan(
     assert "unchanged: mini (" in out
 
 
-def test_demand_that_stays_unserved_is_said_and_is_code_3(
+def test_unserved_demand_is_printed_and_gives_exit_code_3(
     files: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, fleet = files

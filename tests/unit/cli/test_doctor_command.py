@@ -23,7 +23,7 @@ STATUS: dict[str, Any] = {
 }
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_controller_gets_no_finding() -> None:
     assert all(one.ok for one in of_status(STATUS))
 
 
@@ -43,19 +43,17 @@ def test_all_is_well() -> None:
         ({"models": [{**MODEL, "word": "short: 3 req/s", "short": True}]}, "short", "explain chat"),
     ],
 )
-def test_what_is_wrong_is_named_with_what_to_do(
-    change: dict[str, Any], words: str, mend: str
-) -> None:
+def test_each_fault_is_named_with_its_fix(change: dict[str, Any], words: str, mend: str) -> None:
     (bad,) = [one for one in of_status({**STATUS, **change}) if not one.ok]
     assert words in bad.said and mend in bad.mend
 
 
-def test_a_pause_says_how_it_ends() -> None:
+def test_a_pause_is_shown_with_the_command_that_ends_it() -> None:
     found = list(of_status({**STATUS, "held": {"*/pause": "paused by ann: drill"}}))
     assert any("shoal resume --all" in one.mend for one in found)
 
 
-def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
     token, file = tmp_path / "token", tmp_path / "shoal.yaml"
     file.write_text(
         "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
@@ -67,7 +65,9 @@ def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["demand: vllm", "unmanaged: {pool: us/l4/on-demand}"])
-def test_a_prometheus_that_is_needed_and_not_named_is_missing(key: str, tmp_path: Path) -> None:
+def test_a_prometheus_that_a_model_needs_but_the_file_lacks_is_named(
+    key: str, tmp_path: Path
+) -> None:
     file = tmp_path / "shoal.yaml"
     file.write_text(
         "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
@@ -104,7 +104,9 @@ def test_a_password_in_an_address_is_not_printed(tmp_path: Path) -> None:
         ("myhost", "'myhost' is not allowed; allowed: kafka://HOST:PORT or HOST:PORT"),
     ],
 )
-def test_the_broker_is_read_as_a_controller_reads_it(kafka: str, said: str, tmp_path: Path) -> None:
+def test_doctor_reads_the_broker_address_as_the_controller_does(
+    kafka: str, said: str, tmp_path: Path
+) -> None:
     file = tmp_path / "shoal.yaml"
     file.write_text(
         f"kafka: {kafka}\n"
@@ -115,7 +117,7 @@ def test_the_broker_is_read_as_a_controller_reads_it(kafka: str, said: str, tmp_
     assert (bad.what, bad.said) == ("kafka", said)
 
 
-def test_without_a_controller_it_says_how_to_start_one(
+def test_without_a_controller_the_command_that_starts_one_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "shoal.yaml"
@@ -128,9 +130,10 @@ def test_without_a_controller_it_says_how_to_start_one(
     assert "ok    " in said and "MEND  controller" in said and "shoal controller --config" in said
 
 
-def test_facts_that_are_another_models_are_said(tmp_path: Path) -> None:
-    """A misspelt name may look like a fine-tune: the model is planned, and `shoal doctor` reports
-    it."""
+def test_a_plan_with_the_facts_of_another_model_is_reported(tmp_path: Path) -> None:
+    """A misspelt name may look like a fine-tune, so the model is planned and `shoal doctor` reports
+    it.
+    """
     file = tmp_path / "shoal.yaml"
     file.write_text(
         "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
@@ -143,8 +146,8 @@ def test_facts_that_are_another_models_are_said(tmp_path: Path) -> None:
     )
 
 
-def test_records_of_names_that_nobody_declared_are_shown() -> None:
-    """The records are harmless, but their names may be misspelt."""
+def test_records_with_undeclared_names_are_counted() -> None:
+    """These records are harmless, but their names may be misspelt."""
     found = list(of_status({**STATUS, "undeclared": {"telemetry": 20_000}}))
     (one,) = [one for one in found if one.what == "telemetry"]
     assert one.ok and "20,000 records left out" in one.said.replace("20000", "20,000")

@@ -1,4 +1,4 @@
-"""`shoal executor`: its node (declared or detected), its address, and the folder of its state."""
+"""`shoal executor`: its node (declared or detected), its address, and its state folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE = "us-east.l40s.spot.1"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
-    """The setups with which executors would start; none is started, and no broker is needed."""
+    """Collects the setups of executors instead of starting them, so no broker is needed."""
     files: list[dict[str, Any]] = []
     monkeypatch.setattr(run_executor, "reachable", lambda *_: "127.0.0.1:9092")
     monkeypatch.setattr(
@@ -33,9 +33,7 @@ def run(*options: str) -> int:
     return main(["executor", "--config", CONFIG, *options])
 
 
-def test_an_executor_runs_its_own_node_and_no_other(
-    started: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_an_executor_runs_only_its_own_node(started: list[dict[str, Any]], tmp_path: Path) -> None:
     """Each node has a separate state folder by default."""
     run("--node", NODE, "--advertise", "10.0.0.5", "--engine-env", "HF_TOKEN")
     (told,) = started
@@ -45,7 +43,7 @@ def test_an_executor_runs_its_own_node_and_no_other(
     assert told["state_dir"] == str(tmp_path / "shoal" / "executor" / NODE)
 
 
-def test_the_node_is_found_by_the_name_of_its_host(
+def test_the_node_is_detected_by_host_name(
     started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The advertised address is that of the interface that reaches the broker."""
@@ -55,7 +53,7 @@ def test_the_node_is_found_by_the_name_of_its_host(
     assert started[0]["advertise"] == "127.0.0.1"
 
 
-def test_a_host_that_is_no_node_is_refused_with_names_that_are(
+def test_an_undeclared_host_is_refused_with_the_names_of_declared_nodes(
     started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unknown host must not take over the nodes of a region."""
@@ -65,14 +63,14 @@ def test_a_host_that_is_no_node_is_refused_with_names_that_are(
     assert started == []
 
 
-def test_a_region_of_virtual_nodes_is_asked_for(started: list[dict[str, Any]]) -> None:
-    """`shoal up` runs a region of virtual nodes on one machine in this way."""
+def test_one_executor_can_run_a_region_of_virtual_nodes(started: list[dict[str, Any]]) -> None:
+    """`shoal up` starts the nodes of a region on one machine in this way."""
     run("--region", "us-east")
     assert len(started[0]["nodes"]) > 1
     assert started[0]["advertise"] == "127.0.0.1"
 
 
-def test_a_state_folder_that_cannot_be_made_is_refused(
+def test_an_unusable_state_folder_is_refused(
     started: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error is one line that names the folder."""
@@ -81,7 +79,7 @@ def test_a_state_folder_that_cannot_be_made_is_refused(
     assert "name another one with --state-dir" in capsys.readouterr().err
 
 
-def test_a_node_starts_vllm_and_loads_only_what_is_declared(
+def test_a_real_node_starts_vllm_and_loads_only_declared_weights(
     started: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By default, virtual nodes start simulated engines."""

@@ -35,13 +35,13 @@ def test_a_proposal_waits_only_while_it_is_open(waits: int) -> None:
     assert any("shoal approve 4" in line for line in others) == (waits == 4)
 
 
-def test_a_controller_that_does_not_say_what_is_uncertain_is_understood() -> None:
+def test_an_answer_without_uncertain_predictions_is_accepted() -> None:
     known = {name: value for name, value in NOW.items() if name != "uncertain"}
     found = {"standing": known, "decisions": (), "present": None, "guards": ["none"]}
     assert not any(line.startswith("uncertain") for line in lines(found, None))
 
 
-def test_who_answered_and_why_is_shown() -> None:
+def test_the_person_who_answered_and_the_reason_are_shown() -> None:
     told = explain_lines(0, PROPOSED, REJECTED)
     assert told[0].endswith("proposed, not open any more")
     assert "answer    proposal #4 was rejected by ann: not today" in told

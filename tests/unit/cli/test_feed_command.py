@@ -1,4 +1,4 @@
-"""`shoal feed` reads prices and offers strictly: if one entry is wrong, no record is published."""
+"""`shoal feed` reads prices and offers strictly: if one entry is wrong, it publishes no record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pools_are_read_with_on_demand_as_the_default_market() -> None:
         ("prices", b"", "empty"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_place(kind: str, raw: bytes, words: str) -> None:
+def test_an_invalid_entry_is_refused_with_its_place(kind: str, raw: bytes, words: str) -> None:
     with pytest.raises(UserError, match=words):
         read_feed(kind, raw, "f", 5)
 
@@ -75,7 +75,7 @@ def served(answer: bytes) -> Iterator[str]:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nus/l4: 1\n", "IncompleteRead"),
     ],
 )
-def test_an_answer_that_is_broken_off_is_refused(answer: bytes, said: str) -> None:
+def test_a_truncated_answer_is_refused(answer: bytes, said: str) -> None:
     with served(answer) as url, pytest.raises(UserError, match=f"--from {url}.*{said}"):
         fetch(url)
     with served(answer) as url, pytest.raises(UserError, match=f"--url {url}: no controller"):
@@ -91,14 +91,14 @@ def test_a_password_in_an_address_is_not_printed(rest: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1/a b", "http://[::1"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_a_malformed_address_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"--from {url}: cannot be read: ")):
         fetch(url)
     with pytest.raises(UserError, match=re.escape(f"--url {url}: no controller")):
         ask(url, "/v1/status")
 
 
-def test_nobody_there_and_no_file_are_said_in_words() -> None:
+def test_an_unreachable_server_and_a_missing_file_give_one_error_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     for source, why in ((url, "Connection refused"), ("/nope", "No such file or directory")):

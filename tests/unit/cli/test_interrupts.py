@@ -1,4 +1,4 @@
-"""Ctrl-C with worker processes: it interrupts the main process but not the workers."""
+"""Ctrl-C interrupts the main process but not its worker processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_reaches_us_and_not_the_workers() -> None:
+def test_ctrl_c_interrupts_the_main_process_but_not_its_workers() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdout=subprocess.PIPE,
@@ -51,7 +51,7 @@ with sigterm_unwinds(), tempfile.TemporaryDirectory() as folder:
 """
 
 
-def test_after_sigterm_what_was_begun_is_put_away() -> None:
+def test_sigterm_removes_temporary_folders() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", TERMINATED],
         stdout=subprocess.PIPE,
@@ -79,11 +79,13 @@ def test_after_sigterm_what_was_begun_is_put_away() -> None:
 def test_ctrl_c_while_python_itself_starts_shows_no_traceback(
     argv: list[str], after_s: float, tmp_path: Path
 ) -> None:
-    """`make run` starts processes in this way: SIGINT is blocked until they can handle it."""
+    """SIGINT stays blocked until the process can handle it. `make run` starts processes in this
+    way.
+    """
     argv = [str(tmp_path / "venv") if word == "VENV" else word for word in argv]
     held = ["env", "--block-signal=INT", sys.executable, *argv]
     with subprocess.Popen(held, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        time.sleep(after_s)  # real processes: there is no virtual clock for an interpreter
+        time.sleep(after_s)  # Real processes, because an interpreter has no virtual clock.
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60.0)
     assert "Traceback" not in err

@@ -37,7 +37,7 @@ def derive(cluster: Path, *whom: str) -> Path:
         (("--operator",), OPERATOR_KEY, Principal.OPERATOR, ""),
     ],
 )
-def test_what_is_derived_is_what_the_cluster_knows_and_nobody_else_can_read_it(
+def test_derived_keys_match_those_of_the_cluster_and_only_the_owner_can_read_them(
     whom: tuple[str, ...],
     variable: str,
     principal: Principal,
@@ -57,7 +57,7 @@ def test_what_is_derived_is_what_the_cluster_knows_and_nobody_else_can_read_it(
         assert path.read_text().strip() not in shown
 
 
-def test_a_key_that_is_there_is_not_overwritten(
+def test_an_existing_key_is_not_overwritten(
     cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = cluster.read_text()
@@ -68,7 +68,7 @@ def test_a_key_that_is_there_is_not_overwritten(
     assert "rotate" in capsys.readouterr().err
 
 
-def test_between_any_two_steps_of_a_rotation_everybody_believes_everybody(cluster: Path) -> None:
+def test_processes_trust_each_other_between_any_two_steps_of_a_rotation(cluster: Path) -> None:
     """Processes are restarted one after the other, so some still have the keys of the previous
     step."""
     texts = [(cluster.read_text().strip(), derive(cluster, "--node", "n1").read_text().strip())]
@@ -86,14 +86,14 @@ def test_between_any_two_steps_of_a_rotation_everybody_believes_everybody(cluste
 
 
 @pytest.mark.parametrize("steps", [["--switch"], ["--drop"], ["--add", "--add"]])
-def test_steps_come_in_their_order(
+def test_rotation_steps_are_accepted_only_in_order(
     steps: list[str], cluster: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes = [main(["keys", "rotate", step, "--cluster-key-file", str(cluster)]) for step in steps]
     assert codes[-1] == 2 and "allowed: --" in capsys.readouterr().err
 
 
-def test_without_a_cluster_key_one_line_says_what_to_name(
+def test_without_a_cluster_key_one_line_names_the_variable_to_set(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SHOAL_CLUSTER_KEY_FILE", raising=False)
@@ -107,11 +107,12 @@ def test_without_a_cluster_key_one_line_says_what_to_name(
     assert "at least 32 characters" in capsys.readouterr().err
 
 
-def test_commands_sign_with_the_key_that_a_run_of_this_user_left(
+def test_commands_sign_with_the_key_of_this_users_own_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key counts only for the broker of that run; a key that the user names takes
-    precedence."""
+    """The key of a run is used only for the broker of that run. A key that the user names takes
+    precedence.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("SHOAL_CLUSTER_KEY", raising=False)
     path = run_key_file("127.0.0.1:1", "shoal.")

@@ -1,4 +1,4 @@
-"""`shoal profile import` and `measure`: measurements change the plan, and the plan states them."""
+"""`shoal profile import` and `measure`: measurements change the plan, and the plan names them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]
     return found
 
 
-def test_an_imported_result_changes_the_plan_and_the_plan_says_so(
+def test_an_imported_result_changes_the_plan_and_is_named_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, kept = tmp_path / "shoal.yaml", tmp_path / "measurements.json"
@@ -75,10 +75,10 @@ def test_an_imported_result_changes_the_plan_and_the_plan_says_so(
     assert f"mini on L4: measured 2026-11-20, error {error:.0%}" in out
 
 
-def test_a_real_result_of_vllm_bench_serve_changes_the_plan_and_the_plan_says_so(
+def test_a_real_result_of_vllm_bench_serve_changes_the_plan_and_is_named_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The result was measured with vLLM 0.32 on a CPU; here it is used as that of an L4."""
+    """vLLM 0.32 produced this result on a CPU. The test imports it as a result of an L4."""
     tiny_model.write(tmp_path)
     path, kept = tmp_path / "shoal.yaml", tmp_path / "measurements.json"
     config = CONFIG.replace("SOURCE", "./config.json").replace("max_len: 8192", "max_len: 2048")
@@ -108,7 +108,7 @@ def test_a_real_result_of_vllm_bench_serve_changes_the_plan_and_the_plan_says_so
         (["--gpu", "T4", "--model", "Qwen/Qwen3-235B-A22B"], "is this the GPU"),
     ],
 )
-def test_what_does_not_fit_together_is_one_line(
+def test_contradicting_options_give_one_error_line(
     options: list[str], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "result.json"
@@ -124,7 +124,7 @@ def test_what_does_not_fit_together_is_one_line(
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"gpu": "L4"}]'])
-def test_a_spoilt_file_of_measurements_is_one_line(
+def test_a_damaged_measurements_file_gives_one_error_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "measurements.json").write_text(text)
@@ -183,7 +183,7 @@ def engine() -> Iterator[str]:
     thread.join(5)
 
 
-def test_a_sweep_measures_an_engine_and_keeps_what_it_found(
+def test_a_sweep_measures_an_engine_and_stores_the_result(
     engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "m.json"
@@ -194,7 +194,7 @@ def test_a_sweep_measures_an_engine_and_keeps_what_it_found(
     assert found[0]["points"] == 4
 
 
-def test_a_server_that_does_not_answer_is_one_line(
+def test_a_server_that_does_not_answer_gives_one_error_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--gpu", "L4", "--into", str(tmp_path / "m.json")]
@@ -259,7 +259,7 @@ def answering(*answers: tuple[int, bytes], listed: bytes = b"") -> Iterator[tupl
         ((200, TOKENS), b"<html>", "/v1/models lists no model"),
     ],
 )
-def test_a_server_that_fails_in_the_middle_of_a_sweep_is_one_line(
+def test_a_server_that_fails_during_a_sweep_gives_one_error_line(
     last: tuple[int, bytes],
     listed: bytes,
     said: str,
@@ -274,7 +274,9 @@ def test_a_server_that_fails_in_the_middle_of_a_sweep_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_key_can_stand_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_api_key_can_come_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "key").write_text("hush\n")
     (tmp_path / "empty").write_text("\n")
     with answering((500, b"no")) as (url, headers):

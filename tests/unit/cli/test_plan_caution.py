@@ -1,4 +1,4 @@
-"""Plans use the lower end of a wide interval, and state the value of a more certain measurement."""
+"""A plan uses the lower end of a wide interval, and states how much a measurement could save."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def planned(path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[
     return found
 
 
-def test_an_unmeasured_model_is_planned_for_at_the_lower_end_and_measuring_it_is_worth_the_rest(
+def test_an_unmeasured_model_is_planned_at_the_lower_end_and_the_saving_of_a_measurement_is_stated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cautious = planned(write(tmp_path), capsys)
@@ -83,7 +83,7 @@ def test_a_measured_model_is_planned_for_at_its_value(
     assert found["models"]["mini"]["measuring"] == []
 
 
-def test_a_measurement_that_is_far_off_is_no_certainty(
+def test_a_measurement_with_a_large_error_keeps_the_caution(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = planned(write(tmp_path, error=0.3), capsys)["capacity_90_req_per_s"]["mini"]
@@ -91,9 +91,7 @@ def test_a_measurement_that_is_far_off_is_no_certainty(
     assert own["low"] == pytest.approx(own["predicted"] / 1.6)
 
 
-def test_budget_mode_goes_by_measurements(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_budget_mode_uses_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Measured iterations take 1.5 times as long: the plan serves less than three quarters of the
     rate."""
     rates = [

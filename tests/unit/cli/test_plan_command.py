@@ -40,7 +40,7 @@ def demand(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_plan_fits_a_hundred_columns_and_says_that_nothing_was_changed(
+def test_a_plan_fits_a_hundred_columns_and_states_that_nothing_was_changed(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = demand(tmp_path, "chat: {req_per_s: 3}\nmini: {req_per_s: 80}\n")
@@ -51,11 +51,10 @@ def test_a_plan_fits_a_hundred_columns_and_says_that_nothing_was_changed(
         assert words in out
 
 
-def test_what_was_planned_runs_and_is_planned_again_unchanged(
+def test_a_plan_used_as_the_running_fleet_gives_the_same_plan(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The combos and counts of the JSON output are keys and values of a fleet file; JSON is also
-    YAML."""
+    """The JSON output uses the combo names and counts of a fleet file, and JSON is also YAML."""
     wanted = demand(tmp_path, '{"chat": {"req_per_s": 3}, "mini": {"req_per_s": 80}}')
     start = ["plan", "--config", str(config), "--demand", wanted, "--json", "--no-explain"]
     assert main(start) == 0
@@ -79,7 +78,7 @@ def test_what_was_planned_runs_and_is_planned_again_unchanged(
 
 
 @pytest.mark.parametrize("name", ["shoal", "cauchy", "mce-lp", "mc-lp", "homo"])
-def test_every_strategy_can_be_asked_for(
+def test_every_strategy_can_be_selected(
     name: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["plan", "--config", str(config), "--strategy", name, "--json", "--no-explain"]
@@ -90,7 +89,7 @@ def test_every_strategy_can_be_asked_for(
     assert (found["gap"] >= 0.0) is (name == "shoal")
 
 
-def test_without_a_demand_the_default_is_stated(
+def test_without_a_demand_the_default_rate_is_stated(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", "--config", str(config), "--no-explain"]) == 0
@@ -98,7 +97,7 @@ def test_without_a_demand_the_default_is_stated(
     assert said in capsys.readouterr().out
 
 
-def test_without_a_demand_declared_rates_are_planned_for(
+def test_without_a_demand_the_declared_rates_are_planned(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model without a declared rate gets the default rate."""
@@ -130,7 +129,7 @@ def test_without_a_demand_declared_rates_are_planned_for(
         ("{}", "no model is named"),
     ],
 )
-def test_a_bad_demand_file_is_one_clear_line(
+def test_a_bad_demand_file_gives_one_clear_line(
     text: str, said: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = demand(tmp_path, text)
@@ -152,7 +151,7 @@ def test_a_bad_demand_file_is_one_clear_line(
         ("mini:a4@us-east/l40s/spot: 99\n", "more than the 8 nodes"),
     ],
 )
-def test_a_bad_fleet_file_is_one_clear_line(
+def test_a_bad_fleet_file_gives_one_clear_line(
     text: str, said: str, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "fleet.yaml"
@@ -174,8 +173,9 @@ def test_a_missing_file_and_a_bad_gap_are_refused(
 def test_stats_show_every_step_of_the_search_with_its_bound(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output lists the candidates, the formulation, and the searches; the last one ends at the
-    plan's cost."""
+    """The output lists the candidates, the formulation and the searches. The last search ends at
+    the plan's cost.
+    """
     wanted = demand(tmp_path, "chat: {req_per_s: 3}\nmini: {req_per_s: 80}\n")
     start = ["plan", "--config", str(config), "--demand", wanted, "--no-explain", "--stats"]
     assert main([*start, "--json"]) == 0

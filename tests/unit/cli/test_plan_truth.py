@@ -1,4 +1,4 @@
-"""`shoal plan` states plainly what a plan provides and what is impossible, in defined words."""
+"""`shoal plan` states what a plan provides and which demands are impossible, in defined words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mini(workload: str, more: str = "", name: str = "mini") -> str:
 
 
 def flat(out: str) -> str:
-    """`out` without its line breaks at 100 columns."""
+    """`out` in one line: the text wraps at 100 columns."""
     return " ".join(out.split())
 
 
@@ -63,7 +63,7 @@ def nodes(found: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("strategy", ["shoal", "cauchy", "mc-lp", "homo"])
-def test_max_is_the_ceiling_over_both_markets(
+def test_max_limits_the_nodes_of_both_markets_together(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = declared(tmp_path, capsys, f"    l40s: {L40S % 2}", mini("req_per_s: 300"))
@@ -76,9 +76,7 @@ def test_max_is_the_ceiling_over_both_markets(
         assert text in [binding["detail"] for binding in found["binding"]]
 
 
-def test_max_spot_is_the_ceiling_of_the_spot_part(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_max_spot_limits_the_spot_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pool = "{gpu: L40S, per_node: 1, max: 6, max_spot: 1, price: 1.8, spot_price: 0.2}"
     asked = declared(
         tmp_path, capsys, f"    l40s: {pool}", mini("req_per_s: 15", "    spot: 1.0\n")
@@ -88,7 +86,7 @@ def test_max_spot_is_the_ceiling_of_the_spot_part(
     assert nodes(found)["us/l40s/on-demand"] >= 1
 
 
-def test_more_nodes_as_a_relief_raise_the_ceiling_of_both_markets(
+def test_a_suggested_larger_max_counts_for_both_markets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = declared(tmp_path, capsys, f"    l40s: {L40S % 2}", mini("req_per_s: 40"))
@@ -101,7 +99,7 @@ def test_more_nodes_as_a_relief_raise_the_ceiling_of_both_markets(
 # SLOs that no hardware meets
 
 
-def test_an_slo_that_no_hardware_meets_buys_no_hardware(
+def test_an_slo_that_no_hardware_meets_adds_no_hardware(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool = "    h100: {gpu: H100, per_node: 1, max: 4, price: 4}"
@@ -149,7 +147,7 @@ def test_a_plan_that_serves_everything_ends_with_code_0(
 # Wording of the output
 
 
-def test_no_bound_of_100_percent_stands_beside_an_unserved_model(
+def test_no_optimality_of_100_percent_is_printed_for_an_unserved_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     big = mini("req_per_s: 1", name="big").replace("Llama-3.1-8B", "Llama-3.3-70B")
@@ -159,7 +157,7 @@ def test_no_bound_of_100_percent_stands_beside_an_unserved_model(
     assert "100.0%" not in out
 
 
-def test_memory_is_named_as_the_cause_with_its_size_and_what_would_do(
+def test_too_little_memory_is_named_with_its_size_and_a_gpu_that_would_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     big = mini("req_per_s: 1", name="big").replace("Llama-3.1-8B", "Llama-3.3-70B")
@@ -174,7 +172,7 @@ def test_memory_is_named_as_the_cause_with_its_size_and_what_would_do(
     assert "GB of weights" in reasons[0]
 
 
-def test_kv_memory_that_holds_a_running_model_has_its_size(
+def test_too_little_kv_memory_is_named_with_its_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A 32B model in BF16 leaves almost no KV-cache memory on an 80 GB GPU."""
@@ -190,7 +188,7 @@ def test_kv_memory_that_holds_a_running_model_has_its_size(
     )
 
 
-def test_a_budget_that_binds_is_named_and_what_the_demand_would_cost(
+def test_a_binding_budget_is_named_with_the_cost_of_the_whole_demand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = declared(
@@ -208,7 +206,7 @@ def test_a_budget_that_binds_is_named_and_what_the_demand_would_cost(
     assert asked.text("--no-explain")[0] == 0
 
 
-def test_the_gpu_is_printed_whatever_the_pool_is_called(
+def test_the_gpu_is_printed_whatever_the_name_of_the_pool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = declared(
@@ -222,7 +220,7 @@ def test_the_gpu_is_printed_whatever_the_pool_is_called(
     assert "xh100" not in out
 
 
-def test_counts_of_combos_are_never_two_numbers_in_a_row(
+def test_a_count_is_never_printed_next_to_another_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pools = f"    l4: {{gpu: L4, per_node: 1, max: 9, price: 0.8}}\n    l40s: {L40S % 20}"
@@ -232,11 +230,12 @@ def test_counts_of_combos_are_never_two_numbers_in_a_row(
     assert re.search(r"\d of (\(|\dx)", out)
 
 
-def test_the_bill_of_every_model_adds_up_to_the_total(
+def test_the_costs_of_all_models_add_up_to_the_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If one instance uses part of a node of four GPUs, the models on the node pay for the whole
-    node."""
+    """A node has four GPUs, and an instance uses some of them: the models on the node pay for all
+    four.
+    """
     pool = "{gpu: L40S, per_node: 4, max: 9, price: 7.2}"
     asked = declared(
         tmp_path,
@@ -256,7 +255,7 @@ def test_the_bill_of_every_model_adds_up_to_the_total(
 
 
 @pytest.mark.parametrize("strategy", ["cauchy", "mc-lp", "homo"])
-def test_a_baseline_that_breaks_survive_says_so(
+def test_a_baseline_that_breaks_survive_is_marked(
     strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pools = "    l40s: {gpu: L40S, per_node: 1, max: 20, price: 1.8}"
@@ -275,7 +274,7 @@ def test_a_baseline_that_breaks_survive_says_so(
 # Declarations of models and pools
 
 
-def test_disaggregate_false_plans_whole_instances_only(
+def test_disaggregate_false_plans_only_undivided_instances(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pools = "    h100: {gpu: H100, per_node: 8, nodes: 1, owned: true}"
@@ -333,7 +332,7 @@ def test_the_time_to_get_a_node_is_part_of_start_s(
         ("provision_time: 2d", "up to 12h"),
     ],
 )
-def test_what_a_pool_may_not_declare_is_one_clear_line(
+def test_an_invalid_key_of_a_pool_gives_one_clear_line(
     keys: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool = f"    l40s: {{gpu: L40S, max: 4, price: 1.8, spot_price: 0.8, {keys}}}"
@@ -344,10 +343,10 @@ def test_what_a_pool_may_not_declare_is_one_clear_line(
     assert error.count("\n") == 1
 
 
-def test_an_alternative_that_would_break_a_promise_is_not_shown_as_cheaper(
+def test_an_alternative_that_breaks_a_promise_is_not_shown_as_cheaper(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A fleet of only spot nodes would cost less than half, but the declaration forbids it."""
+    """Only spot nodes would cost less than half, but the declared spot share forbids that."""
     pools = f"    l40s: {L40S % 12}"
     _, out = declared(tmp_path, capsys, pools, mini("req_per_s: 20", "    spot: 25%\n")).text()
     assert re.search(r"spot \(breaks spot <= 25%\)", flat(out))

@@ -1,4 +1,4 @@
-"""Commands and processes print only printable text, whatever the source of its parts."""
+"""Commands and processes print only printable text, whatever its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ HOSTILE = "a\x1b[2Jb\x9b2Jc\u202ed\x07"
 CLEAN = "a?[2Jb?2Jc?d?"
 
 
-def test_what_is_printed_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_replaced_in_printed_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with guarded_output():
         print(HOSTILE)
         sys.stderr.write(HOSTILE + "\n")
@@ -31,7 +33,7 @@ def test_what_is_printed_is_printable(capsys: pytest.CaptureFixture[str]) -> Non
     assert shown.out == shown.err == CLEAN + "\n"
 
 
-def test_tables_hold_printable_text_and_keep_their_styles() -> None:
+def test_tables_have_printable_text_and_keep_their_styles() -> None:
     table = Table(HOSTILE)
     table.add_row(HOSTILE)
     out = io.StringIO()
@@ -41,7 +43,7 @@ def test_tables_hold_printable_text_and_keep_their_styles() -> None:
     assert "\x1b[2J" not in text and "\x9b" not in text and "\u202e" not in text
 
 
-def test_a_console_keeps_its_own_sequences_below_the_guard(
+def test_a_console_keeps_its_own_control_sequences(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with guarded_output():
@@ -104,5 +106,5 @@ def test_a_message_is_one_printable_line(formatter: logging.Formatter) -> None:
     assert CLEAN in lines[-1]
 
 
-def test_pages_hold_text_alone() -> None:
+def test_pages_contain_only_text() -> None:
     assert escaped("<b>" + HOSTILE) == "&lt;b&gt;" + CLEAN

@@ -23,11 +23,12 @@ def config(tmp_path: Path) -> Path:
     return Path(shutil.copy(EXAMPLES / "quality.yaml", tmp_path / "shoal.yaml"))
 
 
-def test_the_cheapest_split_of_the_declared_quality_is_planned(
+def test_the_cheapest_split_with_the_declared_quality_is_planned(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The models' demand follows the split; cost and quality rise along the front; the page shows
-    the front."""
+    """The models' demand follows the split. Cost and quality rise along the front, which the page
+    shows.
+    """
     page = tmp_path / "front.html"
     options = ["plan", "--config", str(config), "--no-explain"]
     assert main([*options, "--json", "--pareto", str(page)]) == 0
@@ -75,7 +76,7 @@ def test_the_cheapest_split_of_the_declared_quality_is_planned(
         ("{header: X-Difficulty}", "{rules: [{score: 1, longer_than: -1}]}", "-1"),
     ],
 )
-def test_bad_keys_are_refused_in_one_line(
+def test_a_bad_key_is_refused_in_one_line(
     config: Path,
     capsys: pytest.CaptureFixture[str],
     find: str,
@@ -93,10 +94,10 @@ def test_bad_keys_are_refused_in_one_line(
 @pytest.mark.parametrize(
     ("row", "said"), [("0.5,100", "not 3 cells"), ("0.5,nan,100", "mini"), ("x,1,1", "score")]
 )
-def test_bad_scores_name_file_and_line(
+def test_a_bad_score_is_refused_with_file_and_line(
     config: Path, capsys: pytest.CaptureFixture[str], row: str, said: str
 ) -> None:
-    """A damaged row is refused, not skipped silently."""
+    """A damaged row is refused; it is not skipped silently."""
     scores = config.parent / "scores.csv"
     scores.write_text(f"score,mini,chat\n0.1,100,100\n{row}\n")
     assert main(["plan", "--config", str(config)]) == 2
@@ -106,8 +107,7 @@ def test_bad_scores_name_file_and_line(
 
 
 def test_status_has_a_line_for_a_service() -> None:
-    """The line has planned and present shares, thresholds and quality, and the number of
-    fallbacks."""
+    """The line has planned and present shares, thresholds, quality, and the number of fallbacks."""
     service = {
         "name": "auto", "models": ["mini", "chat"], "req_per_s": 5.94, "thresholds": "0.5",
         "shares": [0.61, 0.39], "unscored": 0.0, "quality": 88.2, "at_least": 87.0, "requests": 700,
@@ -123,8 +123,8 @@ def test_status_has_a_line_for_a_service() -> None:
     assert service_line(service | {"thresholds": ""}) == "auto: no thresholds yet"
 
 
-def test_explain_says_what_binds_and_what_is_in_force() -> None:
-    """The explanation of a service that routes between two models."""
+def test_explain_shows_the_binding_limit_and_the_thresholds_in_force() -> None:
+    """The service routes between two models."""
     now = {
         "name": "auto", "models": ["mini", "chat"], "thresholds": "0.5", "shares": [0.6, 0.4],
         "unscored": 0.05, "quality": 88.2, "at_least": 87.0, "requests": 700,
@@ -138,7 +138,7 @@ def test_explain_says_what_binds_and_what_is_in_force() -> None:
     assert "demand    5.5 req/s; 5.0% without a score" in lines
 
 
-def test_a_bad_score_is_named_by_its_line_also_after_blank_ones(
+def test_blank_lines_do_not_shift_the_line_number_of_a_bad_score(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scores = config.with_name("scores.csv")

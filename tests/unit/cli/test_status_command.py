@@ -1,4 +1,4 @@
-"""Output of `shoal status` for a controller that makes no decisions (yet)."""
+"""Output of `shoal status` for a controller that has not made a decision."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ FACTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("leader", "said"), [("ctl-1", "ctl-1"), ("", "not known")])
-def test_a_standby_says_who_leads_and_nothing_that_only_a_leader_knows(
-    leader: str, said: str
-) -> None:
+def test_a_standby_shows_the_leader_and_no_facts_of_a_leader(leader: str, said: str) -> None:
     assert list(lines({**FACTS, "leader": leader})) == [f"ctl-2 stands by; leader {said}"]
 
 
-def test_a_leader_that_has_just_taken_over_does_not_say_that_it_decided() -> None:
+def test_a_new_leader_shows_no_decision_before_its_first_one() -> None:
     head = next(lines({**FACTS, "leads": True, "leader": "ctl-2"}))
     assert head == "no decision yet | leader ctl-2 | config -"
 
 
-def test_a_declaration_that_cannot_be_used_is_shown() -> None:
+def test_a_refused_declaration_is_shown() -> None:
     facts = {**FACTS, "leads": True, "refused": {"mini": "service mini:1: no"}}
     assert any("mini" in line and "service mini:1: no" in line for line in lines(facts))

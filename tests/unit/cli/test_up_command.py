@@ -1,4 +1,4 @@
-"""Checks of `shoal up` before it starts any process, and its summary."""
+"""Checks that `shoal up` makes before it starts any process, and its summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streams.tools.up.session import Session
 CONFIG = str(Path(__file__).parent.parent / "files" / "sample.yaml")
 
 
-def test_an_address_in_use_is_refused_before_anything_is_started(
+def test_an_address_in_use_is_refused_before_any_process_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Session, "run", None)
@@ -27,19 +27,19 @@ def test_an_address_in_use_is_refused_before_anything_is_started(
     assert said.count("\n") == 1
 
 
-def test_a_host_that_is_no_name_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_host_name_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--http", "a..b:0"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("shoal: --http a..b:0: ") and said.count("\n") == 1
 
 
-def test_a_summary_is_written_though_its_folder_went_meanwhile(tmp_path: Path) -> None:
+def test_a_summary_is_written_although_its_folder_was_deleted(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "summary.json"
     assert up._write(path, {"speed": 1.0}) == ""
     assert path.exists()
 
 
-def test_a_summary_that_cannot_be_written_is_one_line_after_the_run(
+def test_an_unwritable_summary_gives_one_error_line_after_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "folder"

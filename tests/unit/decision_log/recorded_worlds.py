@@ -1,4 +1,4 @@
-"""Worlds that write their ticks to a decision log, as the controller does."""
+"""Simulated worlds that write their ticks to a decision log, as the controller does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tests.unit.decide.decide_world import World
 
 
 class Calm(DecisionLog):
-    """A log without an overrun limit: ticks of a virtual clock come faster than a disk can
-    write."""
+    """A log that never drops ticks: a virtual clock produces them faster than a disk can write."""
 
     def tick(self, done: TickResult) -> None:
         self._waiting.put(done)

@@ -1,4 +1,4 @@
-"""Another policy over a recorded time span: decisions, cost and shortfall are compared."""
+"""Replay of a recorded time span with another policy compares decisions, cost and shortfall."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Path]:
     return w, folder
 
 
-def test_as_recorded_it_wants_what_the_recorded_run_wanted(run: tuple[World, Path]) -> None:
+def test_the_recorded_policy_gives_the_recorded_targets(run: tuple[World, Path]) -> None:
     w, folder = run
     found = again(w, folder)
     changes = [(d.kind, d.change) for d in w.decisions if d.kind != "hold"]
@@ -58,7 +58,9 @@ def test_as_recorded_it_wants_what_the_recorded_run_wanted(run: tuple[World, Pat
     assert found.models["chat"].requests == pytest.approx(300 * 45 + 300 * 20, rel=0.05)
 
 
-def test_a_higher_utilization_costs_less_and_leaves_more_short(run: tuple[World, Path]) -> None:
+def test_a_higher_utilization_costs_less_and_has_a_larger_shortfall(
+    run: tuple[World, Path],
+) -> None:
     w, folder = run
     tight = replace(
         w.cluster, services=tuple(replace(s, utilization=1.0) for s in w.cluster.services)
@@ -87,7 +89,7 @@ def test_the_command_compares_and_fits_a_terminal(
     assert facts["recorded"]["usd"] > 0.0 and "chat" in facts["policy"]["models"]
 
 
-def test_the_command_says_that_the_same_is_the_same(
+def test_the_command_reports_identical_decisions(
     run: tuple[World, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", "--from", str(run[1])]) == 0
@@ -104,7 +106,7 @@ def test_the_command_says_that_the_same_is_the_same(
         (["--since", "2031-01-01T00:00", "--until", "2030-01-01T00:00"], "not after --since"),
     ],
 )
-def test_bad_options_are_refused_in_one_line(
+def test_a_bad_option_is_refused_in_one_line(
     run: tuple[World, Path],
     options: list[str],
     words: str,

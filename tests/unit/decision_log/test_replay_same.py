@@ -74,9 +74,7 @@ def eventful(seed: int) -> World:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_tick_of_an_eventful_run_has_the_effects_that_it_had(
-    seed: int, tmp_path: Path
-) -> None:
+def test_every_replayed_tick_has_its_recorded_effects(seed: int, tmp_path: Path) -> None:
     w = eventful(seed)
     record(w, tmp_path, 400)
     found = again(tmp_path)
@@ -85,13 +83,13 @@ def test_every_tick_of_an_eventful_run_has_the_effects_that_it_had(
     assert found.first_ms == T0 + 1000 and found.last_ms == T0 + 400_000
 
 
-def test_a_part_of_the_span_starts_from_the_state_recorded_before_it(tmp_path: Path) -> None:
+def test_a_replay_of_a_part_starts_from_the_state_recorded_before_it(tmp_path: Path) -> None:
     record(eventful(4), tmp_path, 400)
     found = rerun(segments(tmp_path), T0 + 300_000, T0 + 350_000)
     assert found.same and found.ticks == 51
 
 
-def test_another_decision_is_noticed_with_its_moment(tmp_path: Path) -> None:
+def test_a_different_decision_is_reported_with_its_time(tmp_path: Path) -> None:
     """One recorded price in the log is altered, so the replay decides differently."""
     record(world(5.0, pools=(ONE, SPOT), seed=1), tmp_path, 100)
     (path,) = tmp_path.iterdir()
@@ -104,7 +102,7 @@ def test_another_decision_is_noticed_with_its_moment(tmp_path: Path) -> None:
     assert T0 < found.differs[0].now_ms <= T0 + 100_000
 
 
-def test_a_controller_killed_while_it_wrote_leaves_all_but_the_last_line(tmp_path: Path) -> None:
+def test_a_controller_killed_during_a_write_loses_only_the_last_line(tmp_path: Path) -> None:
     record(world(5.0, pools=(ONE,), seed=1), tmp_path, 60)
     (path,) = tmp_path.iterdir()
     data = path.read_bytes()
@@ -113,8 +111,8 @@ def test_a_controller_killed_while_it_wrote_leaves_all_but_the_last_line(tmp_pat
     assert found.same and 50 <= found.ticks <= 60
 
 
-def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
-    """The oldest segments are deleted; the others can be replayed."""
+def test_the_log_stays_within_its_size_limit(tmp_path: Path) -> None:
+    """The log deletes its oldest segments; the others can be replayed."""
     record(world(20.0, pools=(ONE,), seed=1), tmp_path, 400, segment_s=20, most_bytes=60_000)
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert len(sizes) > 2
@@ -123,10 +121,10 @@ def test_the_log_keeps_within_its_size(tmp_path: Path) -> None:
     assert found.same and found.last_ms == T0 + 400_000 and found.first_ms > T0 + 1000
 
 
-def test_a_folder_that_cannot_be_written_holds_nothing_up(
+def test_an_unwritable_folder_does_not_delay_decisions(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The fault is logged, the ticks count as lost, and the controller still decides."""
+    """The fault is logged, the ticks count as lost, and the controller continues to decide."""
     blocked = tmp_path / "file"
     blocked.write_text("")
     w = world(5.0, pools=(ONE,))
@@ -136,7 +134,7 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up(
 
 
 @pytest.mark.parametrize("controller", ["team/ctl-1", "a.b:c@d+e_f-1"])
-def test_any_id_of_a_controller_names_its_segments(tmp_path: Path, controller: str) -> None:
+def test_segments_are_named_after_any_valid_controller_id(tmp_path: Path, controller: str) -> None:
     log, state = DecisionLog(tmp_path, controller), ControllerState(T0)
     log.start()
     log.tick(TickResult(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
@@ -145,7 +143,7 @@ def test_any_id_of_a_controller_names_its_segments(tmp_path: Path, controller: s
     assert log.lost == 0 and segment.controller == segment.read()[0].controller == controller
 
 
-def test_segments_that_another_controller_removes_meanwhile_are_not_missed(
+def test_segments_that_another_controller_deletes_meanwhile_cause_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Controllers on one machine share the default folder and its size limit."""
@@ -159,7 +157,7 @@ def test_segments_that_another_controller_removes_meanwhile_are_not_missed(
     assert log.lost == 0 and not there[1].exists()
 
 
-def test_a_value_that_cannot_be_written_costs_its_tick_alone(
+def test_a_value_that_cannot_be_written_loses_only_its_tick(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock_s = iter(range(0, 1000, 100))
@@ -177,7 +175,7 @@ def test_a_value_that_cannot_be_written_costs_its_tick_alone(
     assert [len(list(segment.read()[1])) for segment in segments(tmp_path)] == [1, 1]
 
 
-def test_after_a_fault_a_new_segment_begins_from_the_state_of_then(tmp_path: Path) -> None:
+def test_after_a_fault_a_new_segment_begins_with_the_current_state(tmp_path: Path) -> None:
     w = world(5.0, pools=(ONE,), seed=1)
     record(w, tmp_path, 40)
     w.run(25)  # these ticks are not recorded
@@ -186,7 +184,7 @@ def test_after_a_fault_a_new_segment_begins_from_the_state_of_then(tmp_path: Pat
     assert found.same and found.ticks == 80
 
 
-def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_folder_without_a_valid_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no decision log here"):
         segments(tmp_path)
     (tmp_path / "1-x.jsonl.gz").write_bytes(b"not gzip at all")
@@ -204,7 +202,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", [b"[]", b"{}", b'{"now_ms": 1, "seen": 3}', b'{"now_ms": 1, "seen": {"demand": 3}}']
 )
-def test_a_tick_that_is_none_is_refused_by_its_line(line: bytes, tmp_path: Path) -> None:
+def test_a_damaged_tick_is_refused_with_its_line(line: bytes, tmp_path: Path) -> None:
     record(world(5.0, pools=(ONE,), seed=1), tmp_path, 2)
     path = next(tmp_path.iterdir())
     first = zlib.decompress(path.read_bytes(), wbits=31).splitlines()[0]
@@ -214,8 +212,8 @@ def test_a_tick_that_is_none_is_refused_by_its_line(line: bytes, tmp_path: Path)
         next(ticks)
 
 
-def test_a_log_that_is_overrun_counts_what_it_lost(tmp_path: Path) -> None:
-    log = DecisionLog(tmp_path, "ctl-1")  # never started, so its queue is not emptied
+def test_an_overrun_log_counts_its_lost_ticks(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path, "ctl-1")  # not started, so its queue is not emptied
     for _ in range(200):
         log.tick(None)  # type: ignore[arg-type]
     assert log.lost == 80

@@ -37,14 +37,15 @@ def spelt(kind: RequestType) -> set[str]:
     }
 
 
-def test_a_request_can_go_wherever_its_components_are() -> None:
+def test_a_request_can_use_every_deployment_with_its_components() -> None:
     """Text requests need only the LLM, so every deployment with the LLM can serve them."""
     assert spelt(TEXT) == {"llm(llm)", "e0+llm(llm)", "e0+e1+llm(llm)"}
 
 
-def test_every_path_does_each_component_once_and_none_before_what_it_needs() -> None:
-    """The paper's case: the second encoder runs separately, then the first one together with the
-    LLM."""
+def test_every_path_visits_each_component_once_after_its_inputs() -> None:
+    """The case of the paper: the second encoder runs separately; the first runs together with the
+    LLM.
+    """
     found = spelt(BOTH)
     assert "e1(e1) e0+llm(e0+llm)" in found
     assert not any("e0+llm(e0+llm) e1" in path for path in found)
@@ -57,8 +58,8 @@ def test_every_path_does_each_component_once_and_none_before_what_it_needs() -> 
         assert done == {"e0", "e1", "llm"}
 
 
-def test_a_visit_runs_all_components_of_its_instance() -> None:
-    """Two encoders on a shared instance are one visit, not two."""
+def test_one_visit_runs_all_components_of_an_instance() -> None:
+    """Two encoders on one instance are one visit, not two."""
     assert "e0+e1+llm(e0+e1+llm)" in spelt(BOTH)
     for path in ALL.paths(BOTH):
         names = [hop.deployment.name for hop in path]

@@ -1,4 +1,4 @@
-"""Node names."""
+"""The cache of node names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from autoscaler.domain.node_names import node_id, node_ids
 from tests.unit.decide.decide_catalogue import pool
 
 
-def test_names_are_made_once_whatever_a_node_costs() -> None:
-    """The cache of names ignores prices: they change often, and each change would add a thousand
-    names."""
+def test_node_names_are_cached_whatever_the_price() -> None:
+    """The cache ignores prices. They change often, and each change would add a thousand names."""
     cheap = pool("h100", nodes=1000, usd=8.0)
     names = node_ids(cheap)
     assert node_ids(replace(cheap, price_usd_per_h=9.0)) is names

@@ -1,4 +1,4 @@
-"""Engine profiles: arguments stay with the operator, only name and hash are published."""
+"""Engine profiles: only name and hash are published; the arguments stay with the operator."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ engines: {fast: {args: [--quantization=fp8]}}
 """
 
 
-def test_planner_and_executor_call_the_same_profile_by_the_same_name(tmp_path) -> None:
-    """Each reads its own file. A profile with other arguments has another name, so it is not
-    started."""
+def test_planner_and_executor_give_a_profile_the_same_name(tmp_path) -> None:
+    """Each reads its own file. Other arguments give another name, so the executor does not start
+    such a profile.
+    """
     path = tmp_path / "shoal.yaml"
     path.write_text(YAML)
     (service,) = load_config(path).cluster.services
@@ -29,13 +30,13 @@ def test_planner_and_executor_call_the_same_profile_by_the_same_name(tmp_path) -
     assert "quantization" not in service.engine
 
 
-def test_a_profile_that_says_nothing_is_called_by_its_name() -> None:
+def test_a_profile_without_arguments_keeps_its_plain_name() -> None:
     assert profile_wire_name("default", "", []) == "default"
     assert profile_wire_name("a", "image", []) != profile_wire_name("a", "", ["image"])
     assert set(parse_engines("engines", {"default": {"kind": "simulated"}})) == {"default"}
 
 
 @pytest.mark.parametrize("section", [{"kind": "simulated", "args": 5}, {"kind": "x"}, 5])
-def test_a_section_that_makes_no_sense_is_refused(section: object) -> None:
+def test_an_invalid_section_is_refused(section: object) -> None:
     with pytest.raises(InvalidRecord, match=r"engines\.fast"):
         parse_engines("engines", {"fast": section})

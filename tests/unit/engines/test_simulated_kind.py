@@ -1,4 +1,4 @@
-"""The setup of a simulated engine: its GPU and the measurements of its model."""
+"""Launch of a simulated engine: its GPU, and the measurements of its model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_launch_line_carries_measurements_and_the_network() -> None:
     assert parse_measurements(options["--measurements"]) == (SLOW,)
 
 
-def test_an_engine_that_was_measured_takes_the_measured_time() -> None:
+def test_a_measured_engine_takes_the_measured_time() -> None:
     usual, slow = (
         engine_setup(SOURCE, "L4", 1, "decode", 8192, None, None, 2.5, found)
         for found in ((), (SLOW,))
@@ -49,12 +49,12 @@ def test_an_engine_that_was_measured_takes_the_measured_time() -> None:
     assert usual.transfer_ms(1000) == pytest.approx(1000 * SPEC.kv_bytes_per_token / 2.5e9 * 1e3)
 
 
-def test_a_machine_that_is_still_to_come_takes_its_time() -> None:
+def test_the_provisioning_time_of_a_node_is_part_of_the_start() -> None:
     kind = SimulatedKind(fixed_startup_s=20.0)
     assert kind.startup_s(spec()) == 20.0
     assert kind.startup_s(spec(node_s=180.0)) == 200.0
 
 
-def test_a_spoilt_measurement_is_refused() -> None:
+def test_a_damaged_measurement_is_refused() -> None:
     with pytest.raises(InvalidRecord):
         parse_engine("e", {"kind": "simulated", "measurements": [{"gpu": "L4"}]})

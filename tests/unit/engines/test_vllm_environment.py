@@ -1,4 +1,6 @@
-"""The environment of a real vLLM: used only if complete, built once, named after its lock file."""
+"""The environment of a real vLLM: built once, named after its lock file, and used only if it is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,7 @@ LOCK = Path(cpu_environment.__file__).with_name("requirements.lock")
 
 
 class Builder:
-    """Replaces venv and the installer: creates the files that they would create, or fails at the
-    second step."""
+    """Replaces venv and the installer: creates their files, or fails at the second step."""
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
@@ -40,8 +41,8 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Builder:
     return made
 
 
-def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
-    """Every package has a hash; an additional package tells vLLM its version."""
+def test_the_environment_is_built_once(builder: Builder, tmp_path: Path) -> None:
+    """Every package has a hash. An extra package tells vLLM its version."""
     target = cpu_environment.ensure()
     assert target.parent == tmp_path / "shoal"
     assert "--require-hashes" in builder.runs[1]
@@ -51,8 +52,8 @@ def test_it_is_built_once(builder: Builder, tmp_path: Path) -> None:
     assert len(builder.runs) == 2
 
 
-def test_a_half_made_one_is_never_used(builder: Builder) -> None:
-    """An interrupted build is removed and repeated."""
+def test_an_interrupted_build_is_never_used(builder: Builder) -> None:
+    """The next start removes it and builds again."""
     builder.fails = True
     with pytest.raises(CannotBuild):
         cpu_environment.ensure()
@@ -63,7 +64,7 @@ def test_a_half_made_one_is_never_used(builder: Builder) -> None:
     assert not (left / "debris").exists()
 
 
-def test_another_machine_and_a_full_disk_are_said(
+def test_an_unsupported_machine_and_a_full_disk_are_reported(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_environment, "_NEEDED_GB", 1e9)

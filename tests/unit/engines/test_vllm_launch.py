@@ -33,9 +33,10 @@ def spec(weights: Path) -> LaunchSpec:
     )  # fmt: skip
 
 
-def test_its_launch_line_comes_from_closed_types(weights: Path, spec: LaunchSpec) -> None:
-    """The line has addresses, ports, parallel sizes and KV transfer; the operator's arguments
-    follow."""
+def test_the_launch_line_is_built_from_validated_values(weights: Path, spec: LaunchSpec) -> None:
+    """The line has addresses, ports, parallel sizes and KV transfer. The operator's arguments
+    follow.
+    """
     kind = VllmKind(
         executable="/opt/vllm/bin/vllm", weights=(str(weights.parent),),
         args=("--quantization=fp8",),
@@ -60,7 +61,7 @@ def test_its_launch_line_comes_from_closed_types(weights: Path, spec: LaunchSpec
     assert (env["HF_HUB_OFFLINE"], env["VLLM_NO_USAGE_STATS"]) == ("1", "1")
 
 
-def test_its_key_is_in_the_environment_only(weights: Path, spec: LaunchSpec) -> None:
+def test_the_engine_key_is_only_in_the_environment(weights: Path, spec: LaunchSpec) -> None:
     kind = VllmKind(weights=(str(weights),), kv_transfer=KvTransfer())
     line = kind.launch_line(spec)
     assert dict(line.env)["VLLM_API_KEY"] == "s3cret"
@@ -68,9 +69,10 @@ def test_its_key_is_in_the_environment_only(weights: Path, spec: LaunchSpec) -> 
     assert not any("trust" in word for word in line.argv)
 
 
-def test_weights_come_from_the_allow_list_only(tmp_path: Path, weights: Path) -> None:
-    """A listed folder allows its content but no link that leads out of it; repositories are listed
-    by name."""
+def test_weights_come_only_from_the_allow_list(tmp_path: Path, weights: Path) -> None:
+    """A listed folder allows its content, except links that lead out of it. Repositories are listed
+    by name.
+    """
     allowed = (str(weights.parent), "org/model")
     assert allowed_weights(str(weights), allowed) == str(weights)
     assert allowed_weights("org/model", allowed) == "org/model"
@@ -84,8 +86,10 @@ def test_weights_come_from_the_allow_list_only(tmp_path: Path, weights: Path) ->
             allowed_weights(wanted, allowed)
 
 
-def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec) -> None:
-    """Refused are roles without KV transfer, and GPU counts that the stages do not divide."""
+def test_unsupported_roles_and_gpu_counts_are_refused_at_launch(
+    weights: Path, spec: LaunchSpec
+) -> None:
+    """Such are roles without KV transfer, and GPU counts that the stages do not divide."""
     plain = VllmKind(weights=(str(weights),))
     with pytest.raises(ValueError, match="kv_transfer"):
         plain.launch_line(spec)
@@ -97,7 +101,7 @@ def test_what_it_cannot_do_is_refused_at_launch(weights: Path, spec: LaunchSpec)
         stages.launch_line(spec)
 
 
-def test_only_a_declared_standby_has_sleep_mode_and_the_paths_for_it(
+def test_sleep_mode_and_its_paths_exist_only_with_a_declared_standby(
     weights: Path, spec: LaunchSpec
 ) -> None:
     """A client that can reach the sleep paths can stop an engine."""
@@ -134,14 +138,14 @@ def test_only_a_declared_standby_has_sleep_mode_and_the_paths_for_it(
         ({"args": ["--enable-sleep-mode"]}, "--enable-sleep-mode"),
     ],
 )
-def test_a_section_is_refused_by_name(section: dict[str, object], named: str) -> None:
+def test_an_invalid_section_is_refused_by_name(section: dict[str, object], named: str) -> None:
     """The error is one line with the field, the value and the allowed values."""
     with pytest.raises(InvalidRecord, match=named):
         parse_engine("engines.real", {"kind": "vllm", "weights": ["org/model"], **section})
 
 
-def test_an_operator_may_name_what_the_executor_never_would() -> None:
-    """Arguments of the operator are passed unchanged, --trust-remote-code included."""
+def test_arguments_of_the_operator_are_passed_unchanged() -> None:
+    """This includes `--trust-remote-code`, which the executor never adds itself."""
     section = {
         "kind": "vllm", "weights": ["org/model"], "kv_transfer": {"policy": "recompute"},
         "args": ["--trust-remote-code", "--model-impl=vllm", "--gpu-memory-utilization", "0.8"],
@@ -162,11 +166,12 @@ def gang(rank: int, *gpus: int) -> GangRank:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_of_an_instance_over_several_nodes(
+def test_each_node_of_a_gang_runs_one_pipeline_stage(
     weights: Path, spec: LaunchSpec, rank: int
 ) -> None:
-    """Each node runs one stage with tensor parallelism inside; only rank 0 serves; no KV is
-    transferred."""
+    """Tensor parallelism stays within a node. Only rank 0 serves requests, and no KV is
+    transferred.
+    """
     kind = VllmKind(
         weights=(str(weights),), kv_transfer=KvTransfer(), pipelines="same-size", max_num_seqs=8
     )
@@ -194,7 +199,7 @@ def test_a_rank_of_an_instance_over_several_nodes(
         (VllmKind(pipelines="same-size", pipeline_parallel=2), "aggregated", (4, 4), "one node"),
     ],
 )
-def test_a_gang_that_it_cannot_run_is_refused(
+def test_a_gang_that_vllm_cannot_run_is_refused(
     weights: Path, spec: LaunchSpec, kind: VllmKind, phase: str, stages: tuple[int, ...], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
