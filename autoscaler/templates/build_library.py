@@ -16,7 +16,7 @@ from autoscaler.templates.partitions import MAX_NODES, partition_tables
 from autoscaler.templates.placement_search import check_table
 
 Progress = Callable[[int, int], None]
-"""Called after each size of multisets with (processed multisets, all multisets)."""
+"""Callback with (processed multisets, all multisets), called after each size of multisets."""
 
 
 def build_library(
@@ -27,16 +27,18 @@ def build_library(
 ) -> Library:
     """All templates of `request` that the engine can run and that no split dominates.
 
-    table: (S, C, L) from `throughput_table`. uncertain: (C,), none if left out. Raises InvalidValue
-    for a wrong shape, for entries that are negative or not finite, and for a table that rises with
-    the number of layers (dominance and the search both require that it does not). Templates are
-    ordered by node count, then by the rank of the multiset, so the same input gives the same bytes.
+    table: (S, C, L) from `throughput_table`. uncertain: (C,), whether the estimates of a
+    configuration are uncertain; None: all are certain. Raises InvalidValue for a wrong shape, for
+    entries that are negative or not finite, and for a table that rises with the number of layers
+    (dominance and the search both require that it does not). Templates are ordered by node count,
+    then by the rank of the multiset, so the same input gives the same bytes.
     """
     configs = len(request.configs)
     table, work = _validated(request, table)
     memory = np.array([node.mem_gb for node in request.configs])
     order = np.argsort(memory, kind="stable")
-    # The sweep prunes by memory, so it needs the configurations in ascending order of memory.
+    # The sweep stops at a memory limit, so it needs the configurations in ascending order of
+    # memory.
     table, work = np.ascontiguousarray(table[:, order]), np.ascontiguousarray(work[:, order])
     family = np.array(request.engine.families(request.configs), np.int64)[order]
     model_gb = request.model.weight_bytes / 1e9
@@ -48,7 +50,7 @@ def build_library(
     visited = 0
     for n in range(1, most_nodes + 1):
         room = comb(configs + n - 1, n)
-        # Unwritten rows cost no memory, because their pages are never touched.
+        # Large arrays are cheap here: pages of rows that are never written take no memory.
         nodes = np.empty((room, MAX_NODES), np.int8)
         members = np.empty((room, MAX_NODES), np.int8)
         layers = np.empty((room, MAX_NODES), np.int16)
@@ -106,7 +108,7 @@ def _validated(
     request: LibraryRequest, table: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """The table as contiguous floats, and W(k) of each configuration (see `placement_search`);
-    InvalidValue if the table cannot be used."""
+    Raises InvalidValue as `build_library` does."""
     expected = (len(request.configs), request.model.layers)
     checked = np.ascontiguousarray(table, dtype=np.float64)
     if checked.ndim != 3 or checked.shape[0] < 1 or checked.shape[1:] != expected:

@@ -1,4 +1,4 @@
-"""The templates that an engine can run: a filter that applies to all placements."""
+"""Filters placements: which templates can an engine run?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from autoscaler.domain.slices import NodeSlice
 
 
 class PipelineNodes(StrEnum):
-    """The nodes that may form one multi-node template."""
+    """Nodes that may form one multi-node template: none, equal slices only, slices with equally
+    many GPUs (one tensor-parallel size for all stages), or any."""
 
     NONE = "none"
     SAME_SLICE = "same-slice"
@@ -20,14 +21,11 @@ class PipelineNodes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """The templates that an engine can run, as declared.
-
-    pipeline: nodes that a pipeline with uneven layers may join: none, only equal slices, slices
-    with equally many GPUs (one tensor-parallel size for all stages), or any. data_parallel_stages:
-    several nodes may share one stage and its load (Coral's full library). split_heads: tensor
-    parallelism has three requirements. The GPU count divides the number of attention heads; it
-    divides the number of KV heads or is a multiple of it; the part of every width is a whole number
-    of quantisation blocks.
+    """The declared capabilities of an engine. pipeline: nodes that may form a pipeline with uneven
+    layers. data_parallel_stages: several nodes may share one stage and its load (Coral's full
+    library). split_heads: tensor parallelism has three requirements. The GPU count must divide the
+    number of attention heads. It must divide the number of KV heads, or be a multiple of it. Each
+    GPU's part of every matrix width must be a whole number of quantisation blocks.
     """
 
     name: str
@@ -47,13 +45,14 @@ class EngineCapabilities:
     def refusal(self, model: ModelSpec, node: NodeSlice) -> str:
         """The reason why the engine cannot run `model` on `node`; "" if it can."""
         if model.integer_activations and node.gpu.fp4_tflops > 0.0:
-            # vLLM has INT8 products for Turing to Hopper; GPUs with FP4 are newer.
+            # vLLM has INT8 kernels for the generations Turing to Hopper. GPUs with FP4 are newer
+            # than Hopper.
             return f"{node.gpu.name} has no INT8 products for quantised activations"
         return model.split_refusal(node.gpus) if self.split_heads else ""
 
     def families(self, configs: tuple[NodeSlice, ...]) -> list[int]:
-        """A family number for each of `configs`; all nodes of one template must have the same
-        family."""
+        """A family number for each of `configs`. Only nodes of the same family may form one
+        template."""
         if self.pipeline is PipelineNodes.SAME_SIZE:
             return [node.gpus for node in configs]
         if self.pipeline is PipelineNodes.ANY:
@@ -62,10 +61,11 @@ class EngineCapabilities:
 
 
 VLLM = EngineCapabilities("vllm")
-"""One node with tensor parallelism, which every vLLM supports."""
+"""A single node with tensor parallelism; every vLLM supports this."""
 
 VLLM_PIPELINE = EngineCapabilities("vllm-pipeline", PipelineNodes.SAME_SIZE)
-"""vLLM that declares uneven pipelines over nodes (one tensor-parallel size for all stages)."""
+"""A vLLM for which uneven pipelines over nodes are declared (one tensor-parallel size for all
+stages)."""
 
 CORAL = EngineCapabilities("coral", PipelineNodes.ANY, data_parallel_stages=True, split_heads=False)
 """Coral's full library: any nodes, data parallel within a stage. vLLM cannot run it."""

@@ -1,13 +1,14 @@
-"""Visits all multisets of node slices and keeps those that no split into smaller ones dominates.
+"""Visits all multisets of node slices and keeps the ones that no split into smaller multisets
+dominates.
 
 A multiset of n of C configurations is sorted: a_0 <= ... <= a_(n-1). Its rank among the multisets
 of size n is the sum over i of binomial(a_i + i, i + 1) (the combinatorial number system).
 `best_rate[n][rank]` is the highest rate of the multiset, as one template or split into several:
 best_rate(M) = max(T(M), max over splits M = A + B of best_rate(A) + best_rate(B)).
 
-A template is dominated iff T(M) <= the rate of the best split. A split that leaves nodes unused
-also counts, because rates are never negative. So the placement search must beat the rate of the
-best split. This makes the sweep fast: a bound refuses nearly all multisets without a search.
+A template is dominated iff T(M) <= the rate of the best split. A split may leave nodes unused. The
+placement search must beat the rate of the best split, so a bound rejects nearly all multisets
+without a search, and the sweep is fast.
 
 Source: Coral sec. 4.2 (enumeration up to N_max nodes and rho times the model's memory).
 """
@@ -29,7 +30,7 @@ Small = npt.NDArray[np.int8]
 Layers = npt.NDArray[np.int16]
 
 DOMINANCE_TOLERANCE = 1e-9
-"""A template must beat the best split by this share, so that no template is kept by rounding."""
+"""A template must beat the best split by this share, so that rounding errors keep no template."""
 
 
 def binomials(configs: int) -> Ints:
@@ -49,10 +50,10 @@ def size_offsets(configs: int) -> Ints:
 
 @compiled
 def best_split(nodes: Ints, n: int, best_rate: Floats, starts: Ints, choose: Ints) -> float:
-    """The highest rate of the nodes if they are split into two parts, of which one may be
+    """The highest rate of the first `n` nodes if they are split into two parts, of which one may be
     unused."""
     best = 0.0
-    # Node 0 is always in the first part, so each split is visited once.
+    # Each split is visited once, because node 0 is always in the first part.
     for mask in range(1, (1 << n) - 1, 2):
         rank_a, size_a, rank_b, size_b = 0, 0, 0, 0
         for i in range(n):
@@ -93,8 +94,8 @@ def sweep_size(
     out_layers: Layers,
     out_rate: Floats,
 ) -> tuple[int, int, int]:
-    """Visit every multiset of exactly `n` nodes within the memory limits. Call this function for
-    smaller sizes first.
+    """Visit every multiset of exactly `n` nodes within the memory limits. The caller must have
+    swept all smaller sizes before.
 
     memory (C,): ascending. family (C,): the nodes of one template must be of one family. best_rate,
     starts: see the module's docstring. The kept templates are written to the out arrays (rows: node
@@ -154,7 +155,8 @@ def sweep_size(
                             out_layers[kept, i] = stage_layers[i] if i < stages else 0
                         kept += 1
         else:
-            # Memory ascends with the index, so larger indices exceed the limit too.
+            # Configurations are in ascending order of memory, so larger indices exceed the limit
+            # too.
             position -= 1
         while position >= 0 and nodes[position] + 1 >= configs:
             position -= 1

@@ -28,7 +28,7 @@ class Template:
     on them.
 
     node_counts: per configuration of its library. uncertain: the estimate depends on a GPU that was
-    never measured, or on a model that is known to be estimated badly.
+    never measured, or on a model whose estimates are known to be poor.
     """
 
     model: str
@@ -45,9 +45,9 @@ class Library:
 
     node_counts: (n, C) int16, nodes per configuration. throughput_req_per_s: (n,) float64.
     uncertain: (n,) bool. The placements are stored packed; `template` unpacks one. nodes: (n, 6)
-    int8, configuration of each node or -1. members: (n, 6) int8, for each stage a bit mask over
-    these nodes, 0 = no stage. layers: (n, 6) int16, layers of each stage. visited: number of
-    multisets that the sweep visited.
+    int8, configuration of each node; -1: no node. members: (n, 6) int8, for each stage a bit mask
+    over these nodes, 0 = no stage. layers: (n, 6) int16, layers of each stage. visited: number of
+    multisets that the build visited.
     """
 
     request: LibraryRequest
@@ -98,5 +98,5 @@ def count_nodes(nodes: npt.NDArray[np.int8], configs: int) -> npt.NDArray[np.int
     counts = np.zeros((len(nodes), configs + 1), np.int16)
     rows = np.arange(len(nodes))
     for column in nodes.T:
-        counts[rows, column] += 1  # -1 is counted in the extra last column
+        counts[rows, column] += 1  # index -1 counts in an extra last column
     return counts[:, :configs]

@@ -57,7 +57,7 @@ def encode(library: Library) -> bytes:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of `data`; InvalidValue if `data` is not a library file."""
+    """The header of `data`. Raises InvalidValue if `data` is not a library file."""
     return _header(_open(data))
 
 
@@ -145,8 +145,8 @@ def _array(archive: Any, name: str, templates: int) -> npt.NDArray[Any]:
 
 
 def _check_placements(request: LibraryRequest, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Check that every row is a placement: its stages divide its nodes, and its layers add up to
-    those of the model. InvalidValue otherwise."""
+    """Raise InvalidValue unless every row is a placement: its stages divide its nodes, and its
+    layers add up to those of the model."""
     nodes, members, layers = arrays["nodes"], arrays["members"], arrays["layers"]
     rates = arrays["throughput_req_per_s"]
     present = nodes >= 0

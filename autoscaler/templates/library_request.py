@@ -17,7 +17,7 @@ from autoscaler.templates.engine_filter import VLLM, EngineCapabilities
 from autoscaler.templates.partitions import MAX_NODES
 
 BUILD_VERSION = 2
-"""Increased if a new version of the builder gives another library for the same request."""
+"""Version of the builder. Increase it if the builder gives another library for the same request."""
 
 MAX_CONFIGS = 48
 

@@ -27,9 +27,9 @@ class PartitionTables:
 
     first, count: the index of a group's first partition in `kinds` and `members`, and the number of
     its partitions; each partition has `stages` entries. members: node bit mask of each stage.
-    kinds: the masks of `members` with equal nodes replaced by the last nodes of their run, so that
-    stages of equal composition share their results. needed_first, needed_count, needed: the
-    distinct kinds of a group, smaller ones first.
+    kinds: `members` in a canonical form, in which equal nodes are replaced by the last nodes of
+    their run, so that stages of equal composition share their results. needed_first, needed_count,
+    needed: the distinct kinds of a group, smaller ones first.
     """
 
     first: npt.NDArray[np.int64]

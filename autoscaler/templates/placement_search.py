@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 @compiled
 def check_table(table: Floats, work: Floats) -> int:
-    """Fill `work` (S, C) with max_j j T̂ and check the table (S, C, L).
+    """Fill `work` (S, C) with W = max over j of j T̂(j), and check the table (S, C, L).
 
     Returns 0 if no entry rises with the number of layers, 1 if some entry rises, 2 if some entry is
     negative or not finite.
@@ -37,7 +37,7 @@ def check_table(table: Floats, work: Floats) -> int:
     layers = table.shape[2]
     for s in range(table.shape[0]):
         for c in range(table.shape[1]):
-            # This loop has no branches because a small solve spends most of its time in it.
+            # No branches in this loop, because a small build spends most of its time here.
             most = table[s, c, 0]
             bad |= not 0.0 <= most < np.inf
             for j in range(1, layers):
@@ -99,7 +99,7 @@ def optimize_partition(
 
     stage_layers: start values with a rate above `low` and a sum >= L; on return, the optimal
     layers. high: an upper bound of the rate. The search begins with a few bisections on the rate,
-    because the removal of single layers takes long if `low` is far below the optimum.
+    because removing one layer at a time is slow if `low` is far below the optimum.
     """
     total_layers = table.shape[2]
     excess = -total_layers
@@ -174,7 +174,7 @@ def search_multiset(
         if nodes[i] == nodes[i + 1]:
             pattern |= 1 << i
     for i in range(1 << n):
-        # An entry is stages * 1024 + layers. Entries of another number of stages are ignored.
+        # A cache entry is stages * 1024 + layers. Entries for other numbers of stages are ignored.
         layer_cache[i] = 0
     best = incumbent
     found = 0
@@ -186,7 +186,7 @@ def search_multiset(
         bound = 0.0
         for i in range(n):
             bound += work[s, nodes[i]]
-        # The relative margin covers the rounding of the bound itself.
+        # The relative margin allows for rounding in the bound.
         bound = bound / total_layers * (1.0 + 1e-12)
         if bound <= best:
             continue
@@ -194,7 +194,7 @@ def search_multiset(
         longest = total_layers - stages + 1
         for q in range(needed_first[group], needed_first[group] + needed_count[group]):
             kind = needed[q]
-            # A stage can hold at least the layers that it can hold without its last node.
+            # A stage can hold at least as many layers as without its last node.
             rest = kind & (kind - 1)
             low = 0
             if layer_cache[rest] >> 10 == stages:
@@ -211,7 +211,8 @@ def search_multiset(
                     break
                 total += reached
             if total >= total_layers:
-                # Entries may stem from a lower incumbent, so those of this partition are updated.
+                # Update the entries of this partition, because they may be from a search with a
+                # lower incumbent.
                 total = 0
                 for i in range(stages):
                     kind = kinds[at + i]

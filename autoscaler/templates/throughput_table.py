@@ -1,7 +1,5 @@
-"""The throughput table T̂ from which a library is built.
-
-Selects the rates of the performance model that match a request, and subtracts the wait for a
-prefill slot from the time budget of pipeline stages.
+"""The throughput table T̂ from which a library is built: rates of the performance model for a
+request. The wait for a prefill slot is subtracted from the time budget of pipeline stages.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[n
     """Requests/s, shape (stages, configurations, layers), not rising with the number of layers.
 
     At utilisation 0 the table is Coral's T̂ (sec. 4.2), in which a stage may take SLO / S. At
-    utilisation ρ > 0 the wait for a prefill slot counts towards the TTFT. A single node has the
-    rate of the instance model. In a pipeline of S stages of s ms each, a request waits w s before
-    the slowest stage, with w = ρ / 2(1 - ρ) as in an M/D/1 queue, so (S + w) s must be within the
-    TTFT. Example: with ρ = 0.8 and two stages, each stage may take a quarter of the TTFT instead of
-    half.
+    utilisation ρ > 0 the wait for a prefill slot counts towards the TTFT. The rate of a single node
+    is that of the instance model, which includes the wait. In a pipeline of S stages of s ms each,
+    a request waits w s before the slowest stage, with w = ρ / 2(1 - ρ) as in an M/D/1 queue, so (S
+    + w) s must be within the TTFT. Example: with ρ = 0.8 and two stages, each stage may take a
+    quarter of the TTFT instead of half.
 
     Entries are 0 for configurations over which the engine cannot split the model.
     """
@@ -37,7 +35,8 @@ def throughput_table(request: LibraryRequest, profile: Profile) -> npt.NDArray[n
         limit = request.slo.ttft_ms if request.phase is Phase.PREFILL else request.slo.tpot_ms
         table = _stage_table(request, profile, limit, request.max_nodes)
     if counts_waiting:
-        # A single stage holds all layers, so only the last entry is used; the row must not rise.
+        # A single stage holds all layers, so only the last entry is used. The others are equal,
+        # because the row must not rise.
         table[0] = np.array(_single_node_rates(request, profile))[:, None]
     for c, node in enumerate(request.configs):
         if not request.engine.runs(request.model, node):
@@ -62,7 +61,7 @@ def _single_node_rates(request: LibraryRequest, profile: Profile) -> list[float]
             request.slo,
             request.bucket,
             profile,
-            # If no utilisation is given, the rate is the maximum sustained rate.
+            # At utilisation 0, the rate is the maximum sustained rate.
             request.utilisation or 1.0,
         ).req_per_s
         for node in request.configs
@@ -77,7 +76,7 @@ def _prefill_pipelines(request: LibraryRequest, profile: Profile) -> npt.NDArray
     )
     left_ms = max(request.slo.ttft_ms - first_token_ms, 1e-3)
     rows = [
-        # stage_table divides its limit by the number of stages.
+        # Multiply by the number of stages, because stage_table divides its limit by it.
         _stage_table(request, profile, left_ms * stages / (stages + wait), stages)[stages - 1]
         for stages in range(1, request.max_nodes + 1)
     ]
