@@ -1,6 +1,5 @@
-"""Counts of all models per second, as cumulative sums: the count of any span costs one subtraction.
-
-A late record changes all sums after its second. Models are identified by index.
+"""Counts of all models per second, as cumulative sums, so that the count of any span is one
+subtraction. A late record changes all sums from its second on. Models are identified by index.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ def _rows(seconds: int, models: int) -> NDArray[np.int64]:
 class ArrivalCounts:
     """Cumulative counts of all models.
 
-    rows[i]: covered seconds and COUNTS of each model in the first i seconds after `base_s`; at
-    least the last `horizon_s` seconds are kept. length_s: seconds from base_s to the newest report
-    of any model. newest_end_s: end of the newest reported second of each model, 0 without reports.
+    rows[i]: per model, covered seconds and COUNTS of the first i seconds after `base_s`. horizon_s:
+    at least these last seconds are kept. length_s: seconds from base_s to the newest report of any
+    model. newest_end_s: end of the newest reported second of each model, 0 without reports.
     """
 
     horizon_s: int
@@ -123,7 +122,8 @@ class ArrivalCounts:
             for _, (cached_first, blocks) in self._cached_blocks(models)
         ]
         upto = min(map(len, kept), default=end - first)
-        if upto < end - first:  # one call for all models, because most lack the same blocks
+        # compute the new blocks of all models in one call, because most models lack the same blocks
+        if upto < end - first:
             edges = self._rows_at(np.arange(first + upto, end + 1) * BLOCK_S)[None]
             newer = self._counts(models[:, None], edges[:, :-1], edges[:, 1:])
             kept = [(*old[:upto], *new) for old, new in zip(kept, newer, strict=True)]
@@ -183,10 +183,8 @@ def _add(
     models: NDArray[np.int64],
     values: NDArray[np.int64],
 ) -> None:
-    """Add `values` to all of `rows` from index `ats` on; rows with an index below 1 are beyond the
-    horizon.
-
-    Each count of a second is at most `_MAX_PER_S`, however large the sum of all gateways.
+    """Add `values` to all of `rows` from index `ats` on. An index below 1 is before the horizon;
+    its values are ignored. The count of one second is limited to `_MAX_PER_S`.
     """
     more = np.zeros(values.shape[1], np.int64)
     for entry in range(len(ats)):

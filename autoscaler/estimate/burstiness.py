@@ -1,7 +1,6 @@
-"""Burstiness of arrivals within seconds: bursts that are absorbed by queues at engines.
-
-The index of dispersion of single seconds is measured as two decaying sums. Bursts of 10 s and more
-are measured in `overdispersion`, because engines are sized for those.
+"""Burstiness of arrivals within seconds, which the queues of engines absorb. The measure is the
+index of dispersion of single seconds, kept as two decaying sums. Longer bursts, for which engines
+are sized, are measured in `overdispersion`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ def update_burstiness(sums: BurstinessSums, demand: ModelDemand) -> BurstinessSu
 
 
 def arrival_cv(sums: BurstinessSums) -> float:
-    """Coefficient of variation of the gaps between arrivals; 1 unless burstiness is significant."""
+    """Coefficient of variation of the times between arrivals; 1 (Poisson) unless burstiness is
+    significant."""
     if sums.pairs < _MIN_PAIRS:
         return 1.0
     index = sums.total / sums.pairs

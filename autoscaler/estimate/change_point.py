@@ -1,9 +1,9 @@
 """The current arrival rate: the mean over the longest recent time without a change of the rate.
 
-A mean over a fixed window lags after a step and counts idle seconds before traffic. Here a span is
-extended into the past while each extension agrees with all shorter spans, so the estimate covers
-only the time since the last change. The test is a generalised likelihood ratio on square roots,
-which make Poisson counts nearly normal.
+A mean over a fixed window lags after a step and counts idle seconds before traffic. This module
+extends a span into the past as long as the added time agrees with all shorter spans, so the
+estimate covers only the time since the last change. The test is a generalised likelihood ratio on
+square roots, which make Poisson counts nearly normal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RateSpan = tuple[int, int, int]
 """Covered seconds, arrivals in them, and the age of the span's start in seconds."""
 
 CONFIDENCE = 0.95
-_Z = 1.645  # each bound is wrong with probability 1 - CONFIDENCE
+_Z = 1.645  # normal quantile at CONFIDENCE: each bound is wrong with probability 1 - CONFIDENCE
 _CHANGE_SIGMAS = 3.3  # high, because one estimate makes about 150 comparisons
 _STRADDLE_SIGMAS = 1.5
 
@@ -40,8 +40,8 @@ class RateEstimate:
     """Mean arrival rate over the last `window_s` covered seconds.
 
     low, high: bounds of req_per_s, each with CONFIDENCE, widened by the confirmed dispersion of
-    arrivals. since_ms: start of the window if the rate changed there; None if no change was found
-    and the window covers all telemetry.
+    arrivals. since_ms: time of the last change, at which the window starts; None if there was no
+    change, so that the window covers all telemetry.
     """
 
     req_per_s: float
@@ -59,8 +59,8 @@ NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
 def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The current rate of `demand`.
 
-    Worked value: three seconds after a step from 1 to 10 req/s, with 30 arrivals: 10 req/s (bounds
-    7.2 and 13.6) over 3 s; after a minute 10 (9.3 and 10.7).
+    Example: 3 s after a step from 1 to 10 req/s, with 30 arrivals since, the rate is 10 req/s
+    (bounds 7.2 and 13.6); a minute after the step the bounds are 9.3 and 10.7.
     """
     spans, chosen = _spans_and_change(demand, policy)
     if not spans:
@@ -88,9 +88,10 @@ def current_rate_spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
 def increase_evidence(demand: ModelDemand, policy: Policy, span: RateSpan) -> float:
     """Log-likelihood ratio of a rate increase at the start of `span` over no change at that time.
 
-    span: one of `current_rate_spans`. 0 if an earlier rate was as high. The result is the minimum
-    over all times between earlier changes, divided by the confirmed dispersion D, because only one
-    of D arrivals in a burst is independent evidence.
+    span: one of `current_rate_spans`. The span is compared with the time between each two earlier
+    changes, and the smallest ratio counts; it is 0 if an earlier rate was as high. The ratio is
+    divided by the confirmed dispersion D, because only one of D arrivals in a burst is independent
+    evidence.
     """
     spread = dispersion(demand.blocks).confirmed
     covered_s, arrivals, _ = span
@@ -154,8 +155,8 @@ def change_index(spans: Floats, limit: float) -> int:
 
 
 def _without_straddler(spans: list[RateSpan], roots: list[float], at: int) -> int:
-    """`at`, or `at - 1` if the seconds that span `at` adds to the shorter span lie on both sides of
-    the change."""
+    """The index of the change, corrected: `at - 1` if the seconds that span `at` adds to the next
+    shorter span lie on both sides of the change, else `at`."""
     if at == 0:
         return at
     shorter_s, shorter, _ = spans[at - 1]

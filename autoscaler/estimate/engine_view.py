@@ -1,6 +1,5 @@
-"""Load that engines report about themselves, in addition to gateway telemetry.
-
-The load is displayed and recorded; no plan depends on it.
+"""The engines' own report of their load, in addition to gateway telemetry. It is displayed and
+recorded; no plan depends on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Gateways and their boots: deduplication of records, and the newest report of each gateway.
-
-Maps models, gateways and boots to array indices.
+"""Gateways and their boots (starts of the process): deduplication of records, and the newest report
+of each gateway. Maps models, gateways and boots to array indices.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class GatewayRegistry:
 
     @property
     def index_limit(self) -> int:
-        """The limit of model indices: all are lower."""
+        """A number above all model indices."""
         return len(self.models) + len(self._free[2]) + 1
 
     def applied_sequences(self, names: Sequence[SourceName]) -> list[AppliedSequences]:
@@ -66,8 +65,7 @@ class GatewayRegistry:
         return found
 
     def note_newest(self, boots: Indices, ends_ms: Indices) -> None:
-        """Store `ends_ms` as the newest event times of `boots`, except for boots with a newer
-        record."""
+        """Raise the newest event times of `boots` to `ends_ms`."""
         _note_newest(self._boots, boots, ends_ms)
 
     def update_reports(self, boots: Indices, ends_ms: Indices, numbers: Indices) -> None:
@@ -80,8 +78,8 @@ class GatewayRegistry:
     def reports(
         self, models: Sequence[int], now_ms: int, since_ms: int
     ) -> list[list[GatewayReport]]:
-        """Newest reports on each of `models` by gateway name. Left out: reports before `since_ms`
-        and gateways that signed off."""
+        """Newest reports on each of `models` by gateway name. Reports before `since_ms` and reports
+        of gateways that signed off are left out."""
         if self._sorted_rows is None:
             self._sorted_rows = np.array([self._rows[key] for key in sorted(self._rows)], np.int64)
         reports = self._reports[self._sorted_rows]
@@ -168,7 +166,7 @@ def _update_reports(
     """See `GatewayRegistry.update_reports`. boot_rows: one row per boot; reports: one row per
     gateway. Compiled, because every tick has a few records."""
     _note_newest(boot_rows, boots, ends_ms)
-    fits = np.empty(len(boots), np.bool_)  # False after the boot signed off
+    fits = np.empty(len(boots), np.bool_)  # True unless the boot signed off
     leaves_at = np.full(len(boot_rows), len(boots))
     for at in range(len(boots)):
         boot, report = boots[at], reports[boot_rows[boots[at], _ROW]]
@@ -183,9 +181,7 @@ def _update_reports(
             report[_BOOT], report[_REPORTED_MS] = boots[at], ends_ms[at]
             report[_IN_FLIGHT], report[_GENERATION] = fields[IN_FLIGHT], fields[ROUTE_GENERATION]
             report[_LEFT] = fields[LEAVING]
-    for at in range(
-        len(boots)
-    ):  # other records of the boot may be a little newer than its sign-off
+    for at in range(len(boots)):  # a boot's records may be slightly newer than its sign-off
         report = reports[boot_rows[boots[at], _ROW]]
         if numbers[at, LEAVING] and report[_BOOT] == boots[at]:
             report[_LEFT] = 1

@@ -18,7 +18,7 @@ from autoscaler.estimate.length_samples import Floats, LengthSample
 from autoscaler.performance.numba_decorators import compiled
 
 SHAPE_REQUESTS = 100
-"""Requests of the long window that are needed to measure a distribution."""
+"""Minimum of requests in the long window for measuring a distribution."""
 SHORTEST, LONGEST = 1.0, 1e6
 """Bounds of a length in tokens."""
 _SHAPE_SIGMAS = 3.5
@@ -101,9 +101,9 @@ def fit_to_bounds(shape: Floats, mean: float, long: LengthSample, bounds: Spread
     """Points of a distribution with mean `mean` and the given `shape` (in multiples of the mean),
     limited to `bounds`.
 
-    A longer mean does not imply that the longest requests are longer: more requests may be long.
-    Points at a bound shift the rest of the mean to the other points. If all points are at a bound,
-    each may grow to the bound of the next point.
+    A longer mean does not imply that the longest requests are longer: more requests may be long. If
+    some points are at a bound, the other points move further, so that the mean is kept. If all
+    points are at a bound, each may grow to the bound of the next point.
     """
     spread = mean * shape
     longest = np.maximum(long.tokens[-1], min(mean, long.mean) * shape)
@@ -138,13 +138,14 @@ def measured_shape(
     long: LengthSample | None,
     bounds: SpreadBounds | None,
 ) -> tuple[float, ...] | None:
-    """The measured distribution, in multiples of its mean. None unless it contradicts the planned
-    distribution both unscaled and scaled to the measured mean."""
+    """The measured distribution in multiples of its mean, if it contradicts the planned
+    distribution both as it is and scaled to the measured mean. None otherwise."""
     if long is None or bounds is None:
         return None
     most = np.minimum(bounds.high, long.tokens[-1])
     if float((most * _LEVEL_WEIGHTS).sum()) < current[0]:
-        return None  # the current lengths were measured before this window
+        # no distribution of this window has the current mean, so that is from an older window
+        return None
     planned = np.array(current[1] or (current[0],) * len(LEVELS))
     scaled = planned * (long.mean / current[0])
     short = np.maximum(planned, scaled) * _SHAPE_TOLERANCE < bounds.low

@@ -37,8 +37,8 @@ class LengthSample:
 def length_samples(
     seen: WindowLengths, cvs: tuple[float | None, float | None] = (None, None)
 ) -> tuple[LengthSample | None, LengthSample | None]:
-    """Samples of prompts and of answers. cvs: coefficients of variation for a side whose sketch is
-    empty."""
+    """Samples of prompts and of answers. cvs: coefficients of variation to use if the sketch of a
+    side is empty."""
     return (
         _sample(seen.arrivals, seen.mean_input_tokens, seen.inputs, cvs[0]),
         _sample(seen.completions, seen.mean_output_tokens, seen.outputs, cvs[1]),

@@ -1,8 +1,8 @@
 """Detect a shift of request lengths: prompts become longer and answers shorter, or the reverse.
 
-If prompts and answers change in the same direction, the present roles need more or less capacity. A
-shift needs other roles, and a mean over the time before and after the shift describes no real
-request.
+If prompts and answers change in the same direction, the present roles only need more or less
+capacity. A shift needs other roles. A mean over times before and after the shift would describe no
+real request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autoscaler.estimate.window_stats import TokenSums, WindowLengths
 MIN_REQUESTS = 100
 _SIGMAS = 3.0
 _MIN_RATIO = 1.4
-"""Smaller opposite changes of prompts and answers are drift: roles need not follow them."""
+"""Smallest ratio of means that counts as a change. Roles need not follow a smaller drift."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def lengths_since_shift(
     window whose older part does not differ significantly from its last seconds. input_cv,
     output_cv: coefficients of variation of lengths, for the significance test.
     """
-    # Only one of D similar requests in a burst is independent evidence.
+    # D: only one of D similar requests in a burst is independent evidence.
     clumps = math.sqrt(dispersion(demand.blocks).confirmed)
     cvs = _Cvs(input_cv * clumps, output_cv * clumps)
     local, long = _token_sums(demand.local_lengths), _token_sums(demand.long_lengths)

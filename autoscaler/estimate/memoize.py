@@ -1,7 +1,5 @@
-"""Memoize functions of immutable values by the identity of their arguments.
-
-Arguments are not hashed or compared, because for half an hour of counts that would cost more than
-most of the functions.
+"""Memoizes functions of immutable values by the identity of their arguments. Hashing half an hour
+of counts would take longer than most of the functions.
 """
 
 from __future__ import annotations

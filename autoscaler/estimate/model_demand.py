@@ -31,9 +31,9 @@ class ModelDemand:
     spans end at reported_ms. reported_ms: end of the newest reported second, None without reports.
     local, long: windows of policy.local_window_s and policy.global_window_s; local_lengths,
     long_lengths: request lengths of these windows. recent_tokens: token sums of the last
-    SHIFT_SPANS_S seconds. gateways: reports within the long window of gateways that did not sign
-    off. blocks: counts of each whole 10 s block of the long window. kinds: requests of the local
-    window by kind, for models with several kinds.
+    SHIFT_SPANS_S seconds. gateways: reports from the long window, without gateways that signed off.
+    blocks: counts of each whole 10 s block of the long window. kinds: requests of the local window
+    by kind, for models with several kinds.
     """
 
     recent: tuple[Count, ...] = ()
@@ -69,10 +69,9 @@ UNKNOWN_DEMAND = ModelDemand()
 def increase_spans_s(policy: Policy) -> tuple[int, ...]:
     """Spans in seconds that are searched for a rate increase, all shorter than the local window.
 
-    Every whole number of seconds up to the surge window, then spans that are each a quarter longer
-    than the previous one. A tenfold burst is significant within a second or two; a doubling at 1
-    req/s needs half a minute, so spans between the surge window and the local window are needed
-    too.
+    They are 1, 2, 3, ... seconds up to the surge window, then each a quarter longer than the
+    previous one. A tenfold burst is significant within a second or two, but a doubling at 1 req/s
+    only after half a minute, so short and long spans are needed.
     """
     spans = list(range(1, policy.surge_window_s + 1))
     while (longer := -(-spans[-1] * 5 // 4)) < policy.local_window_s:

@@ -2,8 +2,8 @@
 reach.
 
 Neighbouring blocks are compared with each other and not with the mean of all blocks, so a daily
-cycle or one step does not count as burstiness. Given the sum s of two blocks, a Poisson process
-splits s binomially at any rate, so (difference)^2 / s has mean 1 exactly, also near a rate of 0.
+cycle or one step does not count as burstiness. A Poisson process of any rate splits the sum s of
+two blocks binomially. So (difference)^2 / s has mean 1 exactly, even for rates near 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autoscaler.estimate.memoize import memoize
 from autoscaler.performance.numba_decorators import compiled
 
 _SIGMAS = 3.0
-_LAGS = (1, 3)  # in blocks: for bursts of 10 s and of half a minute
+_LAGS = (1, 3)  # distances of compared blocks, in blocks: for bursts of 10 s and of half a minute
 _NORMAL = NormalDist()
 BURST_S = 3 * BLOCK_S
 
@@ -32,9 +32,9 @@ class Dispersion:
     """The index of dispersion: variance / mean of counts per block; 1 for Poisson arrivals.
 
     index: the point estimate. lower_bound: lower confidence bound of the index. confirmed: the
-    index to plan for; 1 if lower_bound is at most 1, rising to `index` at a lower_bound of 2.
-    suspected: `index` if Poisson arrivals would rarely have such an index, else 1; less evidence is
-    needed than for `confirmed`. pairs: number of block pairs compared.
+    index to plan for: 1 up to a lower_bound of 1, rising to `index` at a lower_bound of 2.
+    suspected: `index` if Poisson arrivals would rarely have such an index, else 1; it needs less
+    evidence than `confirmed`. pairs: number of block pairs compared.
     """
 
     index: float = 1.0
@@ -52,8 +52,8 @@ def dispersion(blocks: Blocks) -> Dispersion:
     """The dispersion of `blocks` at the lag with the highest confirmed index; POISSON if no two
     neighbours have arrivals.
 
-    Up to 27 pairs, no burstiness is confirmed, because the standard error sqrt(3 / pairs) is at
-    least a third of the index.
+    With up to 27 pairs no burstiness is confirmed, because the standard error sqrt(3 / pairs) is
+    then at least a third of the index.
     """
     numbers = _as_array(blocks)
     return max(
@@ -64,22 +64,21 @@ def dispersion(blocks: Blocks) -> Dispersion:
 
 @memoize(4096)
 def suspected_dispersion(blocks: Blocks, count: int) -> float:
-    """Suspected index of dispersion of the last `count` blocks, for the error of a mean over these
-    blocks. Steps of the rate count as burstiness too."""
+    """Suspected index of dispersion of the last `count` blocks, from which the error of their mean
+    follows. Steps of the rate count as burstiness too."""
     numbers = _as_array(blocks[-count:])
     return max(_dispersion_at_lag(numbers, lag).suspected for lag in _LAGS)
 
 
 def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) -> float:
-    """The rate that bursts reach: a share `percentile` of requests arrives in half minutes with at
-    most this rate. Variation that Poisson chance explains is excluded. Never below
-    `mean_req_per_s`.
+    """The rate in requests/s that bursts reach: a share `percentile` of requests arrives in half
+    minutes with at most this rate. Poisson variation is excluded. Never below `mean_req_per_s`.
 
     The rate of half minutes is modelled as Gamma distributed, with mean m and variance (D - 1) m in
     counts; D is the confirmed dispersion. A random request falls into a half minute in proportion
     to the rate of that half minute, so its rate is distributed as Gamma(m / (D - 1) + 1, D - 1).
-    The quantile uses Wilson and Hilferty's formula. Worked value: D = 12 at 5 req/s and 0.95 gives
-    7.9 req/s. The result never exceeds the highest half minute in `blocks`.
+    The quantile uses Wilson and Hilferty's formula. Example: D = 12 at 5 req/s and percentile 0.95
+    gives 7.9 req/s. The result never exceeds the highest half minute in `blocks`.
     """
     finite("percentile", percentile, 0.0, 1.0)
     finite("mean_req_per_s", mean_req_per_s, 0.0)
@@ -125,8 +124,8 @@ def _dispersion_at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
 
 @compiled
 def _pair_moments(blocks: NDArray[np.int64], lag: int) -> tuple[int, float, float]:
-    """Number of pairs of `blocks`, (n, 2), at distance `lag` with arrivals; mean and variance of
-    the ratios (difference)^2 / expected. Compiled, because it runs every tick."""
+    """Number of pairs with arrivals of `blocks` (n, 2) at distance `lag`; mean and variance of
+    their ratios (difference)^2 / expected. Compiled, because it runs every tick."""
     ratios = np.empty(max(0, len(blocks) - lag))
     pairs = 0
     for at in range(len(ratios)):

@@ -11,14 +11,13 @@ import math
 from autoscaler.domain.validation import finite
 from autoscaler.performance.numba_decorators import compiled
 
-_BISECTIONS = 30  # narrows the bracket to a billionth
+_BISECTIONS = 30  # each halves the bracket, so 30 narrow it to a billionth
 
 
 def poisson_tail(count: int, mean: float) -> float:
-    """P(N >= count) for N ~ Poisson(mean), mean >= 0.
-
-    Sums the smaller tail in logarithms, so tails down to 1e-300 keep their digits. Worked value: if
-    the mean is 50 (5 requests/s for 10 s), 60 or more have probability 0.092.
+    """P(N >= count) for N ~ Poisson(mean), mean >= 0. Sums the smaller tail in logarithms, so tails
+    down to 1e-300 are accurate. Example: at a mean of 50 (5 requests/s for 10 s), 60 or more
+    requests have probability 0.092.
     """
     finite("mean", mean, 0.0)
     if count <= 0:
@@ -48,7 +47,8 @@ def is_significant(count: int, mean: float, significance: float) -> bool:
 
 
 def rate_lower_bound(count: int, window_s: float, significance: float) -> float:
-    """Lower confidence bound in events/s of the rate behind `count` events in `window_s` seconds.
+    """Lower confidence bound of the rate in events/s, if `count` events were observed in `window_s`
+    seconds.
 
     At this rate, `count` or more events have probability `significance` (Garwood's one-sided
     interval). 0 without events.
@@ -70,11 +70,12 @@ def rate_lower_bound(count: int, window_s: float, significance: float) -> float:
 
 
 def mean_bounds(count: float, z: float) -> tuple[float, float]:
-    """Lower and upper bound of the mean behind `count` Poisson events, at `z` sigma.
+    """Lower and upper bound, at `z` sigma, of the mean of a Poisson count that was observed as
+    `count`.
 
     Garwood's interval by Wilson and Hilferty's formula for quantiles of chi-square. At z = 1.645
-    the bounds are within 1% of the exact bounds from three events on; the lower bound for one event
-    is a quarter too low.
+    the bounds are within 1% of the exact ones for three or more events; the lower bound for one
+    event is a quarter too low.
     """
     above = count + 1.0
     high = above * (1.0 - 1.0 / (9.0 * above) + z / (3.0 * math.sqrt(above))) ** 3
@@ -88,8 +89,8 @@ def log_likelihood_ratio(count: float, seconds: float, other: float, other_s: fl
     """Generalised log-likelihood ratio of two Poisson rates over one common rate, for `count`
     events in `seconds` and `other` events in `other_s`.
 
-    Both durations are above 0, and at least one count is above 0. Worked value: 224 in 28 s and
-    3000 in 600 s (8 and 5 requests/s) give 20.2.
+    Both durations are above 0, and at least one count is above 0. Example: 224 events in 28 s and
+    3000 in 600 s (8 and 5 events/s) give 20.2.
     """
     both = (count + other) / (seconds + other_s)
     return _log_likelihood_gain(count, seconds, both) + _log_likelihood_gain(other, other_s, both)
@@ -119,8 +120,8 @@ def _lower_tail(count: int, mean: float) -> float:
 
 @compiled
 def _sum_upwards(count: int, mean: float) -> float:
-    """Sum of the probabilities of `count` and more, relative to the first term; each term is the
-    previous term times mean / k."""
+    """Sum of the probabilities of `count` and more events, relative to that of `count`; each term
+    is the previous term times mean / k."""
     term = total = 1.0
     k = count
     while term > total * 1e-17:

@@ -23,11 +23,10 @@ _MIN_LIMIT = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """More requests are in flight than the load explains.
+    """Evidence of overload: more requests are in flight than the load explains.
 
-    in_flight: N requests; expected: L requests by Little's law. req_per_s: the rate at which N
-    requests would be in flight at the predicted latency, at most the upper bound of the measured
-    rate.
+    in_flight: N requests; expected: L requests by Little's law. req_per_s: the rate that explains N
+    requests at the predicted latency, limited to the upper bound of the measured rate.
     """
 
     in_flight: int
@@ -44,8 +43,8 @@ def expected_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: Length
     """Expected requests in flight: L = rate x residence time (Little's law), with the rate split in
     proportion to capacity.
 
-    The predicted latency holds for a full batch, so L is too high at loads below capacity. 0
-    without combos.
+    The predicted latency is that of a full batch, so L is an overestimate at loads below capacity.
+    0 without combos.
     """
     combos = tuple(ready)
     capacity = sum(combo.req_per_s for combo in combos)
@@ -59,10 +58,11 @@ def max_explained_in_flight(req_per_s: float, ready: Iterable[Combo], lengths: L
     """The most requests in flight that `req_per_s` explains: L + 3 sqrt(L), or more for random
     queueing.
 
-    If there are few slots, requests also wait at the planned load: 8 slots at 75% hold more than L
-    + 3 sqrt(L) for 5% of the time. So the limit is at least the number that an M/M/c queue with c =
-    capacity x residence servers exceeds with probability 3e-4 (Erlang's C, then a factor of the
-    load per further request). The load counts as at most 85% of capacity, because more is overload.
+    With few slots, requests wait even at the planned load: 8 slots at 75% hold more than L + 3
+    sqrt(L) for 5% of the time. So the limit is at least the number of requests that an M/M/c queue,
+    with c = capacity x residence time servers, exceeds with probability 3e-4. (That probability is
+    Erlang's C for the first waiting request, multiplied by the load for each further one.) The load
+    is limited to 85% of capacity, because a higher load is overload.
     """
     combos = tuple(ready)
     capacity = sum(combo.req_per_s for combo in combos)
@@ -89,9 +89,9 @@ def detect_overload(
     """The overload that `in_flight` requests prove; None without overload.
 
     req_per_s: the current rate; highest_req_per_s: its upper bound (`change_point.current_rate`).
-    The resulting rate is req_per_s x N / L, at most highest_req_per_s: a larger excess is an old
-    queue, or combos are slower than predicted. None if no combo is ready, because then requests
-    wait for the first instance.
+    The resulting rate is req_per_s x N / L, at most highest_req_per_s, because a larger excess
+    comes from an old queue or from combos that are slower than predicted. None if no combo is
+    ready, because then requests wait for the first instance.
     """
     combos = tuple(ready)
     expected = expected_in_flight(req_per_s, combos, lengths)
@@ -102,7 +102,7 @@ def detect_overload(
     return Overload(in_flight, expected, rate)
 
 
-@compiled  # loops over up to thousands of servers, every tick
+@compiled  # loops over up to thousands of servers in every tick
 def erlang_c(servers: int, load: float) -> float:
     """Probability that all of `servers` are busy at `load` (0 <= load < 1), by recursion."""
     offered = servers * load

@@ -4,7 +4,7 @@ The two errors have different costs. If requests are longer than planned, the fl
 so a mean rises as soon as the lower bound of either window is above the planned mean. If requests
 are shorter, the only cost is unused capacity; so a mean falls once the upper bound of the long
 window, over many requests and minutes, is below the planned mean and the local window agrees.
-Between the bounds the estimate does not change: noise has no effect, and plans hit their caches.
+Between the bounds the estimate does not change, so noise has no effect and evaluations stay cached.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SHORTER_MIN_REQUESTS = 300
 SHORTER_MIN_S = 600
 EARLY_S = 60
 EARLY_FACTOR = 1.5
-"""Factor on an upper bound that covers EARLY_S but not SHORTER_MIN_S: in recorded traces the mean
-of the next ten minutes rarely exceeds the bound of one minute by more."""
+"""Safety factor on an upper bound from at least EARLY_S but less than SHORTER_MIN_S: in recorded
+traces the mean of the next ten minutes rarely exceeds the bound of one minute by more."""
 _LOG_STEP = math.log(STEP)
 _MIN_CHANGE = 1.1
 _NEARLY_ALL = 0.9
@@ -54,18 +54,19 @@ _NEARLY_ALL = 0.9
 def estimate_lengths(
     current: Lengths, declared: Lengths, demand: ModelDemand, capacity_exhausted: bool = False
 ) -> Lengths:
-    """The request lengths to plan for; `current`, the present lengths, if nothing changes.
+    """The request lengths to plan for; `current` (the present lengths) if there is no evidence for
+    a change.
 
     The estimate starts at `declared`, which counts like 20 measured requests. Means are `declared`
-    times powers of 1.03. Worked value: if requests with a CV of 1 become twice as long, they are
-    planned as 1.3 times as long after 50 requests, 1.55 after 120, 1.8 after 600.
+    times powers of 1.03. Example: requests with a CV of 1 become twice as long. The planned mean is
+    1.3 times the old one after 50 requests, 1.55 times after 120, 1.8 times after 600.
 
     After a length shift (see `length_shift`) only requests after the shift may raise a mean. If in
     addition `capacity_exhausted`, only these requests count, and shorter means are accepted as fast
     as longer ones, because on fixed hardware neither error is safe. If a sketch contradicts the
     shape of the distribution significantly and by more than 10%, the shape is measured again. A
     distribution scales with its mean only within the bounds of the measured quantiles: if prompts
-    are cut at 4,000 tokens, a longer mean makes none longer than 4,000.
+    are cut at 4,000 tokens, no point exceeds 4,000 however long the mean is.
     """
     local, long = demand.local_lengths, demand.long_lengths
     thresholds = output_thresholds = _shorter_thresholds(demand)
@@ -102,18 +103,18 @@ def estimate_lengths(
 
 @dataclass(frozen=True, slots=True)
 class _ShorterThresholds:
-    """Requests of the long window that are needed before a shorter mean is accepted; None: not
+    """Numbers of requests that the long window needs before a shorter mean is accepted; None: not
     accepted yet.
 
-    early: for the upper bound times EARLY_FACTOR; full: for the upper bound.
+    early: to accept the upper bound times EARLY_FACTOR; full: to accept the upper bound.
     """
 
     early: int | None
     full: int | None
 
     def upper_bound(self, bound: float, requests: int, current: float) -> float:
-        """The accepted upper bound of a mean that is planned as `current`; infinite if `requests`
-        are too few or the change is too small to justify a new evaluation of all combos."""
+        """The upper bound to which a mean, planned as `current`, may fall. Infinite if `requests`
+        are too few, or if the change is too small to justify a new evaluation of all combos."""
         if self.full is not None and requests >= self.full:
             return bound
         much = (
@@ -183,7 +184,8 @@ def _estimate_mean(
             _lower_bound(seen, declared, current)
             for seen in ((local,) if shifted else (local, long))
             if seen is not None
-            and seen.mean > current  # a lower mean has no lower bound above `current`
+            # saves work: a lower mean cannot have a lower bound above `current`
+            and seen.mean > current
         ),
         default=0.0,
     )
@@ -195,13 +197,13 @@ def _estimate_mean(
         _mean_bound(long, declared, SHORTER_SIGMAS), long.requests, current
     )
     if most >= current or (local is not None and local.mean > most):
-        return current  # new requests are not shorter; only older requests of the long window are
+        return current  # only older requests of the long window are shorter, not the new ones
     return _on_grid(most, declared[0], current, up=False)
 
 
 def _lower_bound(seen: LengthSample, declared: tuple[float, Spread], current: float) -> float:
-    """Lower bound of the mean; nearer to the measured mean if that is clearly longer than
-    `current`."""
+    """Lower bound of the mean, in tokens. If the measured mean is clearly longer than `current`,
+    the bound is nearer to it."""
     if _mean_bound(seen, declared, -CLEAR_SIGMAS) >= current * STEP:
         return _mean_bound(seen, declared, -ONCE_CLEAR_SIGMAS)
     return _mean_bound(seen, declared, -LONGER_SIGMAS)
@@ -210,7 +212,7 @@ def _lower_bound(seen: LengthSample, declared: tuple[float, Spread], current: fl
 def _mean_bound(seen: LengthSample, declared: tuple[float, Spread], sigmas: float) -> float:
     """The measured mean, shrunk towards the declared mean, plus `sigmas` standard errors.
 
-    Shrinking only makes a bound more cautious: no bound moves beyond the measured mean.
+    Shrinking may only make a bound more cautious, so no bound moves beyond the measured mean.
     """
     weight = seen.requests + PRIOR_REQUESTS
     drawn = (PRIOR_REQUESTS * declared[0] + seen.requests * seen.mean) / weight
@@ -222,8 +224,8 @@ def _mean_bound(seen: LengthSample, declared: tuple[float, Spread], sigmas: floa
 
 
 def _on_grid(tokens: float, declared: float, current: float, up: bool) -> float:
-    """The grid point next to `tokens` on the side of `current`; `current` if the distance is within
-    one step."""
+    """The grid point between `current` and `tokens` that is nearest to `tokens`; `current` if the
+    distance is within one step."""
     exact = math.log(max(SHORTEST, min(LONGEST, tokens)) / declared) / _LOG_STEP
     step = math.floor(exact + 1e-9) if up else math.ceil(exact - 1e-9)
     found = declared if step == 0 else declared * STEP**step

@@ -1,5 +1,5 @@
-"""Reasons in the telemetry against a scale-in: excess capacity is not proven, or latency forbids
-removals."""
+"""Finds reasons in the telemetry against a scale-in: excess capacity is not proven, or latency
+forbids removals."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _ENDED_S = 10
 
 
 def scale_in_paused(*reasons: Reason) -> Reason:
-    """The reason that scale-in is paused because of `reasons`."""
+    """One reason "scale-in paused", with `reasons` as its causes."""
     return Reason(ReasonCode.SCALE_IN_PAUSED, because=reasons)
 
 
 def missing_evidence(
     demand: ModelDemand, policy: Policy, route_generation: int = 0, in_flight: int = 0
 ) -> Reason | None:
-    """Why telemetry does not prove excess capacity now; None if it does.
-
-    Unknown demand is not low demand. Time with missing evidence does not count towards the duration
-    of an excess. route_generation: a gateway must confirm this generation before zero arrivals
-    count. in_flight: requests in the model's instances, which contradict zero arrivals.
+    """The reason why telemetry does not prove excess capacity now; None if it does. Unknown demand
+    does not count as low demand. Time with missing evidence does not count towards the duration of
+    an excess. route_generation: a gateway must confirm this generation before zero arrivals count.
+    in_flight: requests in the model's instances, which contradict zero arrivals.
     """
     local = demand.local
     if isinstance(local, NoData):
@@ -66,10 +65,9 @@ def silent_gateways(demand: ModelDemand, policy: Policy) -> tuple[GatewayReport,
 
 
 def slo_pressure(demand: ModelDemand, service: Service) -> Reason | None:
-    """Why proven excess capacity may not be removed yet; None if nothing forbids the removal.
-
-    Missed SLOs and rising latency forbid removals while they last, but do not disprove the excess:
-    after a surge, its misses remain in the window although demand is low again.
+    """The reason why proven excess capacity may not be removed yet; None if nothing forbids the
+    removal. Missed SLOs and rising latency forbid removals while they last. They do not disprove
+    the excess: misses of a past surge remain in the window although demand is low again.
     """
     local, long = demand.local, demand.long
     if isinstance(local, NoData):

@@ -1,5 +1,5 @@
-"""Choose the distribution of request scores to plan for: the declared sample, the long or the local
-window."""
+"""Chooses the distribution of request scores to plan for: the declared sample, or that of the long
+or the local window."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import math
 from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.estimate.model_demand import ModelDemand
 
-_MIN_REQUESTS = 100  # fewer requests do not replace the declared sample
-_MIN_SHIFT = 0.05  # least share of requests that moved between classes, beyond chance
+_MIN_REQUESTS = 100  # with fewer requests, the declared sample stays in use
+# smallest share of requests moved between classes, in excess of chance, that counts as drift
+_MIN_SHIFT = 0.05
 _CHANCE_FACTOR = 1.5
 
 
@@ -27,8 +28,8 @@ def has_drifted(route: QualityRoute, before: ScoreMix, now: ScoreMix) -> bool:
     """Whether more requests moved between classes than chance explains.
 
     The share that moved is the total variation distance. For two samples of n1 and n2 requests from
-    one distribution, it is about the sum of sqrt(p (1 - p) (1/n1 + 1/n2) / (2 pi)): 0.13 for 40
-    classes, 400 and 3,600 requests.
+    one distribution with class shares p, chance makes it about the sum of sqrt(p (1 - p) (1/n1 +
+    1/n2) / (2 pi)) over the classes. Example: 0.13 for 40 classes, 400 and 3,600 requests.
     """
     if now.requests < _MIN_REQUESTS:
         return False

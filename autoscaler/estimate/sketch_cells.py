@@ -16,11 +16,11 @@ from topics.sketch import WIDTH
 from topics.telemetry import SKETCHES
 
 CELLS = len(SKETCHES) * WIDTH
-"""Cells of one model: places as in `topics.sketch`; the place of cell n is n % CELLS."""
+"""Number of cells of one model. Cell n has the place n % CELLS in the layout of `topics.sketch`."""
 _MAX_COUNT = 2**32 - 1
 
 CellCounts: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.uint32]]
-"""Non-empty cells, each once and rising, and their counts."""
+"""(numbers of the non-empty cells, ascending and distinct; their counts)."""
 
 
 def merge_records(

@@ -1,7 +1,7 @@
 """Sketches of all models over time, and their sums over sliding windows.
 
 The last minutes are kept per second, older data in blocks of 30 s. So a window of up to two minutes
-is exact; a longer window begins at a block border, up to 30 s early. Models are identified by
+is exact, and a longer window begins up to 30 s early, at a block border. Models are identified by
 index.
 """
 
@@ -23,7 +23,8 @@ from topics.telemetry import SKETCHES
 FINE_S = 120
 BLOCK_S = 30
 _MAX_RESUME_S = 60
-"""A window that was read at most this long ago is updated; an older one is summed again."""
+"""The sum of a window is updated if its last read was at most this long ago; otherwise it is
+computed again."""
 _MIDDLES = [bucket_value_ms(bucket) for bucket in range(LOWEST, HIGHEST + 1)]
 
 Sketch: TypeAlias = Mapping[int, int]
@@ -31,8 +32,8 @@ Sketch: TypeAlias = Mapping[int, int]
 
 
 class WindowSketch(Mapping[int, int]):
-    """Sketch number `at` of a `SketchSnapshot`. Its cells are read at first access, because few
-    sketches of a tick are used."""
+    """Sketch number `at` of a `SketchSnapshot`. Its cells are read at first access, because a tick
+    uses few of its sketches."""
 
     __slots__ = ("_at", "_buckets", "_snapshot")
 
@@ -197,7 +198,7 @@ class SketchStore:
         return one.snapshot
 
     def compact(self, now_s: int) -> None:
-        """Merge seconds that no short window reaches into blocks, and drop blocks beyond the
+        """Merge the seconds that no short window needs into blocks, and drop blocks beyond the
         horizon.
 
         `now_s` must never decrease.

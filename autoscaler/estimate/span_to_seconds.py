@@ -20,8 +20,9 @@ _COUNTS = len(COUNTS)
 class SecondCounts:
     """Counts of records per second and model.
 
-    seconds, models, (n,): rising, each (second, model) pair once; counts, (n, COUNTS): of each
-    pair. sketches: cells of all models by rising second, only for seconds with cells.
+    seconds, models (n,): ascending pairs (second, model) without duplicates. counts (n, COUNTS):
+    counts of each pair. sketches: (second, cells of all models), ascending, only for seconds with
+    cells.
     """
 
     seconds: NDArray[np.int64]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NoData:
-    """The window has no report. last_ms: end of the newest reported second, None if the model was
-    never reported."""
+    """Result for a window without any report. last_ms: end of the newest reported second; None if
+    no gateway ever reported the model."""
 
     last_ms: int | None
 
@@ -18,9 +18,10 @@ class NoData:
 class Stats:
     """Counts of a window.
 
-    covered_s: seconds of the window that at least one gateway reported. age_ms: from the end of the
-    newest reported second to now. req_per_s: arrivals / covered_s. Mean input tokens are per
-    arrival, mean output tokens per completion; None without any. p95 in ms, from merged sketches.
+    covered_s: seconds of the window that at least one gateway reported. age_ms: time from the end
+    of the newest reported second to now. req_per_s: arrivals / covered_s. Mean input tokens are per
+    arrival, mean output tokens per completion; None without arrivals or completions. p95 fields:
+    95% quantiles in ms, from merged sketches.
     """
 
     covered_s: int
@@ -45,8 +46,9 @@ class WindowLengths:
     """Lengths of the requests of a window, in tokens.
 
     inputs (of arrivals), outputs (of completions): sketches of `topics.sketch`, empty if the
-    producer sends none; shapes: of `topics.request_shapes`, of arrivals. Means are computed from
-    token sums; None without requests. classes: arrivals by score class, see `Telemetry`.
+    producer sends none. shapes: counts of arrivals by shape, see `topics.request_shapes`. Means
+    come from token sums and are None without requests. classes: arrivals by score class, see
+    `Telemetry`.
     """
 
     inputs: Mapping[int, int] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class GatewayReport:
     """A gateway's newest report on a model.
 
     reported_ms: event time of the gateway's newest record. age_ms: from reported_ms to now.
-    last_traffic_ms: event time of its newest record with requests, 0 without such a record.
+    last_traffic_ms: event time of the gateway's newest record with requests; 0 if there is none.
     """
 
     gateway: str

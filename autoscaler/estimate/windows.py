@@ -1,9 +1,9 @@
 """Sliding windows of telemetry, per model.
 
-Event times and "now" are arguments, in domain ms since the epoch. Three cases differ: a model that
-was never reported (`NoData` without a last time), a model whose reports ended (`NoData` with its
-last time) and a model without traffic (`Stats` with zero arrivals). Windows cover whole seconds
-before the second of `now_ms`.
+Event times and "now" are arguments, in domain ms since the epoch. There are three different cases
+without requests: the model was never reported (`NoData` without a last time), its reports ended
+(`NoData` with the last time), or it has no traffic (`Stats` with zero arrivals). Windows cover
+whole seconds before the second of `now_ms`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 MAX_AHEAD_S = 60
-_TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of (covered seconds, COUNTS) that `TokenSums` holds
+_TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of (covered seconds, COUNTS) that make up `TokenSums`
 _MAX_PENDING = 5000
 _SWEEP_S = 60
 
@@ -73,11 +73,11 @@ class _Batch:
 class TelemetryWindows:
     """Sliding windows of all models. `now_ms` comes from the owner's clock, never from records.
 
-    horizon_s: how far back windows reach, in [1, 86400]. A record is late if it ended more than the
-    horizon before the newest `now_ms`, and ahead if it ends more than MAX_AHEAD_S after the newest
-    `now_ms`. Late and ahead records are counted in `counters` and otherwise ignored, so a gateway
-    with a wrong clock distorts no window. Every event time is accepted before the first `advance`
-    or `stats`.
+    horizon_s: longest window in seconds, in [1, 86400]. A record is late if its span ended more
+    than the horizon before the newest `now_ms`, and ahead if its span ends more than MAX_AHEAD_S
+    after the newest `now_ms`. Late and ahead records are counted in `counters` and otherwise
+    ignored, so a gateway with a wrong clock distorts no window. Every event time is accepted before
+    the first `advance` or `stats`.
     """
 
     def __init__(self, horizon_s: int = 1800) -> None:
@@ -127,7 +127,8 @@ class TelemetryWindows:
             counts = self._kinds.setdefault(records.names[at][0], KindCounts(self._horizon_s))
             counts.add((int(ends_ms[at]) - 1) // 1000, kinds)
         self.counters.applied += len(records)
-        # Records are merged at the next read, in one call for many gateways and all models.
+        # Merging waits for the next read, because one call for many gateways and all models is
+        # faster.
         self._batches_to_count.append(batch)
         if from_gateway:
             self._batches_to_note.append(batch)
@@ -281,7 +282,8 @@ class TelemetryWindows:
 
     def all_newest_ms(self, models: Sequence[str], now_ms: int) -> list[int | None]:
         """For each of `models`: the result of `newest_ms`."""
-        numbers = self._indices(models)  # must precede the read: `_indices` may replace the arrays
+        # call `_indices` first, because it may replace the arrays that are read
+        numbers = self._indices(models)
         ends_s = self._totals.newest_end_s[numbers].tolist()
         return [min(end_s, now_ms // 1000) * 1000 if end_s else None for end_s in ends_s]
 
@@ -302,17 +304,17 @@ class TelemetryWindows:
         return self._gateways.boot_count(model)
 
     def _sweep(self, now_s: int) -> None:
-        """Drop data that no window reaches; once per _SWEEP_S, so that ticks are fast."""
+        """Drop data that no window needs, at most once per _SWEEP_S to keep ticks fast."""
         self._sketches.compact(now_s)
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            # A duplicate record of these boots would be late by now, so none is counted twice.
+            # Safe, because a duplicate record of these boots would be rejected as late by now.
             self._gateways.forget_silent_boots((now_s - self._horizon_s - MAX_AHEAD_S) * 1000)
             self._release_unused()
 
     def _release_unused(self) -> None:
         """Release the indices of models that have no data and were not read since the last sweep. A
-        model that is read keeps its index, because its last report time is still needed."""
+        model that was read keeps its index, because readers need its last report time."""
         oldest_s = self._sketches.oldest_s
         for model in sorted(self._gateways.models_without_boots() - self._read_models):
             if self._totals.newest_end_s[self._gateways.models[model]] <= oldest_s:

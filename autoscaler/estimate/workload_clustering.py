@@ -1,9 +1,9 @@
 """Cluster recorded requests into workload types: a grid over input and output lengths.
 
 Demystifying (sec. 3) has nine types, three input lengths by three output lengths, because long
-prompts need compute and long answers need memory bandwidth. Here the class borders are computed
-from the requests: one-dimensional k-means on the logarithms of lengths, so a class covers a ratio
-of lengths.
+prompts need compute and long answers need memory bandwidth. This module computes the class borders
+from the requests, by one-dimensional k-means on the logarithms of lengths; so distances between
+lengths are ratios.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def workload_types(
     """Workload types of the requests with these lengths (0 counts as 1 token), largest share first.
 
     inputs, outputs: number of classes of input and of output lengths. Types with less than
-    _LEAST_SHARE of the requests are merged into the nearest other type. InvalidValue if there are
-    no requests or the numbers of lengths differ.
+    _LEAST_SHARE of the requests are merged into the nearest other type. Raises InvalidValue if
+    there are no requests, or if the two sequences differ in length.
     """
     whole("classes of input length", inputs, 1, 20)
     whole("classes of output length", outputs, 1, 20)

@@ -1,8 +1,8 @@
 """Estimate the shares of workload types among a model's requests, and ignore noise.
 
 Planned shares change once a type is significantly more frequent than planned and enough requests
-changed type. The local window decides. A drift that is too slow for the local window counts if the
-long window proves it and the local window agrees.
+changed type. The local window decides. A drift that is too slow for it counts if the long window
+proves the drift and the local window agrees.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Mix = tuple[tuple[str, float], ...]
 """Share of each type, in the order declared; they sum to 1."""
 
 MIN_SHIFT = 0.05
-"""Smallest total variation from the planned shares that changes them."""
+"""The planned shares change only if the total variation from them is at least this."""
 
 _PRIOR_REQUESTS = 20.0
 
@@ -63,7 +63,7 @@ def estimate_kind_mix(current: Mix, demand: ModelDemand, significance: float) ->
 def total_variation(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Total variation distance between the mixes `one` and `other`: the share of requests that
     would have to change kind."""
-    names = {**one, **other}  # a fixed order, because the sum of floats depends on it
+    names = {**one, **other}  # fixed order: a sum of floats depends on the order
     return sum(abs(one.get(name, 0.0) - other.get(name, 0.0)) for name in names) / 2.0
 
 
@@ -82,7 +82,7 @@ def _has_shifted(planned: Mix, counts: Mapping[str, int], significance: float) -
     shares = {name: count / total for name, count in counts.items()}
     if total_variation(shares, dict(planned)) < MIN_SHIFT:
         return False
-    # If one type is less frequent, another type is more frequent, so increases alone are tested.
+    # Testing increases is enough: if one type is less frequent, another one is more frequent.
     each = significance / max(1, len(planned))
     return any(
         poisson_tail(counts.get(name, 0), share * total) <= each

@@ -22,7 +22,7 @@ from autoscaler.estimate.forecast.trend import detect_rise
 NONE = "none"
 _BLOCK_MS = BLOCK_S * 1000
 _CHOOSE_EVERY = 30
-_RETRY_EVERY = 5  # minutes between attempts while the history is too short for a choice
+_RETRY_EVERY = 5  # minutes between attempts to choose while the history is too short
 _MAX_GROWTH = 2.0  # limit of a forecast, in multiples of the highest minute in the history
 
 
@@ -30,9 +30,10 @@ _MAX_GROWTH = 2.0  # limit of a forecast, in multiples of the highest minute in 
 class Forecast:
     """A forecast for `at_ms`, when an instance started now would be ready.
 
-    lower_bound_req_per_s: the true rate was above such a bound in 19 of 20 held-back minutes.
-    error_req_per_s: mean error of this forecaster on held-back minutes; last_error_req_per_s: that
-    of the last-value forecaster. forecaster: its name.
+    lower_bound_req_per_s: a bound below the true rate in 19 of 20 held-back minutes.
+    error_req_per_s: mean absolute error of this forecaster on held-back minutes;
+    last_error_req_per_s: mean absolute error of the last-value forecaster. forecaster: name of this
+    forecaster.
     """
 
     lower_bound_req_per_s: float
@@ -44,7 +45,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class TrendForecast:
-    """The extrapolation of a steady rise to `at_ms`, when an instance started now would be ready.
+    """A steady rise, extrapolated to `at_ms`, when an instance started now would be ready.
 
     lower_bound_req_per_s: lower bound of the rate at `at_ms`. req_per_s: the current rate.
     growth_per_min: requests/s gained per minute. lasted_s: duration of the rise so far.
@@ -62,8 +63,9 @@ class ForecastState:
     """The history of a model, the chosen forecaster and its forecasts.
 
     family: the value of `policy.forecast` at the choice. forecaster: name of the chosen forecaster,
-    "" if none is chosen; its errors as in Forecast and ForecasterScore. chosen_minute: minute of
-    the choice since the epoch. forecast, trend: None without a forecast or a rise.
+    "" if none is chosen. Its error fields have the meaning of Forecast and ForecasterScore.
+    chosen_minute: minute of the choice since the epoch. forecast, trend: None without a forecast or
+    a rise.
     """
 
     history: History = field(default_factory=History)
@@ -85,7 +87,7 @@ def update_forecast(
     stagger_slot: int,
     now_ms: int,
 ) -> ForecastState:
-    """The updated state: the trend every 10 s, the rest every minute.
+    """The updated state. The trend is updated every 10 s, everything else every minute.
 
     start_s: time that an instance takes to start, 0 = unknown. stagger_slot: a number that differs
     between models, so that not all models choose a forecaster in the same minute.

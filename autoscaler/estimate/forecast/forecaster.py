@@ -1,4 +1,4 @@
-"""The interface of a forecaster, and the answer of a forecaster that has no forecast."""
+"""The interface of a forecaster, and its answer if it cannot forecast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoscaler.estimate.forecast.history import Rates
 
 @dataclass(frozen=True, slots=True)
 class NoForecast:
-    """The forecaster has no forecast. why: the reason as text."""
+    """The answer of a forecaster that cannot forecast. why: the reason as text."""
 
     why: str
 
@@ -19,7 +19,7 @@ class Forecaster(Protocol):
     """A forecasting method.
 
     family: value of `policy.forecast` that selects the method; name: unique, for display. lookback:
-    number of newest bins that `predict` uses and gets.
+    number of newest bins that `predict` needs; it gets no more.
     """
 
     @property

@@ -1,7 +1,7 @@
 """Arrivals per minute of one model over the last three days, as an immutable value.
 
-Minutes are summed from the 10 s blocks of a tick once the minutes are complete. A minute with too
-few reports is unknown, which differs from zero.
+A minute is summed from the 10 s blocks of a tick once it is complete. A minute with too few reports
+is unknown, which differs from zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MINUTE_S = 60
 _NO_MINUTES = (UNKNOWN,) * MINUTES
 _PER_MINUTE = MINUTE_S // BLOCK_S
 _MIN_COVERAGE = 0.75
-_ARRIVAL_DELAY_S = 3  # by then all records of a second have arrived
+_ARRIVAL_DELAY_S = 3  # within this delay all records of a second arrive
 
 Rates = NDArray[np.float64]
 """Requests/s of consecutive minutes, oldest first; NaN for an unknown minute."""
@@ -30,8 +30,9 @@ Hour = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Arrivals per minute. first_hour: hours since the epoch. hours: consecutive. end_minute:
-    minutes since the epoch, the first minute that is not counted yet; 0 without any."""
+    """Arrivals per minute. hours: consecutive hours; first_hour: the number of the first, in hours
+    since the epoch. end_minute: the first minute that is not counted yet, in minutes since the
+    epoch; 0 if the history is empty."""
 
     first_hour: int = 0
     hours: tuple[Hour, ...] = ()
@@ -74,7 +75,8 @@ def extend_history(history: History, blocks: Blocks, now_ms: int) -> History:
 
 def restore_history(hours: Iterable[tuple[int, Hour]], now_ms: int) -> History:
     """The history from recorded hours (hour since the epoch, its minutes), in any order. Minutes
-    that are after `now_ms` or too old are ignored, because a clock may have been wrong."""
+    after `now_ms`, which a wrong clock may have caused, and minutes that are too old are
+    ignored."""
     now_minute = now_ms // 1000 // MINUTE_S
     found = {
         hour * MINUTES + k: count

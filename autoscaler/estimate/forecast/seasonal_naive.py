@@ -29,8 +29,8 @@ class SeasonalNaive:
         return self.period + 1
 
     def predict(self, rates: Rates, steps: int) -> float | NoForecast:
-        """Mean of the three bins around the bin one season before the forecast time. A single
-        minute would be too noisy."""
+        """Mean of the three bins around the time one season before the forecast time, because a
+        single bin would be too noisy."""
         at = len(rates) - 1 + steps
         while at >= len(rates):
             at -= self.period

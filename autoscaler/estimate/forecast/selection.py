@@ -1,7 +1,6 @@
-"""Choose the forecaster with the smallest recent error, by rolling origins over the history.
-
-At each of many past minutes, every forecaster gets the data before that minute, and its forecast is
-compared with the true value (Tashman, Out-of-sample tests of forecasting accuracy, 2000).
+"""Chooses the forecaster with the smallest recent error. Every forecaster makes forecasts at many
+past minutes (rolling origins), each from the data before that minute. The forecasts are compared
+with the true values (Tashman, Out-of-sample tests of forecasting accuracy, 2000).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MIN_ORIGINS = 20
 @dataclass(frozen=True, slots=True)
 class ForecasterScore:
     """The errors of one forecaster. mean_error: mean absolute error in requests/s over past
-    minutes. overshoot: 95% quantile of forecast minus truth in requests/s, at least 0."""
+    minutes. overshoot: 95% quantile of (forecast - true rate) in requests/s, at least 0."""
 
     forecaster: Forecaster
     mean_error: float
@@ -36,9 +35,9 @@ def score_forecasters(
 ) -> tuple[ForecasterScore, ...]:
     """Scores of `forecasters`, in their order.
 
-    A forecaster is scored if it has a forecast at every origin at which the first forecaster has
-    one; there must be at least MIN_ORIGINS such origins. Origins are spread evenly over the newer
-    half of `rates`, at most a day.
+    A forecaster gets a score only if it has a forecast at every origin at which the first
+    forecaster has one, and if there are at least MIN_ORIGINS such origins. Origins are spread
+    evenly over the newer half of `rates`, at most a day.
     """
     last = len(rates) - 1 - steps
     first = max(1, len(rates) // 2, len(rates) - 1440)
@@ -74,13 +73,13 @@ def _score(forecaster: Forecaster, errors: Rates) -> ForecasterScore:
     return ForecasterScore(forecaster, float(np.abs(errors).mean()), overshoot)
 
 
-def best_score(found: Sequence[ForecasterScore], family: str) -> ForecasterScore | None:
+def best_score(scores: Sequence[ForecasterScore], family: str) -> ForecasterScore | None:
     """The score of `family` with the smallest error. AUTO allows every family, but then the error
-    must be a tenth below that of the last-value forecaster. None if no score qualifies."""
-    if not found:
+    must be at least a tenth below that of the last-value forecaster. None if no score qualifies."""
+    if not scores:
         return None
-    allowed = [one for one in found if family in (AUTO, one.forecaster.family)]
+    allowed = [one for one in scores if family in (AUTO, one.forecaster.family)]
     best = min(allowed, key=lambda one: one.mean_error, default=None)
     if best is None or family != AUTO:
         return best
-    return best if best.mean_error <= (1.0 - _MIN_GAIN) * found[0].mean_error else None
+    return best if best.mean_error <= (1.0 - _MIN_GAIN) * scores[0].mean_error else None

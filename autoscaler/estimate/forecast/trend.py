@@ -1,7 +1,6 @@
-"""Detect a steady rise of the rate, and bound the rate one start time later.
-
-A line is fitted to the newest blocks and extrapolated if its slope is significant, the newest
-blocks do not contradict the slope, and the line fits better than one step. The method needs no
+"""Detects a steady rise of the rate, and bounds the rate at the time when a new instance would be
+ready. A line is fitted to the newest blocks. It is extrapolated if its slope is significant, if the
+newest blocks do not contradict the slope, and if it fits better than one step. The method needs no
 history of forecast errors, so it works minutes after traffic begins, while `selection` needs most
 of an hour. Idle time before the first request is ignored, because traffic that starts from zero is
 not a rise.
@@ -22,10 +21,12 @@ from autoscaler.estimate.overdispersion import dispersion
 
 Floats = npt.NDArray[np.float64]
 
-# Lengths in blocks, three to ten minutes, because many rises end after a minute or two.
+# Spans in blocks, from three to ten minutes, because many shorter rises end at once.
 TREND_BLOCKS = (18, 24, 36, 60)
 _Z = 1.645
-_MAX_EXTRAPOLATION = 0.5  # of rises that have lasted T, two thirds last T / 2 more (Gott, 1993)
+# share of the rise's duration T so far: two thirds of all rises last at least T / 2 longer (Gott,
+# 1993)
+_MAX_EXTRAPOLATION = 0.5
 
 
 @dataclass(frozen=True, slots=True)
