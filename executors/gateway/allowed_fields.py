@@ -118,6 +118,25 @@ def map_of(item: Check) -> Check:
     return check_value
 
 
+def word(*allowed: str) -> Check:
+    """A check for one of the strings `allowed`."""
+
+    def check_value(path: str, value: Any) -> None:
+        if value not in allowed:
+            raise BadRequest(f"{path}: only {' or '.join(allowed)} is accepted", path)
+
+    return check_value
+
+
+def refused(reason: str) -> Check:
+    """A check that refuses every value except null."""
+
+    def check_value(path: str, _value: Any) -> None:
+        raise BadRequest(f"{path}: not accepted: {reason}", path)
+
+    return check_value
+
+
 def scalar(path: str, value: Any) -> None:
     if type(value) not in (str, int, float, bool):
         raise _wrong_type(path, "a string, a number, true or false")
@@ -165,7 +184,7 @@ def prompts(path: str, value: Any) -> None:
 
 
 _URL = by_type(str, media_url, object_with({"url": media_url, "detail": string, "uuid": string}))
-_PART = object_with(
+PART = object_with(
     {
         "type": string,
         "text": string,
@@ -177,7 +196,7 @@ _PART = object_with(
         "uuid": string,
     }
 )
-_CONTENT = by_type(str, string, array_of(by_type(str, string, _PART)))
+CONTENT = by_type(str, string, array_of(by_type(str, string, PART)))
 _TOOL_CALL = object_with(
     {
         "id": string,
@@ -186,10 +205,10 @@ _TOOL_CALL = object_with(
         "function": object_with({"name": string, "arguments": by_type(str, string, any_json)}),
     }
 )
-_MESSAGE = object_with(
+MESSAGE = object_with(
     {
         "role": string,
-        "content": _CONTENT,
+        "content": CONTENT,
         "name": string,
         "refusal": string,
         "reasoning": string,
@@ -201,7 +220,7 @@ _MESSAGE = object_with(
         "audio": any_json,
     }
 )
-_TOOL = object_with(
+TOOL = object_with(
     {
         "type": string,
         "function": object_with(
@@ -220,7 +239,7 @@ _RESPONSE_FORMAT = object_with(
         "format": any_json,
     }
 )
-_STRUCTURED = object_with(
+STRUCTURED = object_with(
     {
         "json": any_json,
         "regex": string,
@@ -270,7 +289,7 @@ _COMMON: dict[str, Check] = {
     ),
     "stream_interval": integer(1),
     "response_format": _RESPONSE_FORMAT,
-    "structured_outputs": _STRUCTURED,
+    "structured_outputs": STRUCTURED,
     "return_tokens_as_token_ids": boolean,
     "return_token_ids": boolean,
     "thinking_token_budget": integer(-1),
@@ -292,11 +311,11 @@ COMPLETION_FIELDS: Mapping[str, Check] = {
 }
 CHAT_FIELDS: Mapping[str, Check] = {
     **_COMMON,
-    "messages": array_of(_MESSAGE),
+    "messages": array_of(MESSAGE),
     "max_completion_tokens": integer(0),
     "logprobs": boolean,
     "top_logprobs": integer(-1),
-    "tools": array_of(_TOOL),
+    "tools": array_of(TOOL),
     "tool_choice": by_type(
         str, string, object_with({"type": string, "function": object_with({"name": string})})
     ),

@@ -17,13 +17,15 @@ import orjson
 
 from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.api_keys import AccessControl, AccessDenied
+from executors.gateway.api_paths import API_PATHS, Answers, answers_of
 from executors.gateway.body_parsing import BodyParser, ParserProcessEnded
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.inflight_request import InflightRequest
+from executors.gateway.model_listing import ModelListing
 from executors.gateway.model_meter import Ending, ModelMeter, Outcome
 from executors.gateway.model_selection import ModelSelector
-from executors.gateway.openai_format import CHAT, COMPLETIONS, EMBEDDINGS, ApiCall, error_body
+from executors.gateway.openai_format import ApiCall, error_body
 from executors.gateway.pending_routes import PendingArrival, count_once, pending_arrival
 from executors.gateway.proxy import Proxy
 from executors.gateway.route_table import RouteTable
@@ -74,9 +76,8 @@ class ApiApp:
         self.model_selector = ModelSelector(table.routers, metrics, settings.connect_real_s)
         self.free_body_memory: Callable[[], bool] = lambda: False  # set by the gateway
         self.draining = False
-        self._posts: dict[str, Handler] = dict.fromkeys(
-            (COMPLETIONS, CHAT, EMBEDDINGS), self.generate
-        )
+        self._listing = ModelListing(table, access)
+        self._posts: dict[str, Handler] = dict.fromkeys(API_PATHS, self.generate)
         self._gets: dict[str, Handler] = {
             _MODELS: self.models,
             "/health": self.health,
@@ -120,10 +121,10 @@ class ApiApp:
             exchange.add_header(b"WWW-Authenticate", b"Bearer")
         if status < 500:
             self._metrics.bad_requests.inc()
-        exchange.answer(status, error_body(message, kind, status, field))
+        exchange.answer(status, error_body(message, kind, status, field, exchange.path))
 
     async def generate(self, exchange: Exchange) -> None:
-        """Handle completions, chat completions and embeddings."""
+        """Handle the requests that engines answer."""
         arrived_ns = self._clock.mono_ns()
         raw, exchange.body = exchange.body, ()
         size = sum(map(len, raw))
@@ -134,8 +135,7 @@ class ApiApp:
                 self.refuse(exchange, 429, "too many large requests at once")
                 return
             try:
-                bearer = exchange.headers.get(b"authorization", b"")
-                key = self._access.authenticate(bearer, time.monotonic())
+                key = self._access.authenticate(_bearer(exchange), time.monotonic())
                 names, scored = self._table.aliases, self._table.score_routed
                 call = await self.parser.parse(exchange.path, raw, names, scored)
                 del raw
@@ -163,7 +163,11 @@ class ApiApp:
     ) -> None:
         """Serve if routes arrive in time. A request for a declared model counts as an arrival even
         before its model has routes."""
-        pending = pending_arrival(call, self._settings.declared_models, self._meters)
+        pending = (
+            pending_arrival(call, self._settings.declared_models, self._meters)
+            if API_PATHS[call.path].is_work
+            else None
+        )
         try:
             if await self._wait_for_routes(exchange, call):
                 await self._select_and_serve(exchange, call, arrived_ns, spent_ns, pending)
@@ -179,7 +183,8 @@ class ApiApp:
         self._metrics.denied.inc()
         if denied.retry_s:
             exchange.add_header(b"Retry-After", b"%d" % denied.retry_s)
-            exchange.answer(429, error_body(str(denied), "rate_limit_exceeded", 429))
+            body = error_body(str(denied), "rate_limit_exceeded", 429, path=exchange.path)
+            exchange.answer(429, body)
         else:
             self.refuse(exchange, denied.status, str(denied))
 
@@ -232,7 +237,8 @@ class ApiApp:
         )
         call.model = model
         if model in self._table.routers or await self._wait_for_routes(exchange, call):
-            selection = (meter, number, fell_back)
+            is_work = API_PATHS[call.path].is_work
+            selection = (meter, number, fell_back) if is_work else None
             await self._serve(exchange, call, arrived_ns, spent_ns, selection, pending)
 
     async def _serve(
@@ -254,7 +260,8 @@ class ApiApp:
             what = ", ".join(sorted(media)) or "text alone"
             self.refuse(exchange, 400, f"{call.model} does not accept {what}", "messages")
             return
-        meter = self._meters.get(call.model)
+        is_work = API_PATHS[call.path].is_work
+        meter = self._meters.get(call.model) if is_work else ModelMeter()
         if meter is None:
             meter = self._meters[call.model] = ModelMeter()
         name, client_id = self._request_ids(exchange)
@@ -290,7 +297,8 @@ class ApiApp:
                 selection[0].count_sent(ALL_REQUESTS, call.model)
                 if selection[2]:
                     selection[0].count_sent(FALLBACK, call.model)
-            self._metrics.count_end(call.model, outcome.ending)
+            if is_work:
+                self._metrics.count_end(call.model, outcome.ending)
             request.stop_timer()
             self._metrics.observe_overhead(request.gateway_ns / 1e6)
 
@@ -308,36 +316,25 @@ class ApiApp:
     async def models(self, exchange: Exchange) -> None:
         """List the models that have routes and that the key may use."""
         try:
-            key = self._access.authenticate(exchange.headers.get(b"authorization", b""), None)
+            key = self._access.authenticate(_bearer(exchange), None)
         except AccessDenied as error:
             self._refuse_denied(exchange, error)
             return
-        listed = [
-            self._model_entry(model)
-            for model in sorted(self._table.routers)
-            if self._access.may_use(key, model)
-        ]
-        exchange.answer(200, orjson.dumps({"object": "list", "data": listed}))
+        exchange.answer(200, self._listing.every(key))
 
     async def model(self, exchange: Exchange) -> None:
         """Describe one model, given by its name or an alias."""
         name = exchange.path[len(_MODELS) + 1 :].replace("%2F", "/").replace("%2f", "/")
-        model = self._table.aliases.get(name, name)
         try:
-            key = self._access.authenticate(exchange.headers.get(b"authorization", b""), None)
+            key = self._access.authenticate(_bearer(exchange), None)
         except AccessDenied as error:
             self._refuse_denied(exchange, error)
             return
-        if model in self._table.routers and self._access.may_use(key, model):
-            exchange.answer(200, orjson.dumps(self._model_entry(model)))
+        entry = self._listing.one(name, key)
+        if entry is not None:
+            exchange.answer(200, entry)
         else:
             self.refuse(exchange, 404, f"the model {name[:200]!r} does not exist", "model")
-
-    def _model_entry(self, model: str) -> dict[str, object]:
-        routes = self._table.routers[model].routes
-        aliases = list(routes.aliases) if routes else []
-        root = aliases[0] if aliases else model
-        return {"id": model, "object": "model", "created": 0, "owned_by": "shoal", "root": root}
 
     async def health(self, exchange: Exchange) -> None:
         """Whether this process answers and is not draining. The state of engines does not
@@ -351,7 +348,7 @@ class ApiApp:
         holders of a key."""
         if self._access.requires_keys and not _is_local(exchange.peer):
             try:
-                self._access.authenticate(exchange.headers.get(b"authorization", b""), None)
+                self._access.authenticate(_bearer(exchange), None)
             except AccessDenied as error:
                 self._refuse_denied(exchange, error)
                 return
@@ -371,6 +368,16 @@ _ERROR_TYPES = {
     429: "overloaded",
     503: "no_instance",
 }
+
+
+def _bearer(exchange: Exchange) -> bytes:
+    """The value of the Authorization header. Clients of the Messages API send the key in a header
+    of its own."""
+    given = exchange.headers.get(b"authorization", b"")
+    if not given and answers_of(exchange.path) is Answers.MESSAGES:
+        key = exchange.headers.get(b"x-api-key", b"")
+        return b"Bearer " + key if key else b""
+    return given
 
 
 def _trace_headers(exchange: Exchange) -> bytes:

@@ -12,6 +12,7 @@ from types import TracebackType
 import orjson
 
 from executors.gateway.gateway_settings import GatewaySettings
+from executors.gateway.openai_format import error_body
 from executors.gateway.wire.body_blocks import Blocks
 from executors.gateway.wire.engine_pool import (
     EnginePool,
@@ -27,6 +28,9 @@ _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _PROGRESS = re.compile(
     rb"^vllm:(?:generation_tokens|prompt_tokens|request_success)_total\S* (\S+)", re.M
 )
+
+
+_NO_SUCH_PATH = (404, 405, 501)
 
 
 class EngineError(Exception):
@@ -90,7 +94,8 @@ class EngineFailedRequest(EngineFault):
 
 
 class RequestRejected(Exception):
-    """The engine rejected the request as invalid (4xx); every instance would reject it."""
+    """The engine rejected the request as invalid (4xx), or its model cannot do what the path asks
+    for (501); every instance would reject it."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"status {status}")
@@ -163,7 +168,10 @@ class EngineClient:
             raise EngineNotServing(reason)
         if status == 500:
             raise EngineFailedRequest(reason)
-        if status > 500 or status < 400:
+        if status in _NO_SUCH_PATH and not _is_error_object(text):
+            missing = f"the engine of {model} does not serve {path}"
+            raise RequestRejected(404, error_body(missing, "not_found_error", 404, path=path))
+        if status != 501 and (status > 500 or status < 400):
             raise EngineFault(reason)
         raise RequestRejected(status, text)
 
@@ -223,6 +231,15 @@ class EngineClient:
         while True:
             await asyncio.sleep(1.0)
             self._pool.close_idle()
+
+
+def _is_error_object(text: bytes) -> bool:
+    """Whether `text` is an error in OpenAI's or Anthropic's format, not in the format of the web
+    framework."""
+    try:
+        return isinstance(orjson.loads(text)["error"], dict)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return False
 
 
 def engine_error_of(error: TransportError) -> EngineError:

@@ -91,8 +91,8 @@ class EventStream:
         kept = []
         for event in block.split(_EVENT_END):
             if b'"usage"' in event or b'"error"' in event:
-                data = _data(event)
-                value = _parse_object(data)
+                data = event_data(event)
+                value = parse_object(data)
                 if value.get("error") is not None:
                     self.failed, self.error = True, value["error"]
                 if value.get("usage") is not None:
@@ -113,12 +113,14 @@ def is_aborted(answer: bytes) -> bool:
     return b'"finish_reason":"abort"' in answer or b'"finish_reason": "abort"' in answer
 
 
-def _data(event: bytes) -> bytes:
+def event_data(event: bytes) -> bytes:
+    """The data of an event."""
     lines = [line[5:] for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines)
 
 
-def _parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, Any]:
+    """The JSON object in `data`; empty if it has none."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:

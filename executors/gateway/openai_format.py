@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from executors.gateway.allowed_fields import (
-    CHAT_FIELDS,
-    COMPLETION_FIELDS,
-    EMBEDDING_FIELDS,
-    BadRequest,
-    Check,
-    check_fields,
+from executors.gateway.allowed_fields import BadRequest, check_fields
+from executors.gateway.api_paths import (
+    API_PATHS,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    Answers,
+    answers_of,
 )
 from executors.gateway.media_content import check_urls, media_of
 from executors.gateway.structured_output_limits import check_structured
 from executors.gateway.wire.body_blocks import Blocks
 
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
-EMBEDDINGS = "/v1/embeddings"
 DONE = b"data: [DONE]\n\n"
-ALLOWED_FIELDS: Mapping[str, Mapping[str, Check]] = {
-    COMPLETIONS: COMPLETION_FIELDS,
-    CHAT: CHAT_FIELDS,
-    EMBEDDINGS: EMBEDDING_FIELDS,
-}
 # Parsed objects take up to 60 times the memory of their text, so more values than in a prompt of
 # a million token ids are an attack. The limits are checked before parsing, so characters in
 # strings count too; real text stays far below the limits.
@@ -94,31 +87,35 @@ def parse_call(
     model = body.get("model")
     if type(model) is not str or not model:
         raise BadRequest("model: a non-empty string is required", "model")
-    check_fields(ALLOWED_FIELDS[path], body)
+    asked = API_PATHS[path]
+    check_fields(asked.fields, body)
     check_structured(body)
     check_urls(body, domains)
     if names and model in names:
         model = names[model]
     del body["model"]
-    prompt = body.get("messages" if path == CHAT else "input" if path == EMBEDDINGS else "prompt")
-    count = _prompt_count(prompt) if path != CHAT else 1
+    if path == RESPONSES:
+        body["store"] = False  # no later request could find a stored response
+    prompt = asked.prompt(body)
+    count = _prompt_count(prompt) if path in (COMPLETIONS, EMBEDDINGS) else 1
     stream = body.get("stream") is True
     usage_requested = stream and (body.get("stream_options") or {}).get("include_usage") is True
     single = count == 1 and (body.get("n") or 1) == 1 and body.get("use_beam_search") is not True
+    limits = (body.get(name) for name in asked.output_limits)
+    output_tokens = next(filter(None, limits), asked.output_tokens)
     varying = {name: body.pop(name) for name in _VARYING_FIELDS if name in body}
-    max_tokens = varying.get("max_completion_tokens") or varying.get("max_tokens") or 0
     return ApiCall(
         path,
         model,
         (orjson.dumps(body)[:-1],),
         varying,
         stream,
-        single,
+        single and asked.hand_over,
         usage_requested,
-        _estimate_tokens(prompt),
-        1 if path == EMBEDDINGS else min(max_tokens, 1_000_000),
+        _pair_tokens(asked.sides(body)) if asked.sides else _estimate_tokens(prompt),
+        min(output_tokens, 1_000_000),
         zlib.crc32(repr(_prompt_start(prompt)).encode()),
-        media_of(body) if path == CHAT else (),
+        media_of(body),
         _prompt_end(prompt) if model in scored else "",
     )
 
@@ -164,7 +161,7 @@ def engine_body(call: ApiCall, **extra: Any) -> Blocks:
     """The body for the instance that answers; the body always requests usage. extra: further fields
     that the gateway sets, such as the KV to receive."""
     varying = call.varying_fields
-    if call.stream and not call.usage_requested:
+    if call.stream and not call.usage_requested and answers_of(call.path) is Answers.OPENAI:
         # The gateway counts tokens from the usage chunk. Together with this chunk, continuous
         # usage would add usage to every chunk, which this client did not request.
         options = {**(varying.get("stream_options") or {}), "include_usage": True}
@@ -214,23 +211,50 @@ def kv_transfer_params_of(raw: bytes) -> dict[str, Any] | None:
 def usage_of(raw: bytes) -> tuple[int, int] | None:
     """(prompt tokens, completion tokens) of a response or an event; None without valid usage."""
     try:
-        usage = orjson.loads(raw)["usage"]
-        counts = usage["prompt_tokens"], usage.get("completion_tokens", 0)
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return token_counts(orjson.loads(raw)["usage"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
-    good = all(type(count) is int and 0 <= count <= 10**9 for count in counts)
-    return counts if good else None
 
 
-def error_body(message: str, kind: str, status: int, param: str | None = None) -> bytes:
-    """An error object in OpenAI's format."""
+def token_counts(usage: object) -> tuple[int, int] | None:
+    """(prompt tokens, completion tokens) in a usage object; None if it has none."""
+    if not isinstance(usage, dict):
+        return None
+    if "prompt_tokens" in usage:
+        counts = (usage["prompt_tokens"], usage.get("completion_tokens", 0))
+        parts: tuple[object, ...] = ()
+    else:
+        counts = (usage.get("input_tokens"), usage.get("output_tokens", 0))
+        # In the Messages API, cached tokens are not part of the input tokens.
+        parts = tuple(usage.get(name) or 0 for name in _CACHED)
+    if not all(type(count) is int and 0 <= count <= 10**9 for count in (*counts, *parts)):
+        return None
+    return counts[0] + sum(parts), counts[1]  # type: ignore[arg-type]
+
+
+_CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+def error_body(
+    message: str, kind: str, status: int, param: str | None = None, path: str = ""
+) -> bytes:
+    """An error object in OpenAI's format. On paths of the Messages API, the object also has the
+    keys of Anthropic's format."""
     error = {"message": message, "type": kind, "param": param, "code": status}
-    return orjson.dumps({"error": error})
+    outer = {"type": "error"} if answers_of(path) is Answers.MESSAGES else {}
+    return orjson.dumps({**outer, "error": error})
 
 
-def error_events(message: str, kind: str, status: int) -> bytes:
-    """The end of a stream that failed after the stream began: an error event, then [DONE]."""
-    return b"data: " + error_body(message, kind, status) + b"\n\n" + DONE
+def error_events(message: str, kind: str, status: int, path: str = "") -> bytes:
+    """The end of a stream that failed after the stream began: an error event, and [DONE] if streams
+    of `path` end with it."""
+    answers = answers_of(path)
+    if answers is Answers.OPENAI:
+        return b"data: " + error_body(message, kind, status) + b"\n\n" + DONE
+    body = error_body(message, kind, status, path=path)
+    if answers is Answers.RESPONSES:
+        body = orjson.dumps({"type": "error", "code": kind, "message": message, "param": None})
+    return b"event: error\ndata: " + body + b"\n\n"
 
 
 def _prompt_count(prompt: object) -> int:
@@ -248,9 +272,24 @@ def _estimate_tokens(prompt: object) -> int:
         return len(prompt)
     if isinstance(prompt, list):
         return sum(_estimate_tokens(item) for item in prompt)
-    if isinstance(prompt, dict):  # a chat message, or one part of its content
-        return _estimate_tokens(prompt.get("content", prompt.get("text", "")))
+    if isinstance(prompt, dict):
+        return _estimate_tokens(_content_of(prompt))
     return 0
+
+
+def _pair_tokens(sides: Sequence[Sequence[object]]) -> int:
+    """Estimated tokens of all pairs: a side is read again for each text of a longer side."""
+    longest = max(map(len, sides), default=0)
+    totals = (_estimate_tokens(list(side)) * longest // len(side) for side in sides if side)
+    return sum(totals)
+
+
+def _content_of(part: Mapping[str, object]) -> object:
+    """The text of a message or of one part of its content: its first field that holds text."""
+    return next((part[name] for name in _TEXT_FIELDS if name in part), "")
+
+
+_TEXT_FIELDS = ("content", "text", "output", "arguments", "thinking")
 
 
 def _prompt_end(prompt: object) -> str:
@@ -266,7 +305,7 @@ def _text_parts(prompt: object) -> Iterator[str]:
         for item in prompt[-_PROMPT_END_PARTS:]:
             yield from _text_parts(item)
     elif isinstance(prompt, dict):
-        yield from _text_parts(prompt.get("content", prompt.get("text", "")))
+        yield from _text_parts(_content_of(prompt))
 
 
 def _prompt_start(prompt: object) -> object:
@@ -276,5 +315,5 @@ def _prompt_start(prompt: object) -> object:
             return tuple(prompt[:64])
         return _prompt_start(prompt[0]) if prompt else ""
     if isinstance(prompt, dict):
-        return _prompt_start(prompt.get("content", prompt.get("text", "")))
+        return _prompt_start(_content_of(prompt))
     return prompt[:_PREFIX_CHARS] if isinstance(prompt, str) else ""

@@ -29,13 +29,13 @@ from executors.gateway.engine_exchange import (
     RequestRejected,
     engine_error_of,
 )
-from executors.gateway.event_stream import is_aborted
 from executors.gateway.fault_checks import FaultChecks
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.hang_detector import HangDetector
 from executors.gateway.inflight_request import InflightRequest
 from executors.gateway.model_meter import Ending, Outcome
+from executors.gateway.named_event_stream import is_aborted_answer
 from executors.gateway.openai_format import (
     engine_body,
     error_body,
@@ -115,7 +115,8 @@ class Proxy:
                 problem = error
                 if request.response_started:
                     self._metrics.broken_streams.labels(model).inc()
-                    end = error_events(f"the engine failed: {error}", "engine_lost", 502)
+                    why = f"the engine failed: {error}"
+                    end = error_events(why, "engine_lost", 502, request.call.path)
                     request.client.write(end, last=True)
                     return Outcome(Ending.FAILED)
                 if not error.may_resend or time.monotonic() - began >= self._request_limit_real_s:
@@ -143,7 +144,8 @@ class Proxy:
             wait_s = self.admission.hold_s(request.call.model) if cold else _OVERLOAD_RETRY_S
             real_s = max(1, math.ceil(self._clock.real_s(wait_s)))
             request.client.add_header(b"Retry-After", b"%d" % real_s)
-        request.client.answer(status, error_body(message, kind, status))
+        body = error_body(message, kind, status, path=request.call.path)
+        request.client.answer(status, body)
 
     async def _attempt(self, request: InflightRequest, slot: Slot) -> Outcome:
         """Make one attempt. `EngineError.may_resend`: another instance may be tried."""
@@ -257,7 +259,7 @@ class Proxy:
                 raise engine_error_of(error) from error
             finally:
                 answer.close()
-            if is_aborted(raw):
+            if is_aborted_answer(call.path, raw):
                 raise EngineFault("it stopped in the middle of the answer")
         self._record_success(endpoint)
         return raw

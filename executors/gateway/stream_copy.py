@@ -19,9 +19,10 @@ from executors.gateway.engine_exchange import (
     RequestRejected,
     engine_error_of,
 )
-from executors.gateway.event_stream import EventStream, InvalidEventStream
+from executors.gateway.event_stream import InvalidEventStream
 from executors.gateway.hang_detector import HangDetector
 from executors.gateway.inflight_request import InflightRequest
+from executors.gateway.named_event_stream import event_stream_of
 from executors.gateway.wire.engine_pool import EngineResponse, TransportError
 from topics.records import Endpoint
 
@@ -59,7 +60,7 @@ class StreamCopy:
         self._scope = scope
         self._activity = detector.activity(endpoint)
         self._unsent = b""
-        self.events = EventStream(strip_usage=not request.call.usage_requested)
+        self.events = event_stream_of(request.call)
         self.first_ns = self.last_ns = 0
 
     async def run(self) -> None:

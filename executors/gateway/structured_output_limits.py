@@ -63,9 +63,15 @@ def check_structured(body: Mapping[str, Any]) -> None:
     choice = structured.get("choice") or ()
     usage.choices("structured_outputs.choice", len(choice))
     usage.bytes("structured_outputs.choice", sum(map(len, choice)))
+    for field in ("text", "output_config"):  # of the Responses and Messages APIs
+        holder = body.get(field)
+        if isinstance(holder, dict):
+            usage.schema(f"{field}.format.schema", (holder.get("format") or {}).get("schema"))
     for number, tool in enumerate(body.get("tools") or ()):
         function = (tool or {}).get("function") or {}
         usage.schema(f"tools[{number}].function.parameters", function.get("parameters"))
+        for field in ("parameters", "input_schema"):
+            usage.schema(f"tools[{number}].{field}", (tool or {}).get(field))
 
 
 def repetition_cost(pattern: str) -> int:

@@ -108,6 +108,7 @@ async def _serve(
         arguments.shutdown_timeout,
         dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE") == "1",
         api_key=os.environ.get(API_KEY, ""),
+        has_tools="--tool-call-parser" in arguments.engine_args,
     )
     if gang is None:
         await Server(engine, serving).run(stop, gone)

@@ -20,6 +20,9 @@ _DONE = b"data: [DONE]\n\n"
 class Answer:
     """The answer to one job with all its choices. name: the response's id."""
 
+    prefix = ""
+    """The start of the response's id, "" = as completions and chat have it."""
+
     def __init__(self, job: Job, responder: Responder, model: str, name: str, created: int) -> None:
         self.job = job
         self.responder = responder

@@ -67,18 +67,40 @@ def parse(body: bytes, chat: bool, model: str, max_len: int) -> Job:
     ApiError 404 for another model, 400 for a request that vLLM or this engine refuses; FatalRequest
     for a request that crashes both.
     """
+    return job_of(parse_object(body), chat, model, max_len)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`; ApiError if it has none."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise malformed("", f"JSON decode error: {error}") from None
     if not isinstance(raw, dict):
         raise malformed("", "Input should be a valid dictionary")
+    return raw
+
+
+def prompt_tokens(raw: Mapping[str, Any]) -> int:
+    """Tokens of the first prompt, or of the messages, in `raw`."""
+    return _chat_tokens(raw) if "messages" in raw else _prompts(raw.get("prompt"))[0]
+
+
+def check_model(raw: Mapping[str, Any], model: str) -> None:
+    """ApiError 404 if `raw` asks for another model than `model`."""
     wanted = model if raw.get("model") is None else raw["model"]
     if not isinstance(wanted, str):
         raise malformed("model", "Input should be a valid string")
     if wanted != model:
         raise ApiError(404, f"The model `{wanted[:200]}` does not exist.", "model")
-    check(raw, chat)
+
+
+def job_of(
+    raw: Mapping[str, Any], chat: bool, model: str, max_len: int, has_tools: bool = False
+) -> Job:
+    """The request in the JSON object `raw`, as for `parse`. has_tools: see `check`."""
+    check_model(raw, model)
+    check(raw, chat, has_tools)
     prompts = (_chat_tokens(raw),) if chat else _prompts(raw.get("prompt"))
     n = integer(raw, "n") or 1
     if len(prompts) * n > _MAX_SAMPLES:

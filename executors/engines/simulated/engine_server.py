@@ -12,14 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
 from executors.engines.simulated import sleep_api
 from executors.engines.simulated.answer_stream import Answer
-from executors.engines.simulated.completions_api import FatalRequest, RemoteKv, parse
-from executors.engines.simulated.request_parameters import ApiError
+from executors.engines.simulated.completions_api import (
+    FatalRequest,
+    RemoteKv,
+    check_model,
+    job_of,
+    parse_object,
+    prompt_tokens,
+)
+from executors.engines.simulated.message_apis import (
+    MessagesAnswer,
+    ResponsesAnswer,
+    chat_of_messages,
+    chat_of_responses,
+    error_of_messages,
+)
+from executors.engines.simulated.request_parameters import ApiError, malformed
 from executors.engines.simulated.simulated_engine import Engine, Identity
 from executors.engines.simulated.small_http import Connection, Request, Responder
 from executors.supervision import watch_supervisor
@@ -29,6 +45,14 @@ _KV_PATH = "/simulated/kv/"
 _FETCH_TIMEOUT_S = 5.0
 _DEATH_S = 0.5  # real s from the core's crash to the end of the process
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_COMPLETIONS, _COUNT_TOKENS = "/v1/completions", "/v1/messages/count_tokens"
+_ANSWERED: Mapping[str, tuple[Callable[[dict[str, Any]], Mapping[str, Any]], type[Answer]]] = {
+    _COMPLETIONS: (dict, Answer),
+    "/v1/chat/completions": (dict, Answer),
+    "/v1/responses": (chat_of_responses, ResponsesAnswer),
+    "/v1/messages": (chat_of_messages, MessagesAnswer),
+}
+_COUNTED = (_COUNT_TOKENS, "/tokenize", "/detokenize")
 _VERSION = orjson.dumps({"version": "simulated"})
 
 
@@ -36,7 +60,8 @@ _VERSION = orjson.dumps({"version": "simulated"})
 class Serving:
     """Settings of the server. max_len: most tokens of one request. Times in domain s.
 
-    dev_mode: enables pause and sleep. api_key: required by /v1, "" for no key.
+    dev_mode: enables pause and sleep. api_key: required by /v1, "" for no key. has_tools: accept
+    tools, as with vLLM's --tool-call-parser.
     """
 
     identity: Identity
@@ -45,6 +70,7 @@ class Serving:
     shutdown_timeout_s: float
     dev_mode: bool = False
     api_key: str = ""
+    has_tools: bool = False
 
 
 class Server:
@@ -102,7 +128,7 @@ class Server:
 
     def _route(self, request: Request, responder: Responder) -> None:
         path, method = request.path, request.method
-        if path in ("/v1/completions", "/v1/chat/completions") or path.startswith(_KV_PATH):
+        if path in _ANSWERED or path in _COUNTED or path.startswith(_KV_PATH):
             wanted = "POST"
         elif path in ("/health", "/metrics", "/version", "/v1/models"):
             wanted = "GET"
@@ -115,8 +141,10 @@ class Server:
             responder.respond(401, b'{"error":"Unauthorized"}')
         elif method != wanted:
             responder.respond(405, b'{"detail":"Method Not Allowed"}')
-        elif path.startswith("/v1/") and method == "POST":
-            self._generate(request, responder, chat=path.endswith("chat/completions"))
+        elif path in _ANSWERED:
+            self._generate(request, responder)
+        elif path in _COUNTED:
+            responder.respond(200, self._tokenize(path, request.body))
         elif path.startswith(_KV_PATH):
             self._give_kv(request, responder, path.removeprefix(_KV_PATH))
         elif path == "/health":
@@ -136,20 +164,44 @@ class Server:
         key = self._serving.api_key
         return not key or request.headers.get("authorization", "") == f"Bearer {key}"
 
-    def _generate(self, request: Request, responder: Responder, chat: bool) -> None:
+    def _generate(self, request: Request, responder: Responder) -> None:
         identity = self._serving.identity
         if self._ending:
             raise ApiError(500, "the engine is shutting down")
+        read, form = _ANSWERED[request.path]
+        chat = request.path != _COMPLETIONS
         try:
-            job = parse(request.body, chat, identity.model, self._serving.max_len)
+            raw = read(parse_object(request.body))
+            about = self._serving
+            job = job_of(raw, chat, identity.model, about.max_len, about.has_tools)
         except FatalRequest:
             self._dead.set()
             raise ApiError(500, "EngineCore encountered an issue.") from None
+        except ApiError as error:
+            if form is not MessagesAnswer:
+                raise
+            responder.respond(error.status, error_of_messages(error))
+            return
         self._answers += 1
-        kind = "chatcmpl" if chat else "cmpl"
+        kind = form.prefix or ("chatcmpl" if chat else "cmpl")
         name = f"{kind}-{identity.engine_id}-{self._answers}"
         created = (self._serving.time_base.origin_ms + int(self._engine.now_ms())) // 1000
-        self._engine.submit(job, Answer(job, responder, identity.model, name, created))
+        self._engine.submit(job, form(job, responder, identity.model, name, created))
+
+    def _tokenize(self, path: str, body: bytes) -> bytes:
+        """Count tokens, which are words, or turn tokens into words."""
+        raw = parse_object(body)
+        check_model(raw, self._serving.identity.model)
+        if path == "/detokenize":
+            tokens = raw.get("tokens")
+            if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
+                raise malformed("tokens", "Input should be a valid list of integers")
+            return orjson.dumps({"prompt": " a" * len(tokens)})
+        if path == _COUNT_TOKENS:
+            return orjson.dumps({"input_tokens": prompt_tokens(chat_of_messages(raw))})
+        count = prompt_tokens(raw)
+        answer = {"count": count, "max_model_len": self._serving.max_len}
+        return orjson.dumps({**answer, "tokens": [*range(count)], "token_strs": None})
 
     def _give_kv(self, request: Request, responder: Responder, name: str) -> None:
         engine_id, _, number = name.rpartition("-")

@@ -140,8 +140,9 @@ _WHOLE: Mapping[str, tuple[Callable[[int], bool], str]] = {
 _FLAGS = ("ignore_eos", "echo", "add_special_tokens", "skip_special_tokens", "use_beam_search")
 
 
-def check(raw: Mapping[str, Any], chat: bool) -> None:
-    """Refuse requests that vLLM refuses or this engine does not support; raises ApiError."""
+def check(raw: Mapping[str, Any], chat: bool, has_tools: bool = False) -> None:
+    """Refuse requests that vLLM refuses or this engine does not support; raises ApiError.
+    has_tools: the engine's arguments enable tools, although no answer ever calls one."""
     for name, (real_fits, allowed) in _RANGES.items():
         real = _real(raw, name)
         if real is not None and not real_fits(real):
@@ -174,7 +175,9 @@ def check(raw: Mapping[str, Any], chat: bool) -> None:
         )
     _objects(raw, "stream_options")
     _logprobs(raw, chat)
-    _formats(raw, chat)
+    if chat:
+        _tools(raw, has_tools)
+    _formats(raw)
 
 
 def _logprobs(raw: Mapping[str, Any], chat: bool) -> None:
@@ -194,14 +197,25 @@ def _logprobs(raw: Mapping[str, Any], chat: bool) -> None:
     flag(raw, "logprobs")
 
 
-def _formats(raw: Mapping[str, Any], chat: bool) -> None:
-    """Refuse tools and constrained output, which this engine does not support."""
-    if chat and raw.get("tools") is not None:
-        if not isinstance(raw["tools"], list):
-            raise malformed("tools", "Input should be a valid list")
-        raise ApiError(400, "tools: the simulated engine calls none", "tools")
-    if chat and raw.get("tool_choice") not in (None, "none"):
+def _tools(raw: Mapping[str, Any], enabled: bool) -> None:
+    """Refuse tools as vLLM refuses them if its arguments do not enable them."""
+    tools, choice = raw.get("tools"), raw.get("tool_choice")
+    if tools is not None and not isinstance(tools, list):
+        raise malformed("tools", "Input should be a valid list")
+    if tools == []:
+        raise malformed("tools", "List should have at least 1 item")
+    if not tools and choice not in (None, "none"):
         raise ApiError(400, "When using `tool_choice`, `tools` must be set.", "tool_choice")
+    if not tools or choice == "none" or enabled:
+        return
+    if choice in (None, "auto"):
+        needed = "--enable-auto-tool-choice and --tool-call-parser to be set"
+        raise ApiError(400, f'"auto" tool choice requires {needed}')
+    raise ApiError(400, f"tool_choice={choice!r} requires --tool-call-parser to be set")
+
+
+def _formats(raw: Mapping[str, Any]) -> None:
+    """Refuse constrained output, which this engine does not support."""
     wanted = _objects(raw, "response_format").get("type", "text")
     if wanted not in ("text", "json_object", "json_schema", "structural_tag"):
         raise malformed("response_format.type", "Input should be 'text' or 'json_schema'")

@@ -68,8 +68,8 @@ class Responder:
             self._send(self._head(200, content_type, "Transfer-Encoding: chunked"))
 
     def write(self, data: bytes) -> None:
-        """Send one chunk of a stream."""
-        if not self._done:
+        """Send one chunk of a stream, unless it is empty."""
+        if data and not self._done:
             self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:

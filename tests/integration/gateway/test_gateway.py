@@ -40,7 +40,9 @@ async def test_only_listed_paths_and_openai_errors(bench: MakeBench) -> None:
     b = await bench()
     b.route()
     for method, path, status in (
-        ("POST", "/v1/responses", 404),
+        ("POST", "/v1/audio/speech", 404),
+        ("GET", "/v1/responses/resp_1", 404),
+        ("GET", "/tokenize", 405),
         ("GET", "/v1/embeddings", 405),
         ("POST", "/abort_requests", 404),
         ("GET", "/v1/completions", 405),

@@ -9,10 +9,8 @@ import orjson
 import pytest
 
 from executors.gateway.allowed_fields import BadRequest
+from executors.gateway.api_paths import CHAT, COMPLETIONS, EMBEDDINGS
 from executors.gateway.openai_format import (
-    CHAT,
-    COMPLETIONS,
-    EMBEDDINGS,
     engine_body,
     is_heavy,
     kv_transfer_params_of,

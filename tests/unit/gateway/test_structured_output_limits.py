@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from executors.gateway.allowed_fields import BadRequest
-from executors.gateway.openai_format import CHAT, COMPLETIONS, parse_call
+from executors.gateway.api_paths import CHAT, COMPLETIONS
+from executors.gateway.openai_format import parse_call
 from executors.gateway.structured_output_limits import (
     MAX_BYTES,
     MAX_CHOICES,
